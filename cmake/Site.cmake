@@ -1,0 +1,17 @@
+# Without pip: <build>/site is a package that runs in place, `PYTHONPATH=build/dev/site pytest`. It holds _core and
+# links to the Python sources.
+if(NOT SKBUILD)
+  set(site "${CMAKE_CURRENT_BINARY_DIR}/site")
+  file(GLOB_RECURSE python_sources CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}/python"
+       python/mpsgrad/*.py python/mpsgrad/*.pyi python/mpsgrad/py.typed)
+  foreach(file IN LISTS python_sources)
+    get_filename_component(folder "${site}/${file}" DIRECTORY)
+    file(MAKE_DIRECTORY "${folder}")
+    file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}/python/${file}" "${site}/${file}" SYMBOLIC)
+  endforeach()
+  set_target_properties(_core PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${site}/mpsgrad")
+  if(mpsgrad_onednn)
+    add_custom_command(TARGET _core POST_BUILD VERBATIM
+                       COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${onednn_copy}" "${site}/mpsgrad/libdnnl.so.3")
+  endif()
+endif()
