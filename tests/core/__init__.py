@@ -1,0 +1,1 @@
+"""Geometry, padding policies and image storage, shared by every kernel."""
