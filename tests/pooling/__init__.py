@@ -1,0 +1,1 @@
+"""Max, average, L2 norm and dilated max pooling, and their gradients."""
