@@ -70,7 +70,7 @@ def sample(source: Array, rows: Indices, columns: Indices, edge: str) -> Array:
     return np.where(there[:, :, None], values, 0.0)
 
 
-# --- Padding policies ------------------------------------------------------------
+# --- Padding policies ---------------------------------------------------------
 
 
 class Placement(NamedTuple):

@@ -1,0 +1,1 @@
+"""Convolution, depthwise, sub-pixel, fully connected and transpose, and their gradients."""

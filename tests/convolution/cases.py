@@ -1,0 +1,356 @@
+"""Convolution cases shared by the tests and the benchmarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tests.convolution.oracle import Convolution, Transpose
+from tests.core import oracle as core
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+SAME, VALID, FULL = 0x10, 0x00, 0x20
+
+
+@dataclass(frozen=True)
+class ConvolutionCase:
+    """A source shape and a convolution; size and offset follow from a padding method.
+
+    `pads` (left, right, top, bottom) replaces the method, as other frameworks pad. `shift` is added
+    to the offset, and `grow` to the size, for windows that no policy would place.
+    """
+
+    name: str
+    shape: tuple[int, int, int, int]  # (N, H, W, I)
+    outputs: int
+    kernel: tuple[int, int]  # (x, y), as all pairs below
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    depthwise: bool = False
+    edge: str = "zero"
+    method: int = SAME
+    pads: tuple[int, int, int, int] | None = None
+    shift: tuple[int, int] = (0, 0)
+    grow: tuple[int, int] = (0, 0)
+
+    def __str__(self) -> str:
+        """Name the case, for test ids."""
+        return self.name
+
+    def placement(self) -> tuple[core.Placement, core.Placement]:
+        """Along x and along y, before `shift` and `grow`."""
+        lengths = self.shape[2], self.shape[1]
+        window = zip(lengths, self.kernel, self.stride, self.dilation, strict=True)
+        if self.pads is None:
+            x, y = (core.place(*axis, self.method, a) for axis, a in zip(window, "xy", strict=True))
+        else:
+            sides = self.pads[:2], self.pads[2:]
+            x, y = (
+                core.place_explicit(*axis, *pad) for axis, pad in zip(window, sides, strict=True)
+            )
+        return x, y
+
+    @property
+    def offset(self) -> tuple[int, int]:
+        """Source pixel under the centre of the first window."""
+        x, y = self.placement()
+        return x.offset + self.shift[0], y.offset + self.shift[1]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the destination."""
+        x, y = self.placement()
+        return x.size + self.grow[0], y.size + self.grow[1]
+
+    @property
+    def source_size(self) -> tuple[int, int]:
+        """Width and height of the source."""
+        return self.shape[2], self.shape[1]
+
+    @property
+    def result_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the destination, (N, H, W, O)."""
+        return self.shape[0], self.size[1], self.size[0], self.outputs
+
+    @property
+    def weights_shape(self) -> tuple[int, ...]:
+        """OHWI, without the last for depthwise weights."""
+        window = self.outputs, self.kernel[1], self.kernel[0]
+        return window if self.depthwise else (*window, self.shape[3] // self.groups)
+
+    @property
+    def products(self) -> int:
+        """Products added up in one element of the result."""
+        inputs = 1 if self.depthwise else self.shape[3] // self.groups
+        return self.kernel[0] * self.kernel[1] * inputs
+
+    @property
+    def gradient_products(self) -> int:
+        """Products added up at most in one element of the data gradient."""
+        outputs = 1 if self.depthwise else self.outputs // self.groups
+        return self.kernel[0] * self.kernel[1] * outputs
+
+    @property
+    def weight_products(self) -> int:
+        """Products added up in one element of the weight gradient."""
+        return self.shape[0] * self.size[0] * self.size[1]
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the forward pass; each of the two gradients has as many."""
+        return 2 * self.products * self.weight_products * self.outputs
+
+    def convolution(self, **changes: Any) -> Convolution:
+        """Return the oracle's parameters."""
+        base = Convolution(self.stride, self.dilation, self.offset, self.groups, self.edge)
+        return replace(base, **changes)
+
+
+def _case(name: str, *arguments: Any, **options: Any) -> ConvolutionCase:
+    return ConvolutionCase(name, *arguments, **options)
+
+
+CASES = [
+    _case("one pixel", (1, 1, 1, 1), 1, (1, 1)),
+    _case("one pixel, wide kernel", (2, 1, 1, 3), 2, (3, 5)),
+    _case("1x1", (2, 5, 7, 5), 6, (1, 1)),
+    _case("1x1 s2", (2, 5, 7, 4), 3, (1, 1), (2, 2)),
+    _case("3x3", (2, 6, 5, 3), 4, (3, 3)),
+    _case("3x3 valid", (1, 7, 5, 7), 9, (3, 3), method=VALID),
+    _case("3x3 full", (3, 4, 3, 2), 5, (3, 3), method=FULL),
+    _case("3x3 s2", (2, 7, 6, 8), 4, (3, 3), (2, 2)),
+    _case("3x3 s2 bottom right", (2, 6, 8, 4), 8, (3, 3), (2, 2), method=0x1C),
+    _case("2x2", (1, 5, 6, 6), 1, (2, 2)),
+    _case("2x2 bottom right", (2, 5, 6, 1), 7, (2, 2), method=0x1C),
+    _case("4x3 s2x1 remainder top right", (1, 6, 7, 3), 3, (4, 3), (2, 1), method=0x14),
+    _case("3x4 s1x3 remainder bottom left", (1, 11, 5, 2), 2, (3, 4), (1, 3), method=0x18),
+    _case("5x1", (4, 3, 11, 5), 3, (5, 1)),
+    _case("1x6 full", (1, 5, 2, 4), 4, (1, 6), method=FULL),
+    _case("align top left", (1, 6, 6, 3), 2, (3, 3), (2, 2), method=SAME | 0x1),
+    _case("align bottom right", (1, 6, 6, 3), 2, (3, 3), (2, 2), method=SAME | 0x2),
+    _case("stride beyond kernel", (2, 13, 11, 4), 4, (2, 3), (5, 4), method=VALID),
+    _case("stride beyond kernel, same", (1, 17, 13, 5), 2, (2, 1), (3, 4), method=0x1C),
+    _case("dilation 2", (2, 7, 9, 4), 3, (3, 3), dilation=(2, 2)),
+    _case("dilation 3x1, even extent", (1, 5, 9, 2), 3, (2, 2), dilation=(3, 1)),
+    _case("dilation 2 s2", (1, 9, 8, 3), 4, (3, 2), (2, 2), (2, 3), method=0x1C),
+    _case("dilation beyond image", (2, 3, 3, 4), 4, (3, 3), dilation=(4, 4)),
+    _case("groups 2", (2, 5, 4, 8), 8, (3, 3), groups=2),
+    _case("groups 3 s2", (1, 6, 7, 12), 24, (3, 2), (2, 1), groups=3),
+    _case("groups 4, fewer outputs", (1, 4, 4, 32), 16, (1, 1), groups=4),
+    _case("depthwise", (2, 6, 5, 5), 5, (3, 3), depthwise=True),
+    _case("depthwise s2", (1, 9, 8, 9), 9, (3, 3), (2, 2), depthwise=True, method=0x1C),
+    _case("depthwise even, dilated", (3, 7, 6, 2), 2, (2, 4), dilation=(3, 1), depthwise=True),
+    _case("depthwise one channel", (1, 4, 4, 1), 1, (3, 3), depthwise=True),
+    _case("clamp", (2, 5, 4, 3), 4, (3, 3), edge="clamp"),
+    _case("clamp s2 even", (1, 6, 7, 4), 2, (4, 2), (2, 2), edge="clamp", method=0x1C),
+    _case("clamp groups", (1, 5, 3, 8), 8, (3, 3), groups=2, edge="clamp"),
+    _case("clamp depthwise", (1, 4, 6, 3), 3, (5, 3), depthwise=True, edge="clamp"),
+    _case("symmetric padding", (2, 7, 7, 3), 5, (3, 3), (2, 2), pads=(1, 1, 1, 1)),
+    _case("lopsided padding", (1, 5, 6, 4), 3, (3, 2), pads=(2, 0, 0, 1)),
+    _case("windows outside", (1, 4, 5, 2), 3, (3, 2), (2, 2), shift=(-4, 3), grow=(3, 1)),
+    _case("offset 0", (1, 5, 5, 3), 3, (3, 3), method=VALID, shift=(-1, -1), grow=(2, 2)),
+    _case("whole image", (5, 4, 3, 7), 11, (3, 4), method=VALID),
+    _case("row", (1, 1, 37, 2), 2, (3, 1), (2, 1)),
+    _case("column", (1, 31, 1, 3), 4, (1, 4), (1, 3)),
+    _case("channels 17 to 13", (1, 5, 3, 17), 13, (3, 3)),
+]
+
+# A case to repeat with every number of channels on either side.
+CHANNELS = [
+    _case(f"channels {i} to {o}", (1, 3, 4, i), o, (3, 2))
+    for i, o in [(1, 1), (2, 3), (3, 1), (4, 4), (5, 2), (6, 9), (7, 5), (8, 8), (9, 6), (1, 16)]
+]
+
+# Layers of real networks, for benchmarks.
+_P1 = (1, 1, 1, 1)
+LAYERS = {
+    layer.name: layer
+    for layer in [
+        _case("resnet50/conv1", (32, 224, 224, 3), 64, (7, 7), (2, 2), pads=(3, 3, 3, 3)),
+        _case("resnet50/conv2_reduce", (32, 56, 56, 256), 64, (1, 1)),
+        _case("resnet50/conv2_3x3", (32, 56, 56, 64), 64, (3, 3), pads=_P1),
+        _case("resnet50/conv2_expand", (32, 56, 56, 64), 256, (1, 1)),
+        _case("resnet50/conv3_down", (32, 56, 56, 128), 128, (3, 3), (2, 2), pads=_P1),
+        _case("resnet50/conv3_shortcut", (32, 56, 56, 256), 512, (1, 1), (2, 2), pads=(0, 0, 0, 0)),
+        _case("resnet50/conv4_3x3", (32, 14, 14, 256), 256, (3, 3), pads=_P1),
+        _case("resnet50/conv5_3x3", (32, 7, 7, 512), 512, (3, 3), pads=_P1),
+        _case("resnet50/conv5_expand", (32, 7, 7, 512), 2048, (1, 1)),
+        _case("vgg16/conv1_1", (8, 224, 224, 3), 64, (3, 3)),
+        _case("vgg16/conv1_2", (8, 224, 224, 64), 64, (3, 3)),
+        _case("vgg16/conv3_1", (8, 56, 56, 128), 256, (3, 3)),
+        _case("vgg16/conv5_1", (8, 14, 14, 512), 512, (3, 3)),
+        _case("mobilenet/conv1", (32, 224, 224, 3), 32, (3, 3), (2, 2), pads=_P1),
+        _case("mobilenet/conv2_dw", (32, 112, 112, 32), 32, (3, 3), pads=_P1, depthwise=True),
+        _case("mobilenet/conv2_pw", (32, 112, 112, 32), 64, (1, 1)),
+        _case(
+            "mobilenet/conv3_dw", (32, 112, 112, 64), 64, (3, 3), (2, 2), pads=_P1, depthwise=True
+        ),
+        _case("mobilenet/conv8_dw", (32, 14, 14, 512), 512, (3, 3), pads=_P1, depthwise=True),
+        _case("mobilenet/conv8_pw", (32, 14, 14, 512), 512, (1, 1)),
+        _case("resnext50/conv2_3x3", (32, 56, 56, 128), 128, (3, 3), pads=_P1, groups=32),
+        _case("deeplab/aspp", (8, 33, 33, 256), 256, (3, 3), dilation=(6, 6)),
+        _case("unet/down1", (4, 256, 256, 64), 64, (3, 3)),
+        _case("unet/bottom", (4, 16, 16, 512), 1024, (3, 3)),
+    ]
+}
+
+
+@dataclass(frozen=True)
+class TransposeCase:
+    """A source shape and a transposed convolution."""
+
+    name: str
+    shape: tuple[int, int, int, int]  # (N, H, W, I)
+    outputs: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    groups: int = 1
+    method: int = SAME
+    offset: tuple[int, int] = (0, 0)
+    shift: tuple[int, int] = (0, 0)  # added to the kernel offset
+    grow: tuple[int, int] = (0, 0)  # added to the size
+
+    def __str__(self) -> str:
+        """Name the case, for test ids."""
+        return self.name
+
+    def _axes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        lengths = self.shape[2], self.shape[1]
+        x, y = (
+            core.place_reverse(*axis, self.method, a)
+            for a, axis in zip(
+                "xy", zip(lengths, self.kernel, self.stride, strict=True), strict=True
+            )
+        )
+        return x, y
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the destination."""
+        x, y = self._axes()
+        return x[0] + self.grow[0], y[0] + self.grow[1]
+
+    @property
+    def kernel_offset(self) -> tuple[int, int]:
+        """Offset in the stuffed source."""
+        x, y = self._axes()
+        return x[1] + self.shift[0], y[1] + self.shift[1]
+
+    @property
+    def source_size(self) -> tuple[int, int]:
+        """Width and height of the source."""
+        return self.shape[2], self.shape[1]
+
+    @property
+    def result_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the destination, (N, H, W, O)."""
+        return self.shape[0], self.size[1], self.size[0], self.outputs
+
+    @property
+    def weights_shape(self) -> tuple[int, int, int, int]:
+        """OHWI."""
+        return self.outputs, self.kernel[1], self.kernel[0], self.shape[3] // self.groups
+
+    @property
+    def products(self) -> int:
+        """Products, at most, in one element of the result: the rest meets inserted zeros."""
+        x, y = (-(-k // s) for k, s in zip(self.kernel, self.stride, strict=True))
+        return x * y * self.shape[3] // self.groups
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the forward pass."""
+        pixels = self.shape[0] * self.shape[1] * self.shape[2] * self.shape[3]
+        return 2 * pixels * self.kernel[0] * self.kernel[1] * self.outputs // self.groups
+
+    def transpose(self) -> Transpose:
+        """Return the oracle's parameters."""
+        return Transpose(self.stride, self.offset, self.kernel_offset, self.groups)
+
+
+TRANSPOSES = [
+    TransposeCase("one pixel", (1, 1, 1, 1), 1, (1, 1)),
+    TransposeCase("one pixel to 3x2", (2, 1, 1, 3), 2, (3, 2), (2, 2), method=FULL),
+    TransposeCase("3x3 s1", (2, 4, 5, 3), 4, (3, 3)),
+    TransposeCase("3x3 s2", (1, 4, 3, 5), 2, (3, 3), (2, 2)),
+    TransposeCase("3x3 s2 full", (2, 3, 4, 2), 5, (3, 3), (2, 2), method=FULL),
+    TransposeCase("3x3 s2 valid", (1, 4, 3, 4), 4, (3, 3), (2, 2), method=VALID),
+    TransposeCase("2x2 s2 full", (2, 3, 5, 8), 4, (2, 2), (2, 2), method=FULL),
+    TransposeCase("4x4 s2", (1, 3, 4, 7), 3, (4, 4), (2, 2)),
+    TransposeCase("4x4 s2 bottom right", (1, 3, 4, 1), 6, (4, 4), (2, 2), method=0x1C),
+    TransposeCase("5x2 s3x1", (3, 2, 4, 2), 9, (5, 2), (3, 1), method=FULL),
+    TransposeCase("stride beyond kernel", (1, 3, 4, 3), 2, (2, 1), (3, 4), method=FULL),
+    TransposeCase("groups 2", (1, 3, 4, 8), 16, (3, 3), (2, 2), groups=2),
+    TransposeCase("offsets", (1, 4, 5, 2), 3, (3, 3), (2, 2), offset=(1, -1), shift=(-1, 2)),
+    TransposeCase("larger destination", (1, 2, 3, 2), 3, (3, 3), (2, 2), grow=(3, 2)),
+]
+
+TRANSPOSE_LAYERS = {
+    layer.name: layer
+    for layer in [
+        TransposeCase("unet/up4", (4, 128, 128, 128), 64, (2, 2), (2, 2), method=FULL),
+        TransposeCase("unet/up1", (4, 16, 16, 1024), 512, (2, 2), (2, 2), method=FULL),
+        TransposeCase("dcgan/up2", (16, 8, 8, 512), 256, (4, 4), (2, 2), grow=(1, 1)),
+    ]
+}
+
+
+@dataclass(frozen=True)
+class FullyConnectedCase:
+    """A source shape (N, H, W, I) and a number of outputs."""
+
+    name: str
+    shape: tuple[int, int, int, int]
+    outputs: int
+
+    def __str__(self) -> str:
+        """Name the case, for test ids."""
+        return self.name
+
+    @property
+    def weights_shape(self) -> tuple[int, int, int, int]:
+        """OHWI: the window is the image."""
+        return self.outputs, *self.shape[1:]
+
+    @property
+    def products(self) -> int:
+        """Products added up in one output."""
+        return self.shape[1] * self.shape[2] * self.shape[3]
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the forward pass."""
+        return 2 * self.shape[0] * self.products * self.outputs
+
+
+FULLY_CONNECTED = [
+    FullyConnectedCase("one to one", (1, 1, 1, 1), 1),
+    FullyConnectedCase("vector", (3, 1, 1, 7), 5),
+    FullyConnectedCase("image", (2, 3, 5, 4), 10),
+    FullyConnectedCase("even image", (5, 4, 2, 9), 3),
+    FullyConnectedCase("prime", (1, 7, 3, 11), 13),
+]
+
+FULLY_CONNECTED_LAYERS = {
+    layer.name: layer
+    for layer in [
+        FullyConnectedCase("vgg16/fc6", (8, 7, 7, 512), 4096),
+        FullyConnectedCase("vgg16/fc7", (8, 1, 1, 4096), 4096),
+        FullyConnectedCase("resnet50/fc", (32, 1, 1, 2048), 1000),
+    ]
+}
+
+
+def arrays(
+    rng: np.random.Generator, case: ConvolutionCase | TransposeCase
+) -> tuple[npt.NDArray[np.float32], ...]:
+    """Source, weights, biases and incoming gradient for a case, all float32 and normal."""
+    shapes = case.shape, case.weights_shape, (case.outputs,), case.result_shape
+    source, weights, biases, gradient = (
+        rng.standard_normal(shape).astype("float32") for shape in shapes
+    )
+    return source, weights, biases, gradient
