@@ -5,8 +5,9 @@ if(NOT MPSGRAD_ONEDNN STREQUAL "off")
   execute_process(COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_LIST_DIR}/find_onednn.py"
                   OUTPUT_VARIABLE onednn_prefix OUTPUT_STRIP_TRAILING_WHITESPACE
                   COMMAND_ERROR_IS_FATAL ANY)
-  find_path(ONEDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp HINTS ${onednn_prefix}/include)
-  find_library(ONEDNN_LIBRARY NAMES libdnnl.so.3 dnnl HINTS ${onednn_prefix}/lib ${onednn_prefix}/lib64)
+  # Not cached: the next isolated build has another prefix.
+  find_path(ONEDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp HINTS ${onednn_prefix}/include NO_CACHE)
+  find_library(ONEDNN_LIBRARY NAMES libdnnl.so.3 dnnl HINTS ${onednn_prefix}/lib ${onednn_prefix}/lib64 NO_CACHE)
   if(ONEDNN_INCLUDE_DIR AND ONEDNN_LIBRARY)
     set(mpsgrad_onednn "${ONEDNN_LIBRARY}")
   elseif(MPSGRAD_ONEDNN STREQUAL "on")
