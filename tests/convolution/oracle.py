@@ -221,7 +221,7 @@ def weight_gradient_from(
 
 
 def depth_to_space(image: npt.ArrayLike, factor: int, size: Pair) -> Array:
-    """Spread blocks of channels over factor x factor pixels; the slow channel index is the block."""
+    """Spread blocks of channels over factor x factor pixels; the block is the slow index."""
     image = np.asarray(image, np.float64)
     block = image.shape[3] // factor**2
     v, u = np.arange(size[1])[:, None, None], np.arange(size[0])[:, None]

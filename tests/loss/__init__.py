@@ -1,0 +1,1 @@
+"""Loss kernels: combined, separate forward and gradient, and object detection."""

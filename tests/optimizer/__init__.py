@@ -1,0 +1,1 @@
+"""Optimizers: gradient preprocessing, SGD, RMSProp, Adam."""
