@@ -1,4 +1,4 @@
-# Without pip: <build>/site is a package that runs in place, `PYTHONPATH=build/dev/site pytest`. It holds _core and
+# Without pip: <build>/site is a package that runs in place, `tools/in-site build/dev pytest`. It holds _core and
 # links to the Python sources.
 if(NOT SKBUILD)
   set(site "${CMAKE_CURRENT_BINARY_DIR}/site")
@@ -9,6 +9,7 @@ if(NOT SKBUILD)
     file(MAKE_DIRECTORY "${folder}")
     file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}/python/${file}" "${site}/${file}" SYMBOLIC)
   endforeach()
+  file(CREATE_LINK "${CMAKE_CURRENT_LIST_DIR}/sitecustomize.py" "${site}/sitecustomize.py" SYMBOLIC)
   set_target_properties(_core PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${site}/mpsgrad")
   if(mpsgrad_onednn)
     add_custom_command(TARGET _core POST_BUILD VERBATIM
