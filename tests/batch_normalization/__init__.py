@@ -1,0 +1,1 @@
+"""Batch normalization: statistics, normalization, and their gradients."""

@@ -1,0 +1,1 @@
+"""Instance normalization and its gradient."""

@@ -1,0 +1,1 @@
+"""Cross-channel, spatial and local contrast normalization, and their gradients."""
