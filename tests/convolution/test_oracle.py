@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.central import assert_derivative, derivative
-from tests.convolution import cases, oracle
+from tests.convolution import cases, fuzz, oracle
 from tests.convolution.oracle import Convolution, GradientProperties, Transpose
 from tests.core import oracle as core
 from tests.core import tables
@@ -465,6 +465,31 @@ def test_a_transpose_sized_by_a_state_is_the_data_gradient(length, kernel, strid
     result = oracle.transpose(undo, row(*e), filters(*w[::-1]), size=(source, 1))
     expected = oracle.data_gradient(forward, row(*e), filters(*w), source_size=(source, 1))
     np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
+
+
+@given(case=fuzz.convolutions())
+def test_gradients_are_adjoint_to_the_forward_pass(case):
+    """A linear map and its transpose: <e, conv(x)> = <dX, x>, and the same for the weights."""
+    x, w, _, e = (a.astype(np.float64) for a in cases.arrays(rng_for(repr(case)), case))
+    p = case.convolution()
+    product = np.sum(e * oracle.forward(p, x, w, size=case.size))
+    dw = oracle.weight_gradient(p, e, x, kernel=case.kernel, depthwise=case.depthwise)
+    np.testing.assert_allclose(np.sum(dw * w), product, rtol=1e-10, atol=1e-10)
+    zero = case.convolution(edge="zero")
+    product = np.sum(e * oracle.forward(zero, x, w, size=case.size))
+    dx = oracle.data_gradient(p, e, w, source_size=case.source_size)
+    np.testing.assert_allclose(np.sum(dx * x), product, rtol=1e-10, atol=1e-10)
+
+
+@given(case=fuzz.transposes())
+def test_transpose_gradients_are_adjoint_to_the_forward_pass(case):
+    x, w, _, e = (a.astype(np.float64) for a in cases.arrays(rng_for(repr(case)), case))
+    p = case.transpose()
+    product = np.sum(e * oracle.transpose(p, x, w, size=case.size))
+    dw = oracle.transpose_weight_gradient(p, e, x, kernel=case.kernel)
+    dx = oracle.transpose_data_gradient(p, e, w, source_size=case.source_size)
+    np.testing.assert_allclose(np.sum(dw * w), product, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(np.sum(dx * x), product, rtol=1e-10, atol=1e-10)
 
 
 def test_neuron_is_applied_last():

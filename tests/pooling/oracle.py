@@ -5,7 +5,7 @@ Pairs are (x, y), images (N, H, W, C). Every channel and every image is pooled o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -162,6 +162,12 @@ def _winners(p: Pooling, source: Array, xs: Indices, ys: Indices) -> npt.NDArray
         hidden = (padded[1][:, None] | padded[0][None, :])[:, :, None] & (best < 0)
         winner = np.where(hidden, -1, winner)
     return winner
+
+
+def excluding_edges(p: Pooling) -> Pooling:
+    """Return an average as the padding method's bit ExcludeEdges sets it up."""
+    x, y = (max(0, reach(p.kernel[a], p.dilation[a]) - p.offset[a]) for a in (0, 1))
+    return replace(p, edge="clamp", zero_pad=(x, y))
 
 
 def first_pixel(p: Pooling) -> Pair:

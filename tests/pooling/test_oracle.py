@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
 
 from tests.central import assert_derivative
-from tests.pooling import cases, oracle
+from tests.pooling import cases, fuzz, oracle
 from tests.pooling.oracle import Pooling
 from tests.tolerance import assert_exact, rng_for
 
@@ -220,6 +221,25 @@ def test_forward_follows_the_definition(case):
             rtol=1e-13,
             atol=1e-15,
         )
+
+
+@given(fuzz.poolings())
+def test_any_pooling_is_homogeneous(drawn):
+    """Scaling the source scales the result, so <G, x> = <g, pool(x)> for every kind."""
+    case, p = drawn
+    rng = rng_for(repr(drawn))
+    source = cases.untied(rng, case.shape).astype(np.float64)
+    result = oracle.forward(p, source, case.size)
+    g = rng.standard_normal(result.shape)
+    inner = np.sum(oracle.gradient(p, g, source) * source)
+    np.testing.assert_allclose(inner, np.sum(g * result), rtol=1e-10, atol=1e-10)
+
+
+def test_excluding_edges_counts_the_padding_on_the_near_side():
+    p = Pooling("AVERAGE", (3, 2), (2, 2), offset=(0, 1))
+    changed = oracle.excluding_edges(p)
+    assert (changed.edge, changed.zero_pad) == ("clamp", (1, 0))
+    assert oracle.excluding_edges(Pooling("AVERAGE", (1, 1), offset=(3, 0))).zero_pad == (0, 0)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 1, 1, 2), (2, 3, 5, 7), (1, 16, 16, 8)])
