@@ -1,0 +1,101 @@
+// How Python arguments become images and states: one object or any sequence of them, one call
+// whatever the length.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+
+#include "base/errors.hpp"
+#include "core/kernel.hpp"
+#include "core/unary_kernel.hpp"
+
+namespace mpsgrad {
+
+namespace py = pybind11;
+
+struct ImageArgument {
+  ImageBatch::Images images;
+  bool batch = false;
+};
+
+inline std::string type_name(const py::handle& object) {
+  return py::str(py::type::handle_of(object).attr("__name__"));
+}
+
+inline ImageArgument image_argument(const py::handle& object, const char* name) {
+  if (py::isinstance<ImageBatch>(object)) {
+    return {object.cast<const ImageBatch&>().images(), true};
+  }
+  if (py::isinstance<Image>(object)) {
+    return {{object.cast<std::shared_ptr<Image>>()}, false};
+  }
+  if (py::isinstance<py::list>(object) || py::isinstance<py::tuple>(object)) {
+    ImageArgument result{{}, true};
+    for (const auto& item : object) {
+      require<TypeError>(py::isinstance<Image>(item), name, " must hold images, got ",
+                         type_name(item));
+      result.images.push_back(item.cast<std::shared_ptr<Image>>());
+    }
+    return result;
+  }
+  fail<TypeError>(name, " must be an Image, an ImageBatch or a list of images, got ",
+                  type_name(object));
+}
+
+// None is an empty batch; one state stands for itself.
+inline StateBatch state_argument(const py::handle& object, const char* name) {
+  if (object.is_none()) {
+    return {};
+  }
+  if (py::isinstance<State>(object)) {
+    return {object.cast<std::shared_ptr<State>>()};
+  }
+  require<TypeError>(py::isinstance<py::list>(object) || py::isinstance<py::tuple>(object), name,
+                     " must be a State or a list of states, got ", type_name(object));
+  StateBatch result;
+  for (const auto& item : object) {
+    require<TypeError>(py::isinstance<State>(item), name, " must hold states, got ",
+                       type_name(item));
+    result.push_back(item.cast<std::shared_ptr<State>>());
+  }
+  return result;
+}
+
+inline py::object image_result(const std::shared_ptr<ImageBatch>& images, bool batch) {
+  return batch ? py::cast(images) : py::cast((*images)[0]);
+}
+
+inline py::object state_result(const StateBatch& states, bool batch) {
+  if (batch) {
+    return states.empty() ? py::object(py::none()) : py::object(py::cast(states));
+  }
+  return states.empty() ? py::object(py::none()) : py::cast(states.front());
+}
+
+// A Python object that C++ may drop on any thread.
+inline std::shared_ptr<py::object> share_python(py::object object) {
+  return {new py::object(std::move(object)), [](py::object* held) {
+            const py::gil_scoped_acquire locked;
+            delete held;
+          }};
+}
+
+// For classes whose objects only kernels make.
+template <class Class>
+void forbid_construction(Class& cls) {
+  cls.attr("__init__") = py::cpp_function(
+      [](const py::object& self, const py::args&, const py::kwargs&) {
+        fail<TypeError>(type_name(self),
+                        " is made by a kernel; use kernel.result_state(source, destination)");
+      },
+      py::is_method(cls));
+}
+
+// None: the kernel's own allocator; else one of ours or any callable (command_buffer, descriptor,
+// kernel) -> Image.
+std::shared_ptr<ImageAllocator> allocator_argument(const py::handle& object);
+
+}  // namespace mpsgrad

@@ -1,0 +1,272 @@
+// Sequence and checks of gradient encodes.
+#include "core/gradient_kernel.hpp"
+
+#include "base/errors.hpp"
+
+namespace mpsgrad {
+
+BinaryKernel::BinaryKernel(std::shared_ptr<Device> device, const char* class_name)
+    : KernelBase(std::move(device), class_name),
+      padding_(std::make_shared<DefaultPadding>(padding_method::kSizeSame)),
+      allocator_(temporary_image_allocator()) {}
+
+void BinaryKernel::set_edge_mode(bool secondary, EdgeMode mode) {
+  check_edge_mode(*this, secondary ? "secondary_edge_mode" : "primary_edge_mode", mode);
+  source_properties(secondary).edge_mode = mode;
+}
+
+void BinaryKernel::set_channel_offset(bool secondary, Index value) {
+  check_channel_offset(*this,
+                       secondary ? "secondary_source_feature_channel_offset"
+                                 : "primary_source_feature_channel_offset",
+                       value);
+  source_properties(secondary).channel_offset = value;
+}
+
+void BinaryKernel::set_channel_maximum(bool secondary, Index value) {
+  require(value >= 1, class_name(), ": ", secondary ? "secondary" : "primary",
+          "_source_feature_channel_max_count must be at least 1, got ", value);
+  source_properties(secondary).channel_maximum = value;
+}
+
+void BinaryKernel::set_stride(bool secondary, bool vertical, Index value) {
+  require(value >= 1, class_name(), ": ", secondary ? "secondary" : "primary", "_stride_in_pixels_",
+          vertical ? "y" : "x", " must be at least 1, got ", value);
+  Window& window = source_properties(secondary).window;
+  (vertical ? window.stride_y : window.stride_x) = value;
+}
+
+void BinaryKernel::set_clip_rect(const Region& clip) {
+  const auto sane = [](Index origin, Index size) { return origin >= 0 && size >= 0; };
+  require(sane(clip.origin.x, clip.size.width) && sane(clip.origin.y, clip.size.height) &&
+              sane(clip.origin.z, clip.size.depth),
+          class_name(), ": clip_rect must not have negative parts");
+  properties_.clip_rect = clip;
+}
+
+void BinaryKernel::set_destination_channel_offset(Index value) {
+  check_channel_offset(*this, "destination_feature_channel_offset", value);
+  properties_.destination_channel_offset = value;
+}
+
+void BinaryKernel::set_padding(std::shared_ptr<Padding> padding) {
+  require<TypeError>(padding != nullptr, class_name(), ": padding must be a Padding, got None");
+  padding_method::check(padding->method(), class_name());
+  padding_ = std::move(padding);
+}
+
+void BinaryKernel::set_allocator(std::shared_ptr<ImageAllocator> allocator) {
+  require<TypeError>(allocator != nullptr, class_name(),
+                     ": destination_image_allocator must not be None");
+  allocator_ = std::move(allocator);
+}
+
+GradientKernel::GradientKernel(std::shared_ptr<Device> device, const char* class_name,
+                               const char* forward_class, const Window& window, Secondary secondary)
+    : BinaryKernel(std::move(device), class_name),
+      forward_class_(forward_class),
+      secondary_(secondary) {
+  const auto positive = [&](const char* name, Index value) {
+    require(value >= 1, class_name, ": ", name, " must be at least 1, got ", value);
+  };
+  positive("kernel_width", window.kernel_width);
+  positive("kernel_height", window.kernel_height);
+  positive("stride_in_pixels_x", window.stride_x);
+  positive("stride_in_pixels_y", window.stride_y);
+  positive("dilation_rate_x", window.dilation_x);
+  positive("dilation_rate_y", window.dilation_y);
+  properties_.secondary.window = window;
+  properties_.primary.window.stride_x = window.stride_x;
+  properties_.primary.window.stride_y = window.stride_y;
+}
+
+const GradientState& GradientKernel::own_state(const std::shared_ptr<State>& state) const {
+  const auto* own = dynamic_cast<const GradientState*>(state.get());
+  require<TypeError>(own != nullptr, class_name(), ": state must come from ", forward_class_,
+                     ", got ", state ? state->class_name() : "None");
+  require<TypeError>(own->snapshot().kernel_class == std::string_view(forward_class_), class_name(),
+                     ": state must come from ", forward_class_, ", but it was made by ",
+                     own->snapshot().kernel_class);
+  check_state(*own);
+  return *own;
+}
+
+ImageDescriptor GradientKernel::destination_descriptor(
+    const ImageBatch::Images& gradient_and_source, const StateBatch& states) {
+  require(gradient_and_source.size() == 2, class_name(),
+          ": destination_descriptor takes [gradient, source], got ", gradient_and_source.size(),
+          " images");
+  require(states.size() == 1, class_name(), ": destination_descriptor takes one state, got ",
+          states.size());
+  const GradientState& state = own_state(states.front());
+  const ForwardSnapshot& shot = state.snapshot();
+  const BinaryProperties saved = properties_;
+  try {
+    properties_.primary.window.stride_x = shot.properties.window.stride_x;
+    properties_.primary.window.stride_y = shot.properties.window.stride_y;
+    properties_.secondary.window = shot.properties.window;
+    properties_.secondary.edge_mode = shot.properties.edge_mode;
+    const bool forward_source = secondary_ == Secondary::ForwardSource;
+    properties_.secondary.channel_offset = forward_source
+                                               ? shot.properties.source_channel_offset
+                                               : shot.properties.destination_channel_offset;
+    properties_.secondary.channel_maximum =
+        forward_source ? shot.consumed_channels : shot.produced_channels;
+    apply_state(state);
+    ImageDescriptor result;
+    result.width = shot.source_width;
+    result.height = shot.source_height;
+    result.feature_channels = properties_.destination_channel_offset + shot.consumed_channels;
+    result.channel_format = gradient_and_source.front()->descriptor().channel_format;
+    if (padding()->method() & padding_method::kCustom) {
+      result = padding()->customize(gradient_and_source, states, *this, result);
+    }
+    return result;
+  } catch (...) {
+    properties_ = saved;
+    throw;
+  }
+}
+
+void GradientKernel::configure(const ImageBatch::Images& gradient_and_source,
+                               const std::shared_ptr<State>& state) {
+  destination_descriptor(gradient_and_source, {state});
+  configured_for_ = state;
+}
+
+void GradientKernel::check_sources(const CommandBuffer& command_buffer,
+                                   const ImageBatch::Images& gradients,
+                                   const ImageBatch::Images& sources, const StateBatch& states,
+                                   bool batch) const {
+  command_buffer.require_encodable(class_name());
+  require(command_buffer.device() == device(), class_name(),
+          ": the command buffer is on another device");
+  const Operand gradient{"source_gradient", &gradients, batch};
+  const Operand source{"source", &sources, batch};
+  check_operand(*this, command_buffer, gradient);
+  check_operand(*this, command_buffer, source);
+  require(gradients.size() == sources.size(), class_name(), ": source_gradient has ",
+          gradients.size(), " images, but source has ", sources.size());
+  check_states(*this, command_buffer, "gradient_state", states, static_cast<Index>(sources.size()));
+  const GradientState& state = own_state(states.front());
+  for (const auto& other : states) {
+    if (other != states.front()) {
+      const ForwardSnapshot& a = own_state(other).snapshot();
+      require(a.properties == state.snapshot().properties && a.clip == state.snapshot().clip,
+              class_name(), ": the states of a batch must come from one encode");
+    }
+  }
+  const ForwardSnapshot& shot = state.snapshot();
+  const ImageDescriptor& image = source.descriptor();
+  const bool forward_source = secondary_ == Secondary::ForwardSource;
+  const Index width = forward_source ? shot.source_width : shot.destination_width;
+  const Index height = forward_source ? shot.source_height : shot.destination_height;
+  require(image.width == width && image.height == height, class_name(), ": source is ", image.width,
+          "x", image.height, ", but the state was made for a forward ",
+          forward_source ? "source" : "result", " of ", width, "x", height);
+}
+
+void GradientKernel::encode_checked(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                    const ImageBatch::Images& gradients,
+                                    const ImageBatch::Images& sources, const StateBatch& states,
+                                    const ImageBatch::Images& destinations, bool batch,
+                                    bool creates) {
+  const Operand gradient{"source_gradient", &gradients, batch};
+  const Operand source{"source", &sources, batch};
+  const Operand destination{"destination", &destinations, batch};
+  check_operand(*this, *command_buffer, destination);
+  require(gradients.size() == destinations.size(), class_name(), ": source_gradient has ",
+          gradients.size(), " images, but destination has ", destinations.size());
+  check_aliasing(*this, gradient, destination);
+  check_aliasing(*this, source, destination);
+  const ForwardSnapshot& shot = own_state(states.front()).snapshot();
+  const bool forward_source = secondary_ == Secondary::ForwardSource;
+  GradientCall call{gradients,
+                    sources,
+                    states,
+                    destinations,
+                    batch,
+                    properties_,
+                    effective_clip(properties_.clip_rect, destination),
+                    properties_.primary.offset.z,
+                    properties_.secondary.offset.z,
+                    0,
+                    0,
+                    shot.consumed_channels,
+                    creates};
+  check_depth(*this, gradient, call.first_gradient, call.images());
+  check_depth(*this, source, call.first_source, call.images());
+  call.gradient_channels =
+      consumed_channels(*this, gradient, properties_.primary.channel_offset,
+                        properties_.primary.channel_maximum, shot.produced_channels);
+  call.source_channels = consumed_channels(
+      *this, source, properties_.secondary.channel_offset, properties_.secondary.channel_maximum,
+      forward_source ? shot.consumed_channels : shot.produced_channels);
+  const Index last = properties_.destination_channel_offset + call.produced_channels;
+  require(last <= destination.descriptor().feature_channels, class_name(), ": channels ",
+          properties_.destination_channel_offset, " to ", last, " do not fit a destination of ",
+          destination.descriptor().feature_channels, " channels");
+  check_call(call);
+  Reads reads;
+  reads.add(gradients);
+  reads.add(sources);
+  reads.add(states);
+  reads.check();
+  if (!call.clip.empty()) {
+    encode_on_device(*command_buffer, call);
+    command_buffer->note_encoded();
+    note_uses(*command_buffer, gradients, false);
+    note_uses(*command_buffer, sources, false);
+    note_uses(*command_buffer, destinations, true);
+  }
+  reads.spend();
+}
+
+void GradientKernel::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
+                            const ImageBatch::Images& gradients, const ImageBatch::Images& sources,
+                            const StateBatch& states, const ImageBatch::Images& destinations,
+                            bool batch, bool as_is) {
+  check_sources(*command_buffer, gradients, sources, states, batch);
+  require<StateError>(
+      as_is || configured_for_.lock() == states.front(), class_name(),
+      ": an encode into a given destination uses the kernel's offsets as they are; call "
+      "configure(source_gradient, source, state) first, or pass configure=False if they are set");
+  encode_checked(command_buffer, gradients, sources, states, destinations, batch, false);
+}
+
+std::shared_ptr<ImageBatch> GradientKernel::encode_creating(
+    const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& gradients,
+    const ImageBatch::Images& sources, const StateBatch& states, bool batch,
+    ImageAllocator* chosen) {
+  check_sources(*command_buffer, gradients, sources, states, batch);
+  require(gradients.front()->descriptor().number_of_images == 1 &&
+              sources.front()->descriptor().number_of_images == 1,
+          class_name(),
+          ": an encode that creates its destination takes images that hold one image");
+  const BinaryProperties saved = properties_;
+  std::shared_ptr<ImageBatch> result;
+  try {
+    Reads reads;
+    reads.add(gradients);
+    reads.add(sources);
+    reads.add(states);
+    reads.check();
+    const ImageDescriptor descriptor =
+        destination_descriptor({gradients.front(), sources.front()}, {states.front()});
+    const bool zeroed = !writes_whole_destination() || properties_.clip_rect != Region{} ||
+                        properties_.destination_channel_offset != 0;
+    result = (chosen ? *chosen : *allocator())
+                 .allocate(command_buffer, descriptor, *this, static_cast<Index>(gradients.size()),
+                           zeroed);
+    encode_checked(command_buffer, gradients, sources, states, result->images(), batch, true);
+  } catch (...) {
+    properties_ = saved;
+    if (result) {
+      result->discard();
+    }
+    throw;
+  }
+  return result;
+}
+
+}  // namespace mpsgrad

@@ -1,0 +1,218 @@
+// The validation table of core chapter, section 13, and the read-count ledger of section 12.
+#include "core/kernel.hpp"
+
+#include <algorithm>
+
+#include "base/errors.hpp"
+
+namespace mpsgrad {
+
+void KernelBase::set_options(Index options) {
+  require(options >= 0 && options < 32, class_name(),
+          ": options must be a combination of KernelOptions, got ", options);
+  options_ = options;
+}
+
+namespace {
+
+class OrdinaryAllocator final : public ImageAllocator {
+ public:
+  std::shared_ptr<ImageBatch> allocate(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                       const ImageDescriptor& descriptor, KernelBase&, Index count,
+                                       bool zeroed) override {
+    return ImageBatch::make(command_buffer->device(), descriptor, count, zeroed);
+  }
+};
+
+class TemporaryAllocator final : public ImageAllocator {
+ public:
+  std::shared_ptr<ImageBatch> allocate(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                       const ImageDescriptor& descriptor, KernelBase&, Index count,
+                                       bool zeroed) override {
+    return ImageBatch::make_temporary(command_buffer, descriptor, count, zeroed);
+  }
+};
+
+}  // namespace
+
+const std::shared_ptr<ImageAllocator>& ordinary_image_allocator() {
+  static const std::shared_ptr<ImageAllocator> allocator = std::make_shared<OrdinaryAllocator>();
+  return allocator;
+}
+
+const std::shared_ptr<ImageAllocator>& temporary_image_allocator() {
+  static const std::shared_ptr<ImageAllocator> allocator = std::make_shared<TemporaryAllocator>();
+  return allocator;
+}
+
+void check_operand(const KernelBase& kernel, const CommandBuffer& command_buffer,
+                   const Operand& operand) {
+  const ImageBatch::Images& images = *operand.images;
+  require(!images.empty(), kernel.class_name(), ": ", operand.name, " is an empty batch");
+  const ImageDescriptor& first = images.front()->descriptor();
+  for (const auto& image : images) {
+    require(image->device() == kernel.device(), kernel.class_name(), ": ", operand.name,
+            " is on another device");
+    image->require_usable(kernel.class_name(), command_buffer);
+    if (operand.batch) {
+      require(image->descriptor().number_of_images == 1, kernel.class_name(), ": ", operand.name,
+              " holds an image with number_of_images ", image->descriptor().number_of_images,
+              "; every image of a batch must hold one");
+      require(image->descriptor().same_kind(first), kernel.class_name(), ": ", operand.name,
+              " mixes images of ", first, " and ", image->descriptor());
+    }
+  }
+}
+
+void check_aliasing(const KernelBase& kernel, const Operand& source, const Operand& destination) {
+  using Extent = std::pair<std::uintptr_t, std::uintptr_t>;
+  const auto hull = [](const ImageBatch::Images& images) {
+    Extent whole = images.front()->extent();
+    for (const auto& image : images) {
+      const Extent extent = image->extent();
+      whole = {std::min(whole.first, extent.first), std::max(whole.second, extent.second)};
+    }
+    return whole;
+  };
+  const auto meet = [](const Extent& a, const Extent& b) {
+    return a.first < b.second && b.first < a.second;
+  };
+  if (!meet(hull(*source.images), hull(*destination.images))) {
+    return;
+  }
+  std::vector<Extent> sources;
+  for (const auto& image : *source.images) {
+    sources.push_back(image->extent());
+  }
+  std::sort(sources.begin(), sources.end());
+  std::uintptr_t furthest =
+      0;  // the largest end so far turns the list into one that can be searched
+  for (Extent& extent : sources) {
+    furthest = std::max(furthest, extent.second);
+    extent.second = furthest;
+  }
+  for (const auto& image : *destination.images) {
+    const Extent wanted = image->extent();
+    auto after = std::partition_point(sources.begin(), sources.end(), [&](const Extent& extent) {
+      return extent.first < wanted.second;
+    });
+    require(after == sources.begin() || std::prev(after)->second <= wanted.first,
+            kernel.class_name(), ": ", destination.name, " shares memory with ", source.name);
+  }
+}
+
+Index consumed_channels(const KernelBase& kernel, const Operand& operand, Index offset,
+                        Index maximum, Index fixed) {
+  const Index available = operand.descriptor().feature_channels - offset;
+  require(available > 0, kernel.class_name(), ": ", operand.name, " has ",
+          operand.descriptor().feature_channels, " channels, none at channel offset ", offset);
+  const Index consumed = std::min(maximum, available);
+  require(fixed == 0 || consumed >= fixed, kernel.class_name(), ": ", operand.name, " offers ",
+          consumed, " channels from offset ", offset, ", but the kernel reads ", fixed);
+  return fixed == 0 ? consumed : fixed;
+}
+
+void check_channel_offset(const KernelBase& kernel, const char* property, Index value) {
+  require(value >= 0 && value % 4 == 0, kernel.class_name(), ": ", property,
+          " must be a multiple of 4 and not negative, got ", value);
+}
+
+void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode) {
+  require(mode == EdgeMode::Zero || mode == EdgeMode::Clamp, kernel.class_name(), ": ", property,
+          " must be ZERO or CLAMP (the other modes belong to Pad), got ", mode);
+}
+
+Region effective_clip(const Region& clip, const Operand& destination) {
+  const auto cut = [](Index origin, Index length, Index limit, Index& size) {
+    const Index first = std::max<Index>(origin, 0);
+    const Index last =
+        length > limit - origin ? limit : origin + length;  // length may be kUnlimited
+    size = std::max<Index>(last - first, 0);
+    return first;
+  };
+  Region result;
+  const ImageDescriptor& image = destination.descriptor();
+  result.origin.x = cut(clip.origin.x, clip.size.width, image.width, result.size.width);
+  result.origin.y = cut(clip.origin.y, clip.size.height, image.height, result.size.height);
+  result.origin.z = cut(clip.origin.z, clip.size.depth, destination.depth(), result.size.depth);
+  return result;
+}
+
+void check_depth(const KernelBase& kernel, const Operand& source, Index first, Index count) {
+  require(first >= 0, kernel.class_name(), ": the z offset of ", source.name,
+          " must not be negative, got ", first);
+  require(first + count <= source.depth(), kernel.class_name(),
+          ": the destination asks for images ", first, " to ", first + count, " of ", source.name,
+          ", which has ", source.depth());
+}
+
+void Reads::add_one(Image* image, State* state) {
+  for (Entry& entry : entries_) {
+    if (entry.image == image && entry.state == state) {
+      entry.reads += entry.argument == argument_ ? 0 : 1;
+      entry.argument = argument_;
+      return;
+    }
+  }
+  entries_.push_back({image, state, 1, argument_});
+}
+
+void Reads::add(const ImageBatch::Images& images) {
+  ++argument_;
+  for (const auto& image : images) {
+    if (image->read_count()) {
+      add_one(image.get(), nullptr);
+    }
+  }
+}
+
+void Reads::add(const StateBatch& states) {
+  ++argument_;
+  for (const auto& state : states) {
+    if (state->count()) {
+      add_one(nullptr, state.get());
+    }
+  }
+}
+
+void Reads::check() const {
+  for (const Entry& entry : entries_) {
+    (entry.image ? *entry.image->read_count() : *entry.state->count())
+        .require_addable(-entry.reads);
+  }
+}
+
+void Reads::spend() {
+  for (const Entry& entry : entries_) {
+    if (entry.image) {
+      entry.image->read_count()->add(-entry.reads);
+      entry.image->after_count_change();
+    } else {
+      entry.state->add_read_count(-entry.reads);
+    }
+  }
+}
+
+void note_uses(const CommandBuffer& command_buffer, const ImageBatch::Images& images, bool writes) {
+  const ImageStorage* previous = nullptr;
+  for (const auto& image : images) {
+    ImageStorage& storage = image->storage();
+    if (&storage != previous) {
+      storage.uses().add(command_buffer.work(), writes);
+      previous = &storage;
+    }
+  }
+}
+
+void check_states(const KernelBase& kernel, const CommandBuffer& command_buffer, const char* name,
+                  const StateBatch& states, Index expected) {
+  require(static_cast<Index>(states.size()) == expected, kernel.class_name(), ": ", name, " has ",
+          states.size(), " entries, expected ", expected, ", one an image");
+  for (const auto& state : states) {
+    require<TypeError>(state != nullptr, kernel.class_name(), ": ", name,
+                       " must hold states, got None");
+    state->require_usable(kernel.class_name(), command_buffer);
+  }
+}
+
+}  // namespace mpsgrad

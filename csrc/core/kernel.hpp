@@ -1,0 +1,102 @@
+// KernelBase (MPSKernel) and what every encode checks, whatever the number of its sources.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/padding.hpp"
+#include "device/command_buffer.hpp"
+#include "device/image.hpp"
+#include "device/state.hpp"
+
+namespace mpsgrad {
+
+class KernelBase : public std::enable_shared_from_this<KernelBase> {
+ public:
+  KernelBase(std::shared_ptr<Device> device, const char* class_name)
+      : device_(std::move(device)), class_name_(class_name) {}
+  virtual ~KernelBase() = default;
+
+  const std::shared_ptr<Device>& device() const { return device_; }
+  const char* class_name() const { return class_name_; }
+  Index options() const { return options_; }
+  void set_options(Index options);
+
+  std::string label;
+
+ private:
+  std::shared_ptr<Device> device_;
+  const char* class_name_;
+  Index options_ = 0;
+};
+
+// MPSImageAllocator: makes the destination of a creating encode.
+class ImageAllocator {
+ public:
+  virtual ~ImageAllocator() = default;
+  // `zeroed`: the kernel will not write every texel.
+  virtual std::shared_ptr<ImageBatch> allocate(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                               const ImageDescriptor& descriptor,
+                                               KernelBase& kernel, Index count, bool zeroed) = 0;
+};
+const std::shared_ptr<ImageAllocator>& ordinary_image_allocator();  // MPSImage.defaultAllocator
+const std::shared_ptr<ImageAllocator>&
+temporary_image_allocator();  // MPSTemporaryImage.defaultAllocator
+
+// One image argument of an encode: a batch, or one image that may be a container.
+struct Operand {
+  const char* name;
+  const ImageBatch::Images* images;
+  bool batch;
+
+  const ImageDescriptor& descriptor() const { return images->front()->descriptor(); }
+  Index depth() const {  // images that z runs over
+    return batch ? static_cast<Index>(images->size()) : descriptor().number_of_images;
+  }
+};
+
+// Throws unless the operand can be used by an encode of `kernel` on `command_buffer`.
+void check_operand(const KernelBase& kernel, const CommandBuffer& command_buffer,
+                   const Operand& operand);
+// Throws if a destination shares memory with a source, at any index.
+void check_aliasing(const KernelBase& kernel, const Operand& source, const Operand& destination);
+// The channels an encode consumes; throws if the window does not fit. `fixed`: what the kernel
+// needs, 0 for any.
+Index consumed_channels(const KernelBase& kernel, const Operand& operand, Index offset,
+                        Index maximum, Index fixed);
+void check_channel_offset(const KernelBase& kernel, const char* property, Index value);
+void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode);
+// Destination region that an encode writes: clip ∩ destination.
+Region effective_clip(const Region& clip, const Operand& destination);
+void check_depth(const KernelBase& kernel, const Operand& source, Index first, Index count);
+
+// The reads of one encode: every temporary loses one count per argument position, once per distinct
+// object.
+class Reads {
+ public:
+  void add(const ImageBatch::Images& images);
+  void add(const StateBatch& states);
+  void check() const;  // throws ReadCountError if some count is too low; nothing is changed
+  void spend();
+
+ private:
+  struct Entry {
+    Image* image;
+    State* state;
+    Index reads;
+    int argument;  // the last one it was counted for
+  };
+  void add_one(Image* image, State* state);
+  std::vector<Entry> entries_;
+  int argument_ = 0;
+};
+
+// Enters the images of an encode into the ledgers of their storages.
+void note_uses(const CommandBuffer& command_buffer, const ImageBatch::Images& images, bool writes);
+
+// Every state must be on the command buffer's device and live.
+void check_states(const KernelBase& kernel, const CommandBuffer& command_buffer, const char* name,
+                  const StateBatch& states, Index expected);
+
+}  // namespace mpsgrad

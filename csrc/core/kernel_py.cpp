@@ -1,0 +1,642 @@
+// Binds padding policies, allocators and the base kernels.
+#include <pybind11/trampoline_self_life_support.h>
+
+#include <array>
+
+#include "core/arguments_py.hpp"
+#include "core/gradient_kernel.hpp"
+#include "core/padding.hpp"
+#include "core/unary_kernel.hpp"
+
+namespace mpsgrad {
+
+void bind_neuron_descriptor(py::module_& m);
+
+namespace {
+
+using namespace pybind11::literals;
+
+// A policy written in Python.
+class PyPadding final : public Padding, public py::trampoline_self_life_support {
+ public:
+  Index method() const override {
+    PYBIND11_OVERRIDE_PURE_NAME(Index, Padding, "padding_method", method);
+  }
+  std::string label() const override { PYBIND11_OVERRIDE(std::string, Padding, label); }
+  std::shared_ptr<Padding> inverse() const override {
+    PYBIND11_OVERRIDE(std::shared_ptr<Padding>, Padding, inverse);
+  }
+  ImageDescriptor customize(const ImageBatch::Images& sources, const StateBatch& states,
+                            KernelBase& kernel, const ImageDescriptor& suggested) const override {
+    const py::gil_scoped_acquire locked;
+    const py::function method =
+        py::get_override(static_cast<const Padding*>(this), "destination_descriptor");
+    if (!method) {
+      return Padding::customize(sources, states, kernel, suggested);
+    }
+    const py::object result =
+        method(sources, states, kernel.shared_from_this(), ImageDescriptor(suggested));
+    require<TypeError>(py::isinstance<ImageDescriptor>(result),
+                       "Padding: destination_descriptor must return an ImageDescriptor, got ",
+                       type_name(result));
+    return result.cast<ImageDescriptor>();
+  }
+};
+
+// An allocator that is a Python callable; a batch is as many calls.
+class CallableAllocator final : public ImageAllocator {
+ public:
+  explicit CallableAllocator(py::object callable) : callable_(share_python(std::move(callable))) {}
+  const py::object& callable() const { return *callable_; }
+
+  std::shared_ptr<ImageBatch> allocate(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                       const ImageDescriptor& descriptor, KernelBase& kernel,
+                                       Index count, bool) override {
+    const py::gil_scoped_acquire locked;
+    ImageBatch::Images images;
+    for (Index i = 0; i < count; ++i) {
+      const py::object image =
+          (*callable_)(command_buffer, ImageDescriptor(descriptor), kernel.shared_from_this());
+      require<TypeError>(py::isinstance<Image>(image), kernel.class_name(),
+                         ": destination_image_allocator must return an Image, got ",
+                         type_name(image));
+      images.push_back(image.cast<std::shared_ptr<Image>>());
+    }
+    return std::make_shared<ImageBatch>(std::move(images));
+  }
+
+ private:
+  std::shared_ptr<py::object> callable_;
+};
+
+py::object allocator_object(const std::shared_ptr<ImageAllocator>& allocator) {
+  if (const auto* own = dynamic_cast<const CallableAllocator*>(allocator.get())) {
+    return own->callable();
+  }
+  return py::cast(allocator);
+}
+
+// (x, y) or (x, y, z); in sizes None stands for no limit.
+std::array<Index, 3> three(const py::sequence& values, const char* what, Index last) {
+  require(py::len(values) == 2 || py::len(values) == 3, what, " must have 2 or 3 numbers, got ",
+          py::len(values));
+  const auto number = [](const py::object& value) {
+    return value.is_none() ? kUnlimited : value.cast<Index>();
+  };
+  return {number(values[0]), number(values[1]), py::len(values) == 3 ? number(values[2]) : last};
+}
+
+Index limit_in(const py::object& value) {
+  return value.is_none() ? kUnlimited : value.cast<Index>();
+}
+py::object limit_out(Index value) {
+  return value == kUnlimited ? py::object(py::none()) : py::int_(value);
+}
+
+void bind_geometry(py::module_& m) {
+  py::class_<Offset>(m, "Offset", "Signed pixels (``MPSOffset``); z selects an image.")
+      .def(py::init<Index, Index, Index>(), "x"_a = 0, "y"_a = 0, "z"_a = 0)
+      .def(py::init([](const py::tuple& values) {
+        const auto [x, y, z] = three(values, "Offset", 0);
+        return Offset{x, y, z};
+      }))
+      .def_readonly("x", &Offset::x)
+      .def_readonly("y", &Offset::y)
+      .def_readonly("z", &Offset::z)
+      .def(
+          "__eq__", [](const Offset& a, const Offset& b) { return a == b; }, py::is_operator())
+      .def("__iter__",
+           [](const Offset& self) { return py::iter(py::make_tuple(self.x, self.y, self.z)); })
+      .def("__reduce__",
+           [](const Offset& self) {
+             return py::make_tuple(py::type::of<Offset>(), py::make_tuple(self.x, self.y, self.z));
+           })
+      .def("__repr__", [](const Offset& self) { return text("Offset", self); });
+  py::implicitly_convertible<py::tuple, Offset>();
+
+  py::class_<Region>(m, "Region", R"(Part of an image (``MTLRegion``).
+
+Parameters
+----------
+origin : (x, y) or (x, y, z)
+size : (width, height) or (width, height, depth)
+    Parts left out have no limit.
+)")
+      .def(py::init([](const py::sequence& origin, const py::sequence& size) {
+             const auto [x, y, z] = three(origin, "Region: origin", 0);
+             const auto [w, h, d] = three(size, "Region: size", kUnlimited);
+             return Region{{x, y, z}, {w, h, d}};
+           }),
+           "origin"_a, "size"_a)
+      .def_property_readonly("origin",
+                             [](const Region& self) {
+                               return py::make_tuple(self.origin.x, self.origin.y, self.origin.z);
+                             })
+      .def_property_readonly(
+          "size",
+          [](const Region& self) {
+            return py::make_tuple(limit_out(self.size.width), limit_out(self.size.height),
+                                  limit_out(self.size.depth));
+          },
+          "None stands for no limit.")
+      .def(
+          "__eq__", [](const Region& a, const Region& b) { return a == b; }, py::is_operator())
+      .def("__reduce__",
+           [](const py::object& self) {
+             return py::make_tuple(py::type::of<Region>(),
+                                   py::make_tuple(self.attr("origin"), self.attr("size")));
+           })
+      .def("__repr__", [](const py::object& self) {
+        return py::str("Region(origin={}, size={})").format(self.attr("origin"), self.attr("size"));
+      });
+  m.attr("NO_CLIP") = Region{};
+}
+
+void bind_padding(py::module_& m) {
+  py::class_<Padding, PyPadding, py::smart_holder>(
+      m, "Padding", R"(How a creating encode sizes its result (``MPSNNPadding``).
+
+Subclass it for a policy of your own: ``padding_method()`` returns `PaddingMethod` bits; with ``CUSTOM`` among them,
+``destination_descriptor(source_images, source_states, kernel, suggested_descriptor)`` returns the descriptor and may
+set properties of the kernel, which keep their values.
+)")
+      .def(py::init<>())
+      .def("padding_method", &Padding::method)
+      .def("label", &Padding::label)
+      .def("inverse", &Padding::inverse, "Return the policy that undoes this one's size, or None.");
+  py::class_<DefaultPadding, Padding, py::smart_holder>(
+      m, "DefaultPadding", R"(Ready-made policies (``MPSNNDefaultPadding``).
+
+Parameters
+----------
+method : PaddingMethod
+    Alignment, remainder side and size bits; ``CUSTOM`` is refused.
+)")
+      .def(py::init<Index>(), "method"_a)
+      .def_static("tensorflow_average_pooling", &DefaultPadding::tensorflow_average_pooling,
+                  "Return TensorFlow's SAME for average pooling: 0x401C, and the kernel's edge "
+                  "mode becomes CLAMP.")
+      .def_static("tensorflow_average_pooling_valid_only",
+                  &DefaultPadding::tensorflow_average_pooling_valid_only,
+                  "Return TensorFlow's VALID for average pooling: 0x400C, and the kernel's edge "
+                  "mode becomes CLAMP.")
+      .def("__repr__",
+           [](const DefaultPadding& self) { return text("DefaultPadding(", self.label(), ")"); })
+      .def("__reduce__", [](const py::object& self) -> py::tuple {
+        const Index method = self.attr("padding_method")().cast<Index>();
+        if (method & padding_method::kCustom) {
+          const char* name = (method & padding_method::kSizeMask) == padding_method::kSizeSame
+                                 ? "tensorflow_average_pooling"
+                                 : "tensorflow_average_pooling_valid_only";
+          return py::make_tuple(py::type::of(self).attr(name), py::tuple());
+        }
+        return py::make_tuple(py::type::of(self), py::make_tuple(method));
+      });
+  py::class_<ExplicitPadding, Padding, py::smart_holder>(m, "ExplicitPadding",
+                                                         R"(Pixels of padding on each side.
+
+Parameters
+----------
+left, right, top, bottom : int, default 0
+    The result has ``(size + left + right - extent) // stride + 1`` columns, and rows likewise.
+)")
+      .def(py::init<Index, Index, Index, Index>(), "left"_a = 0, "right"_a = 0, "top"_a = 0,
+           "bottom"_a = 0)
+      .def_readonly("left", &ExplicitPadding::left)
+      .def_readonly("right", &ExplicitPadding::right)
+      .def_readonly("top", &ExplicitPadding::top)
+      .def_readonly("bottom", &ExplicitPadding::bottom)
+      .def("__repr__",
+           [](const ExplicitPadding& self) { return text("ExplicitPadding(", self.label(), ")"); })
+      .def("__reduce__", [](const py::object& self) {
+        return py::make_tuple(py::type::of(self),
+                              py::make_tuple(self.attr("left"), self.attr("right"),
+                                             self.attr("top"), self.attr("bottom")));
+      });
+}
+
+void bind_allocators(py::module_& m) {
+  py::class_<ImageAllocator, py::smart_holder>(
+      m, "ImageAllocator", "Makes the destinations of creating encodes (``MPSImageAllocator``).")
+      .def("__repr__",
+           [](const ImageAllocator& self) {
+             return &self == ordinary_image_allocator().get() ? "DEFAULT" : "TEMPORARY";
+           })
+      .def("__reduce__", [](const ImageAllocator& self) {
+        return &self == ordinary_image_allocator().get() ? "DEFAULT" : "TEMPORARY";
+      });
+  m.attr("DEFAULT") = ordinary_image_allocator();
+  m.attr("TEMPORARY") = temporary_image_allocator();
+}
+
+void bind_kernel_base(py::module_& m) {
+  py::class_<KernelBase, py::smart_holder>(
+      m, "Kernel", "Root of all kernels (``MPSKernel``); never made directly.")
+      .def_property_readonly("device", &KernelBase::device)
+      .def_property("options", &KernelBase::options, &KernelBase::set_options,
+                    "Bits of `KernelOptions`.")
+      .def_readwrite("label", &KernelBase::label);
+}
+
+// ---- unary
+// -----------------------------------------------------------------------------------------------------------
+
+py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+                        const py::object& source_object, const py::object& destination_object,
+                        const py::object& state_object, bool with_state, bool temporary_state,
+                        const py::object& allocator_object) {
+  const ImageArgument source = image_argument(source_object, "source");
+  if (!destination_object.is_none()) {
+    const ImageArgument destination = image_argument(destination_object, "destination");
+    require<TypeError>(source.batch == destination.batch, self.class_name(),
+                       ": source and destination must both be single images or both be batches");
+    require(!with_state, self.class_name(),
+            ": with_state creates a state for a created destination; make one with result_state() "
+            "and pass it as "
+            "destination_state");
+    const StateBatch states = state_argument(state_object, "destination_state");
+    const py::gil_scoped_release unlocked;
+    self.encode(command_buffer, source.images, states, destination.images, source.batch);
+    return destination_object;
+  }
+  require<TypeError>(
+      state_object.is_none(), self.class_name(),
+      ": destination_state needs a destination; use with_state=True to have both created");
+  const auto allocator = allocator_argument(allocator_object);
+  EncodeResult result;
+  {
+    const py::gil_scoped_release unlocked;
+    result = self.encode_creating(command_buffer, source.images, source.batch, with_state,
+                                  temporary_state, allocator.get());
+  }
+  py::object images = image_result(result.images, source.batch);
+  return with_state ? py::make_tuple(images, state_result(result.states, source.batch)) : images;
+}
+
+void bind_unary(py::module_& m) {
+  using Kernel = UnaryKernel;
+  py::class_<Kernel, KernelBase, py::smart_holder> c(
+      m, "UnaryKernel", "A kernel with one source and one destination (``MPSCNNKernel``).");
+  const auto property = [&](const char* name, auto get, auto set, const char* doc) {
+    c.def_property(name, get, set, doc);
+  };
+  const auto fixed = [&](const char* name, auto get) { c.def_property_readonly(name, get); };
+  property(
+      "offset", [](const Kernel& k) { return k.properties().offset; }, &Kernel::set_offset,
+      "Source pixel under the centre of the first window; replaced by every encode that creates "
+      "its destination.");
+  property(
+      "clip_rect", [](const Kernel& k) { return k.properties().clip_rect; }, &Kernel::set_clip_rect,
+      "Part of the destination that is written; `NO_CLIP` for all of it.");
+  property(
+      "edge_mode", [](const Kernel& k) { return k.properties().edge_mode; }, &Kernel::set_edge_mode,
+      "What lies outside the source: ZERO or CLAMP.");
+  property(
+      "source_feature_channel_offset",
+      [](const Kernel& k) { return k.properties().source_channel_offset; },
+      &Kernel::set_source_channel_offset, "First channel read, a multiple of 4.");
+  property(
+      "source_feature_channel_max_count",
+      [](const Kernel& k) { return limit_out(k.properties().source_channel_maximum); },
+      [](Kernel& k, const py::object& value) { k.set_source_channel_maximum(limit_in(value)); },
+      "Most channels read; None for no limit.");
+  property(
+      "destination_feature_channel_offset",
+      [](const Kernel& k) { return k.properties().destination_channel_offset; },
+      &Kernel::set_destination_channel_offset, "First channel written, a multiple of 4.");
+  property("padding", &Kernel::padding, &Kernel::set_padding,
+           "`Padding` policy of encodes that create their destination.");
+  property(
+      "destination_image_allocator",
+      [](const Kernel& k) { return allocator_object(k.allocator()); },
+      [](Kernel& k, const py::object& value) { k.set_allocator(allocator_argument(value)); },
+      "`DEFAULT`, `TEMPORARY`, or a callable ``(command_buffer, descriptor, kernel) -> Image``.");
+  fixed("kernel_width", [](const Kernel& k) { return k.window().kernel_width; });
+  fixed("kernel_height", [](const Kernel& k) { return k.window().kernel_height; });
+  fixed("stride_in_pixels_x", [](const Kernel& k) { return k.window().stride_x; });
+  fixed("stride_in_pixels_y", [](const Kernel& k) { return k.window().stride_y; });
+  fixed("dilation_rate_x", [](const Kernel& k) { return k.window().dilation_x; });
+  fixed("dilation_rate_y", [](const Kernel& k) { return k.window().dilation_y; });
+  fixed("is_backwards", &Kernel::is_backwards);
+  fixed("is_state_modified", &Kernel::is_state_modified);
+  fixed("is_result_state_reused_across_batch", &Kernel::is_result_state_reused_across_batch);
+  fixed("append_batch_barrier", &Kernel::append_batch_barrier);
+
+  c.def(
+      "destination_descriptor",
+      [](Kernel& self, const py::object& sources, const py::object& states) {
+        const ImageArgument source = image_argument(sources, "sources");
+        const StateBatch source_states = state_argument(states, "states");
+        const py::gil_scoped_release unlocked;
+        return self.destination_descriptor(source.images, source_states);
+      },
+      "sources"_a, "states"_a = py::none(),
+      R"(Return the descriptor the padding policy gives, and set `offset` accordingly.
+
+Parameters
+----------
+sources : Image or list of one Image
+    One image, not a batch.
+)");
+  const auto result_states = [](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+                                const py::object& sources, const py::object& destinations,
+                                const py::object& states) {
+    const ImageArgument source = image_argument(sources, "source");
+    const ImageArgument destination = image_argument(destinations, "destination");
+    StateBatch made = self.result_states(source.images, destination.images,
+                                         state_argument(states, "source_states"), command_buffer);
+    return state_result(made, source.batch);
+  };
+  const char* state_doc =
+      "Return the state that the gradient kernel needs; every property must have its final value.";
+  c.def(
+      "result_state",
+      [=](Kernel& self, const py::object& source, const py::object& destination,
+          const py::object& states) {
+        return result_states(self, nullptr, source, destination, states);
+      },
+      "source"_a, "destination"_a, "source_states"_a = py::none(), state_doc);
+  c.def(
+      "result_state_batch",
+      [=](Kernel& self, const py::object& source, const py::object& destination,
+          const py::object& states) {
+        return result_states(self, nullptr, source, destination, states);
+      },
+      "sources"_a, "destinations"_a, "source_states"_a = py::none(), state_doc);
+  c.def(
+      "temporary_result_state",
+      [=](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+          const py::object& source, const py::object& destination, const py::object& states) {
+        return result_states(self, command_buffer, source, destination, states);
+      },
+      "command_buffer"_a, "source"_a, "destination"_a, "source_states"_a = py::none(), state_doc);
+  c.def(
+      "temporary_result_state_batch",
+      [=](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+          const py::object& source, const py::object& destination, const py::object& states) {
+        return result_states(self, command_buffer, source, destination, states);
+      },
+      "command_buffer"_a, "sources"_a, "destinations"_a, "source_states"_a = py::none(), state_doc);
+  c.def(
+      "encoding_storage_size",
+      [](const Kernel&, const py::object&, const py::object&, const py::object&) { return 0; },
+      "source"_a, "destination"_a, "source_states"_a = py::none(),
+      "Best guess at scratch bytes; 0 on the CPU device.");
+  c.def("encode", &encode_unary, "command_buffer"_a, "source"_a, "destination"_a = py::none(),
+        py::kw_only(), "destination_state"_a = py::none(), "with_state"_a = false,
+        "temporary_state"_a = false, "allocator"_a = py::none(), R"(Encode the kernel.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+source : Image, or batch
+    A list or `ImageBatch` selects the batch form.
+destination : Image, or batch, optional
+    Written with `offset` as it stands. Without it, the padding policy sizes a new one and sets `offset`.
+destination_state : State, or list, optional
+    From `result_state`; only together with ``destination``.
+with_state, temporary_state : bool, default False
+    Create a state for the gradient kernel as well.
+allocator : optional
+    Overrides `destination_image_allocator` for this call.
+
+Returns
+-------
+Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
+    The destination. Nothing in it is valid before the command buffer has completed.
+)");
+  c.def("encode_batch", &encode_unary, "command_buffer"_a, "sources"_a,
+        "destinations"_a = py::none(), py::kw_only(), "destination_states"_a = py::none(),
+        "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
+        "Encode a batch in one call; see `encode`.");
+}
+
+// ---- binary and gradient
+// ---------------------------------------------------------------------------------------------
+
+template <class Class>
+void bind_source_properties(Class& c, bool secondary) {
+  using Kernel = BinaryKernel;
+  const std::string prefix = secondary ? "secondary_" : "primary_";
+  const auto source = [secondary](const Kernel& k) -> const SourceProperties& {
+    return secondary ? k.properties().secondary : k.properties().primary;
+  };
+  const auto property = [&](const char* name, auto get, auto set) {
+    c.def_property((prefix + name).c_str(), get, set);
+  };
+  const auto fixed = [&](const char* name, auto get) {
+    c.def_property_readonly((prefix + name).c_str(), get);
+  };
+  property(
+      "offset", [=](const Kernel& k) { return source(k).offset; },
+      [=](Kernel& k, const Offset& value) { k.set_offset(secondary, value); });
+  property(
+      "edge_mode", [=](const Kernel& k) { return source(k).edge_mode; },
+      [=](Kernel& k, EdgeMode value) { k.set_edge_mode(secondary, value); });
+  property(
+      "source_feature_channel_offset", [=](const Kernel& k) { return source(k).channel_offset; },
+      [=](Kernel& k, Index value) { k.set_channel_offset(secondary, value); });
+  property(
+      "source_feature_channel_max_count",
+      [=](const Kernel& k) { return limit_out(source(k).channel_maximum); },
+      [=](Kernel& k, const py::object& value) {
+        k.set_channel_maximum(secondary, limit_in(value));
+      });
+  property(
+      "stride_in_pixels_x", [=](const Kernel& k) { return source(k).window.stride_x; },
+      [=](Kernel& k, Index value) { k.set_stride(secondary, false, value); });
+  property(
+      "stride_in_pixels_y", [=](const Kernel& k) { return source(k).window.stride_y; },
+      [=](Kernel& k, Index value) { k.set_stride(secondary, true, value); });
+  fixed("kernel_width", [=](const Kernel& k) { return source(k).window.kernel_width; });
+  fixed("kernel_height", [=](const Kernel& k) { return source(k).window.kernel_height; });
+  fixed("dilation_rate_x", [=](const Kernel& k) { return source(k).window.dilation_x; });
+  fixed("dilation_rate_y", [=](const Kernel& k) { return source(k).window.dilation_y; });
+}
+
+void bind_binary(py::module_& m) {
+  using Kernel = BinaryKernel;
+  py::class_<Kernel, KernelBase, py::smart_holder> c(
+      m, "BinaryKernel",
+      "A kernel with a primary and a secondary source (``MPSCNNBinaryKernel``).");
+  bind_source_properties(c, false);
+  bind_source_properties(c, true);
+  c.def_property(
+       "clip_rect", [](const Kernel& k) { return k.properties().clip_rect; },
+       &Kernel::set_clip_rect)
+      .def_property(
+          "destination_feature_channel_offset",
+          [](const Kernel& k) { return k.properties().destination_channel_offset; },
+          &Kernel::set_destination_channel_offset)
+      .def_property("padding", &Kernel::padding, &Kernel::set_padding)
+      .def_property(
+          "destination_image_allocator",
+          [](const Kernel& k) { return allocator_object(k.allocator()); },
+          [](Kernel& k, const py::object& value) { k.set_allocator(allocator_argument(value)); })
+      .def_property_readonly("is_backwards", &Kernel::is_backwards)
+      .def_property_readonly("is_state_modified", &Kernel::is_state_modified)
+      .def_property_readonly("is_result_state_reused_across_batch",
+                             &Kernel::is_result_state_reused_across_batch)
+      .def_property_readonly("append_batch_barrier", &Kernel::append_batch_barrier);
+}
+
+py::object encode_gradient(GradientKernel& self,
+                           const std::shared_ptr<CommandBuffer>& command_buffer,
+                           const py::object& gradient_object, const py::object& source_object,
+                           const py::object& state_object, const py::object& destination_object,
+                           bool configure, const py::object& allocator_object) {
+  const ImageArgument gradient = image_argument(gradient_object, "source_gradient");
+  const ImageArgument source = image_argument(source_object, "source");
+  require<TypeError>(gradient.batch == source.batch, self.class_name(),
+                     ": source_gradient and source must both be single images or both be batches");
+  StateBatch states = state_argument(state_object, "state");
+  if (states.size() == 1 && gradient.batch) {
+    states.resize(gradient.images.size(),
+                  StateBatch::value_type(states.front()));  // one state shared by the batch
+  }
+  if (!destination_object.is_none()) {
+    const ImageArgument destination = image_argument(destination_object, "destination");
+    require<TypeError>(
+        gradient.batch == destination.batch, self.class_name(),
+        ": source_gradient and destination must both be single images or both be batches");
+    const py::gil_scoped_release unlocked;
+    self.encode(command_buffer, gradient.images, source.images, states, destination.images,
+                gradient.batch, !configure);
+    return destination_object;
+  }
+  const auto allocator = allocator_argument(allocator_object);
+  std::shared_ptr<ImageBatch> images;
+  {
+    const py::gil_scoped_release unlocked;
+    images = self.encode_creating(command_buffer, gradient.images, source.images, states,
+                                  gradient.batch, allocator.get());
+  }
+  return image_result(images, gradient.batch);
+}
+
+void bind_gradient(py::module_& m) {
+  using Kernel = GradientKernel;
+  py::class_<Kernel, BinaryKernel, py::smart_holder> c(
+      m, "GradientKernel", "The backward pass of a kernel (``MPSCNNGradientKernel``).");
+  c.def_property(
+       "kernel_offset_x", [](const Kernel& k) { return k.properties().kernel_offset_x; },
+       &Kernel::set_kernel_offset_x, "Offset in the zero-inserted gradient, pixels.")
+      .def_property(
+          "kernel_offset_y", [](const Kernel& k) { return k.properties().kernel_offset_y; },
+          &Kernel::set_kernel_offset_y, "Offset in the zero-inserted gradient, pixels.");
+  c.def(
+      "destination_descriptor",
+      [](Kernel& self, const py::object& sources, const py::object& states) {
+        return self.destination_descriptor(image_argument(sources, "sources").images,
+                                           state_argument(states, "states"));
+      },
+      "sources"_a, "states"_a,
+      R"(Return the result's descriptor and copy the forward configuration into the properties.
+
+Parameters
+----------
+sources : [gradient, source]
+    One image of each.
+states : [state]
+)");
+  c.def(
+      "configure",
+      [](Kernel& self, const py::object& gradient, const py::object& source,
+         const py::object& state) {
+        const ImageArgument first = image_argument(gradient, "source_gradient");
+        const ImageArgument second = image_argument(source, "source");
+        const StateBatch states = state_argument(state, "state");
+        require(!first.images.empty() && !second.images.empty() && !states.empty(),
+                self.class_name(), ": configure takes a gradient, a source and a state");
+        self.configure({first.images.front(), second.images.front()}, states.front());
+      },
+      "source_gradient"_a, "source"_a, "state"_a,
+      "Copy the forward configuration into the properties, as an encode with a given destination "
+      "needs.");
+  c.def("encode", &encode_gradient, "command_buffer"_a, "source_gradient"_a, "source"_a, "state"_a,
+        "destination"_a = py::none(), py::kw_only(), "configure"_a = true,
+        "allocator"_a = py::none(),
+        R"(Encode the gradient.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+source_gradient : Image, or batch
+    Gradient of the loss with respect to the forward result.
+source : Image, or batch
+    The image of the forward pass that the class names.
+state : State, or list
+    From the forward kernel; one state stands for a whole batch.
+destination : Image, or batch, optional
+    Written with the properties as they stand, so `configure` must have been called for the state.
+configure : bool, default True
+    False: the caller has set the properties.
+allocator : optional
+    Overrides `destination_image_allocator` for this call.
+
+Returns
+-------
+Image or ImageBatch
+    Gradient of the loss with respect to the forward source.
+)");
+  c.def("encode_batch", &encode_gradient, "command_buffer"_a, "source_gradients"_a, "sources"_a,
+        "states"_a, "destinations"_a = py::none(), py::kw_only(), "configure"_a = true,
+        "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.");
+
+  py::class_<GradientState, State, py::smart_holder> state(
+      m, "GradientState",
+      "A forward kernel's configuration for its gradient kernel (``MPSNNGradientState``).");
+  state
+      .def_property_readonly("source_width",
+                             [](const GradientState& s) { return s.snapshot().source_width; })
+      .def_property_readonly("source_height",
+                             [](const GradientState& s) { return s.snapshot().source_height; })
+      .def_property_readonly("source_feature_channels",
+                             [](const GradientState& s) { return s.snapshot().source_channels; })
+      .def_property_readonly("offset",
+                             [](const GradientState& s) { return s.snapshot().properties.offset; })
+      .def_property_readonly(
+          "edge_mode", [](const GradientState& s) { return s.snapshot().properties.edge_mode; })
+      .def_property_readonly("clip_rect", [](const GradientState& s) { return s.snapshot().clip; })
+      .def_property_readonly(
+          "kernel_width",
+          [](const GradientState& s) { return s.snapshot().properties.window.kernel_width; })
+      .def_property_readonly(
+          "kernel_height",
+          [](const GradientState& s) { return s.snapshot().properties.window.kernel_height; })
+      .def("__repr__", [](const GradientState& s) {
+        const ForwardSnapshot& shot = s.snapshot();
+        return text(s.class_name(), "(of ", shot.kernel_class, ", source ", shot.source_width, "x",
+                    shot.source_height, "x", shot.source_channels,
+                    s.is_temporary() ? ", temporary)" : ")");
+      });
+  forbid_construction(state);
+}
+
+}  // namespace
+
+std::shared_ptr<ImageAllocator> allocator_argument(const py::handle& object) {
+  if (object.is_none()) {
+    return nullptr;
+  }
+  if (py::isinstance<ImageAllocator>(object)) {
+    return object.cast<std::shared_ptr<ImageAllocator>>();
+  }
+  require<TypeError>(PyCallable_Check(object.ptr()) != 0,
+                     "destination_image_allocator must be DEFAULT, TEMPORARY or a callable, got ",
+                     type_name(object));
+  return std::make_shared<CallableAllocator>(py::reinterpret_borrow<py::object>(object));
+}
+
+void bind_core(py::module_& m) {
+  bind_geometry(m);
+  bind_neuron_descriptor(m);
+  bind_padding(m);
+  bind_allocators(m);
+  bind_kernel_base(m);
+  bind_unary(m);
+  bind_binary(m);
+  bind_gradient(m);
+}
+
+}  // namespace mpsgrad

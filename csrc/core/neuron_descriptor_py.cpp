@@ -1,0 +1,42 @@
+// Binds the activation descriptor that neuron kernels and fused neurons share;
+// python/mpsgrad/neuron.py documents it.
+#include "core/arguments_py.hpp"
+#include "core/neuron_descriptor.hpp"
+
+namespace mpsgrad {
+
+void bind_neuron_descriptor(py::module_& m) {
+  using namespace pybind11::literals;
+  py::enum_<NeuronType>(m, "NeuronType", "Activation functions (``MPSCNNNeuronType``).")
+      .value("NONE", NeuronType::None)
+      .value("RELU", NeuronType::ReLU)
+      .value("LINEAR", NeuronType::Linear)
+      .value("SIGMOID", NeuronType::Sigmoid)
+      .value("HARD_SIGMOID", NeuronType::HardSigmoid)
+      .value("TANH", NeuronType::TanH)
+      .value("ABSOLUTE", NeuronType::Absolute)
+      .value("SOFT_PLUS", NeuronType::SoftPlus)
+      .value("SOFT_SIGN", NeuronType::SoftSign)
+      .value("ELU", NeuronType::ELU)
+      .value("PRELU", NeuronType::PReLU)
+      .value("RELUN", NeuronType::ReLUN)
+      .value("POWER", NeuronType::Power)
+      .value("EXPONENTIAL", NeuronType::Exponential)
+      .value("LOGARITHM", NeuronType::Logarithm)
+      .value("GELU", NeuronType::GeLU);
+  py::class_<NeuronDescriptor>(m, "NeuronDescriptor")
+      .def(py::init([](NeuronType type, float a, float b, float c, std::vector<float> data) {
+             return NeuronDescriptor{type, a, b, c, std::move(data)};
+           }),
+           "type"_a, "a"_a, "b"_a, "c"_a, "data"_a)
+      .def_readwrite("neuron_type", &NeuronDescriptor::type)
+      .def_readwrite("a", &NeuronDescriptor::a)
+      .def_readwrite("b", &NeuronDescriptor::b)
+      .def_readwrite("c", &NeuronDescriptor::c)
+      .def_readwrite("data", &NeuronDescriptor::data)
+      .def(
+          "__eq__", [](const NeuronDescriptor& x, const NeuronDescriptor& y) { return x == y; },
+          py::is_operator());
+}
+
+}  // namespace mpsgrad

@@ -1,0 +1,132 @@
+// Sizes and offsets of core chapter, section 7, and the ready-made policies.
+#include "core/padding.hpp"
+
+#include "base/errors.hpp"
+#include "core/unary_kernel.hpp"
+
+namespace mpsgrad {
+
+namespace padding_method {
+
+void check(Index method, const char* who) {
+  require(method >= 0 && method <= 0xFFFF, who,
+          ": padding method must be between 0 and 0xffff, got ", method);
+  require((method & kAlignMask) != 0x3, who, ": alignment 3 is reserved");
+  const Index size = method & kSizeMask;
+  require(size == kSizeValidOnly || size == kSizeSame || size == kSizeFull, who, ": size bits ",
+          size, " are reserved; use VALID_ONLY (0), SAME (16) or FULL (32)");
+  require((method & 0x1800) == 0, who, ": bits 0x1800 of the padding method are reserved");
+}
+
+int size_style(Index method) { return static_cast<int>((method & kSizeMask) >> 4) - 1; }
+
+}  // namespace padding_method
+
+AxisPlacement place_forward(Index source, Index kernel, Index stride, Index dilation, Index method,
+                            bool remainder_far) {
+  const Index extent = (kernel - 1) * dilation + 1;
+  const Index span = source + padding_method::size_style(method) * (extent - 1) + stride - 1;
+  const Index size = span < 0 ? 0 : span / stride;
+  const Index missing = (size - 1) * stride + extent - source;
+  Index near_share = 0;
+  switch (method & padding_method::kAlignMask) {
+    case padding_method::kAlignCentered:
+      near_share = (missing + (remainder_far ? 0 : 1)) / 2;
+      break;
+    case padding_method::kAlignTopLeft:
+      near_share = missing;
+      break;
+    default:
+      break;
+  }
+  return {size, extent / 2 - near_share};
+}
+
+Index reverse_size(Index source, Index kernel, Index stride, Index dilation, Index method) {
+  const Index extent = (kernel - 1) * dilation + 1;
+  return (source - 1) * stride + 1 + padding_method::size_style(method) * (extent - 1);
+}
+
+ImageDescriptor Padding::customize(const ImageBatch::Images&, const StateBatch&, KernelBase&,
+                                   const ImageDescriptor&) const {
+  fail<TypeError>(
+      "Padding: the CUSTOM bit is set, but the policy has no destination_descriptor method");
+}
+
+DefaultPadding::DefaultPadding(Index method) : method_(method) {
+  padding_method::check(method, "DefaultPadding");
+  require((method & padding_method::kCustom) == 0,
+          "DefaultPadding: the CUSTOM bit needs a policy of your own; subclass Padding");
+}
+
+std::shared_ptr<DefaultPadding> DefaultPadding::tensorflow_average_pooling() {
+  auto policy = std::make_shared<DefaultPadding>(0x1C);
+  policy->method_ |= padding_method::kCustom;
+  return policy;
+}
+
+std::shared_ptr<DefaultPadding> DefaultPadding::tensorflow_average_pooling_valid_only() {
+  auto policy = std::make_shared<DefaultPadding>(0x0C);
+  policy->method_ |= padding_method::kCustom;
+  return policy;
+}
+
+std::string DefaultPadding::label() const {
+  constexpr const char* kSizes[] = {"valid only", "same", "full"};
+  constexpr const char* kAligns[] = {"centered", "top left", "bottom right"};
+  return text(kSizes[padding_method::size_style(method_) + 1], ", ",
+              kAligns[method_ & padding_method::kAlignMask], ", remainder ",
+              (method_ & padding_method::kRemainderBottom) ? "bottom" : "top", " ",
+              (method_ & padding_method::kRemainderRight) ? "right" : "left");
+}
+
+std::shared_ptr<Padding> DefaultPadding::inverse() const {
+  if (method_ & padding_method::kCustom) {
+    return nullptr;
+  }
+  const Index size = method_ & padding_method::kSizeMask;
+  const Index swapped = size == padding_method::kSizeSame ? size : padding_method::kSizeFull - size;
+  return std::make_shared<DefaultPadding>((method_ & ~padding_method::kSizeMask) | swapped);
+}
+
+ImageDescriptor DefaultPadding::customize(const ImageBatch::Images&, const StateBatch&,
+                                          KernelBase& kernel,
+                                          const ImageDescriptor& suggested) const {
+  if (auto* unary = dynamic_cast<UnaryKernel*>(&kernel)) {
+    unary->set_edge_mode(EdgeMode::Clamp);
+  }
+  return suggested;
+}
+
+ExplicitPadding::ExplicitPadding(Index left_pixels, Index right_pixels, Index top_pixels,
+                                 Index bottom_pixels)
+    : left(left_pixels), right(right_pixels), top(top_pixels), bottom(bottom_pixels) {
+  require(left >= 0 && right >= 0 && top >= 0 && bottom >= 0,
+          "ExplicitPadding: padding must not be negative, got (", left, ", ", right, ", ", top,
+          ", ", bottom, ")");
+}
+
+std::string ExplicitPadding::label() const {
+  return text("explicit, left ", left, " right ", right, " top ", top, " bottom ", bottom);
+}
+
+ImageDescriptor ExplicitPadding::customize(const ImageBatch::Images& sources, const StateBatch&,
+                                           KernelBase& kernel,
+                                           const ImageDescriptor& suggested) const {
+  auto* unary = dynamic_cast<UnaryKernel*>(&kernel);
+  require(unary != nullptr && !unary->is_backwards(), kernel.class_name(),
+          ": ExplicitPadding describes forward filters with one source only");
+  const Window& window = unary->window();
+  const ImageDescriptor& source = sources.front()->descriptor();
+  const auto length = [](Index size, Index extent, Index stride) {
+    return size < extent ? Index{0} : (size - extent) / stride + 1;
+  };
+  ImageDescriptor result = suggested;
+  result.width = length(source.width + left + right, window.extent_x(), window.stride_x);
+  result.height = length(source.height + top + bottom, window.extent_y(), window.stride_y);
+  unary->set_offset(
+      {window.extent_x() / 2 - left, window.extent_y() / 2 - top, unary->properties().offset.z});
+  return result;
+}
+
+}  // namespace mpsgrad

@@ -1,0 +1,304 @@
+// Sequence and checks of unary encodes.
+#include "core/unary_kernel.hpp"
+
+#include "base/errors.hpp"
+
+namespace mpsgrad {
+namespace {
+
+// Puts a kernel's properties back unless the encode that changed them succeeded.
+class PropertyGuard {
+ public:
+  explicit PropertyGuard(UnaryProperties& properties)
+      : properties_(properties), saved_(properties) {}
+  ~PropertyGuard() {
+    if (armed_) {
+      properties_ = std::move(saved_);
+    }
+  }
+  PropertyGuard(const PropertyGuard&) = delete;
+  PropertyGuard& operator=(const PropertyGuard&) = delete;
+  void keep() { armed_ = false; }
+
+ private:
+  UnaryProperties& properties_;
+  UnaryProperties saved_;
+  bool armed_ = true;
+};
+
+}  // namespace
+
+UnaryKernel::UnaryKernel(std::shared_ptr<Device> device, const char* class_name,
+                         const Window& window)
+    : KernelBase(std::move(device), class_name),
+      padding_(std::make_shared<DefaultPadding>(padding_method::kSizeSame)),
+      allocator_(temporary_image_allocator()) {
+  const auto positive = [&](const char* name, Index value) {
+    require(value >= 1, class_name, ": ", name, " must be at least 1, got ", value);
+  };
+  positive("kernel_width", window.kernel_width);
+  positive("kernel_height", window.kernel_height);
+  positive("stride_in_pixels_x", window.stride_x);
+  positive("stride_in_pixels_y", window.stride_y);
+  positive("dilation_rate_x", window.dilation_x);
+  positive("dilation_rate_y", window.dilation_y);
+  properties_.window = window;
+}
+
+void UnaryKernel::set_clip_rect(const Region& clip) {
+  const auto sane = [](Index origin, Index size) { return origin >= 0 && size >= 0; };
+  require(sane(clip.origin.x, clip.size.width) && sane(clip.origin.y, clip.size.height) &&
+              sane(clip.origin.z, clip.size.depth),
+          class_name(), ": clip_rect must not have negative parts");
+  properties_.clip_rect = clip;
+}
+
+void UnaryKernel::set_edge_mode(EdgeMode mode) {
+  check_edge_mode(*this, "edge_mode", mode);
+  properties_.edge_mode = mode;
+}
+
+void UnaryKernel::set_source_channel_offset(Index value) {
+  check_channel_offset(*this, "source_feature_channel_offset", value);
+  properties_.source_channel_offset = value;
+}
+
+void UnaryKernel::set_source_channel_maximum(Index value) {
+  require(value >= 1, class_name(), ": source_feature_channel_max_count must be at least 1, got ",
+          value);
+  properties_.source_channel_maximum = value;
+}
+
+void UnaryKernel::set_destination_channel_offset(Index value) {
+  check_channel_offset(*this, "destination_feature_channel_offset", value);
+  properties_.destination_channel_offset = value;
+}
+
+void UnaryKernel::set_padding(std::shared_ptr<Padding> padding) {
+  require<TypeError>(padding != nullptr, class_name(), ": padding must be a Padding, got None");
+  padding_method::check(padding->method(), class_name());
+  padding_ = std::move(padding);
+}
+
+void UnaryKernel::set_allocator(std::shared_ptr<ImageAllocator> allocator) {
+  require<TypeError>(allocator != nullptr, class_name(),
+                     ": destination_image_allocator must not be None");
+  allocator_ = std::move(allocator);
+}
+
+UnaryProperties UnaryKernel::current_properties() const {
+  UnaryProperties properties = properties_;
+  properties.extra = extra_properties();
+  return properties;
+}
+
+ImageDescriptor UnaryKernel::destination_descriptor(const ImageBatch::Images& sources,
+                                                    const StateBatch& source_states) {
+  require(sources.size() == 1, class_name(),
+          ": destination_descriptor takes one source image, got ", sources.size());
+  PropertyGuard guard(properties_);
+  const ImageDescriptor& source = sources.front()->descriptor();
+  const Index method = padding_->method();
+  padding_method::check(method, class_name());
+  const Window& w = window();
+
+  ImageDescriptor result;
+  if (is_backwards()) {
+    result.width = reverse_size(source.width, w.kernel_width, w.stride_x, w.dilation_x, method);
+    result.height = reverse_size(source.height, w.kernel_height, w.stride_y, w.dilation_y, method);
+  } else {
+    const auto across = place_forward(source.width, w.kernel_width, w.stride_x, w.dilation_x,
+                                      method, (method & padding_method::kRemainderRight) != 0);
+    const auto down = place_forward(source.height, w.kernel_height, w.stride_y, w.dilation_y,
+                                    method, (method & padding_method::kRemainderBottom) != 0);
+    result.width = across.size;
+    result.height = down.size;
+    properties_.offset.x = across.offset;
+    properties_.offset.y = down.offset;
+  }
+  const Index consumed =
+      consumed_channels(*this, {"source", &sources, false}, properties_.source_channel_offset,
+                        properties_.source_channel_maximum, required_channels());
+  result.feature_channels = properties_.destination_channel_offset + produced_channels(consumed);
+  result.channel_format = source.channel_format;
+  adjust_destination(sources, method, result);
+  if (method & padding_method::kCustom) {
+    result = padding_->customize(sources, source_states, *this, result);
+  }
+  require(result.width >= 1 && result.height >= 1, class_name(), ": a source of ", source.width,
+          "x", source.height, " is too small for a window of ", w.extent_x(), "x", w.extent_y(),
+          " under padding '", padding_->label(), "'");
+  guard.keep();
+  return result;
+}
+
+ForwardSnapshot UnaryKernel::snapshot(const ImageDescriptor& source,
+                                      const Operand& destination) const {
+  ForwardSnapshot result;
+  result.kernel_class = class_name();
+  result.properties = current_properties();
+  result.source_width = source.width;
+  result.source_height = source.height;
+  result.source_channels = source.feature_channels;
+  result.clip = effective_clip(properties_.clip_rect, destination);
+  result.destination_width = destination.descriptor().width;
+  result.destination_height = destination.descriptor().height;
+  result.destination_channels = destination.descriptor().feature_channels;
+  result.is_backwards = is_backwards();
+  result.padding = padding_;
+  return result;
+}
+
+std::shared_ptr<GradientState> UnaryKernel::make_state(
+    ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
+  return temporary ? std::make_shared<GradientState>(temporary, std::move(snapshot))
+                   : std::make_shared<GradientState>(device(), std::move(snapshot));
+}
+
+StateBatch UnaryKernel::result_states(const ImageBatch::Images& sources,
+                                      const ImageBatch::Images& destinations,
+                                      const StateBatch& source_states,
+                                      const std::shared_ptr<CommandBuffer>& command_buffer) {
+  (void)source_states;  // only transposed convolution reads them, and overrides make_state's caller
+  require(!sources.empty(), class_name(), ": source is an empty batch");
+  require(sources.size() == destinations.size(), class_name(), ": source has ", sources.size(),
+          " images, but destination has ", destinations.size());
+  const Operand destination{"destination", &destinations, sources.size() > 1};
+  ForwardSnapshot shot = snapshot(sources.front()->descriptor(), destination);
+  shot.consumed_channels =
+      consumed_channels(*this, {"source", &sources, false}, properties_.source_channel_offset,
+                        properties_.source_channel_maximum, required_channels());
+  shot.produced_channels = produced_channels(shot.consumed_channels);
+  StateBatch states;
+  states.reserve(sources.size());
+  if (is_result_state_reused_across_batch()) {
+    states.assign(sources.size(), make_state(std::move(shot), command_buffer));
+    return states;
+  }
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    states.push_back(make_state(shot, command_buffer));
+  }
+  return states;
+}
+
+UnaryCall UnaryKernel::prepare(const CommandBuffer& command_buffer,
+                               const ImageBatch::Images& sources,
+                               const ImageBatch::Images& destinations, const StateBatch& states,
+                               bool batch, const UnaryProperties& properties) const {
+  command_buffer.require_encodable(class_name());
+  require(command_buffer.device() == device(), class_name(),
+          ": the command buffer is on another device");
+  const Operand source{"source", &sources, batch};
+  const Operand destination{"destination", &destinations, batch};
+  check_operand(*this, command_buffer, source);
+  check_operand(*this, command_buffer, destination);
+  require(sources.size() == destinations.size(), class_name(), ": source has ", sources.size(),
+          " images, but destination has ", destinations.size());
+  check_aliasing(*this, source, destination);
+  UnaryCall call{sources,
+                 destinations,
+                 states,
+                 batch,
+                 properties,
+                 effective_clip(properties.clip_rect, destination),
+                 properties.offset.z,
+                 0,
+                 0};
+  check_depth(*this, source, call.first_source, call.images());
+  call.consumed_channels =
+      consumed_channels(*this, source, properties.source_channel_offset,
+                        properties.source_channel_maximum, required_channels());
+  call.produced_channels = produced_channels(call.consumed_channels);
+  const Index last = properties.destination_channel_offset + call.produced_channels;
+  require(last <= destination.descriptor().feature_channels, class_name(), ": channels ",
+          properties.destination_channel_offset, " to ", last, " do not fit a destination of ",
+          destination.descriptor().feature_channels, " channels");
+  if (!states.empty()) {
+    check_states(*this, command_buffer, "destination_states", states,
+                 static_cast<Index>(sources.size()));
+    for (const auto& state : states) {
+      const auto* gradient_state = dynamic_cast<const GradientState*>(state.get());
+      require<TypeError>(gradient_state != nullptr, class_name(),
+                         ": destination_state must come from this kernel's result_state(), got a ",
+                         state->class_name());
+      const ForwardSnapshot& shot = gradient_state->snapshot();
+      require<StateError>(
+          shot.properties == properties && shot.kernel_class == std::string_view(class_name()),
+          class_name(), ": the kernel's properties changed after result_state(); make a new state");
+      require(shot.source_width == source.descriptor().width &&
+                  shot.source_height == source.descriptor().height,
+              class_name(), ": destination_state was made for a source of ", shot.source_width, "x",
+              shot.source_height, ", not ", source.descriptor().width, "x",
+              source.descriptor().height);
+      if (is_result_state_reused_across_batch()) {
+        require(state == states.front(), class_name(),
+                ": the states of a batch must be one and the same object");
+      }
+    }
+  }
+  check_call(call);
+  return call;
+}
+
+void UnaryKernel::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
+                         const ImageBatch::Images& sources, const StateBatch& states,
+                         const ImageBatch::Images& destinations, bool batch) {
+  const UnaryProperties properties = current_properties();
+  const UnaryCall call = prepare(*command_buffer, sources, destinations, states, batch, properties);
+  Reads reads;
+  reads.add(sources);
+  reads.check();
+  if (!call.clip.empty()) {
+    encode_on_device(*command_buffer, call);
+    command_buffer->note_encoded();
+    note_uses(*command_buffer, sources, false);
+    note_uses(*command_buffer, destinations, true);
+  }
+  reads.spend();
+}
+
+std::shared_ptr<ImageBatch> UnaryKernel::make_destinations(
+    const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& sources,
+    bool batch, ImageAllocator* allocator) {
+  command_buffer->require_encodable(class_name());
+  require(command_buffer->device() == device(), class_name(),
+          ": the command buffer is on another device");
+  check_operand(*this, *command_buffer, {"source", &sources, batch});
+  require(sources.front()->descriptor().number_of_images == 1, class_name(),
+          ": an encode that creates its destination takes images that hold one image, got ",
+          sources.front()->descriptor().number_of_images);
+  Reads reads;
+  reads.add(sources);
+  reads.check();
+  const ImageDescriptor descriptor = destination_descriptor({sources.front()}, {});
+  const bool zeroed =
+      properties_.clip_rect != Region{} || properties_.destination_channel_offset != 0;
+  return (allocator ? *allocator : *allocator_)
+      .allocate(command_buffer, descriptor, *this, static_cast<Index>(sources.size()), zeroed);
+}
+
+EncodeResult UnaryKernel::encode_creating(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                          const ImageBatch::Images& sources, bool batch,
+                                          bool with_states, bool temporary_states,
+                                          ImageAllocator* allocator) {
+  PropertyGuard guard(properties_);
+  EncodeResult result;
+  result.images = make_destinations(command_buffer, sources, batch, allocator);
+  try {
+    if (with_states) {
+      result.states = result_states(sources, result.images->images(), {},
+                                    temporary_states ? command_buffer : nullptr);
+    }
+    encode(command_buffer, sources, result.states, result.images->images(), batch);
+  } catch (...) {
+    result.images->discard();
+    for (const auto& state : result.states) {
+      state->discard();
+    }
+    throw;
+  }
+  guard.keep();
+  return result;
+}
+
+}  // namespace mpsgrad

@@ -1,0 +1,119 @@
+// UnaryKernel (MPSCNNKernel): one source, one destination. Every rule about offsets, clip
+// rectangles, channel windows, padding, states and read counts lives here once; a family adds its
+// own rules and its device the arithmetic.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "core/gradient_state.hpp"
+#include "core/kernel.hpp"
+
+namespace mpsgrad {
+
+// One encode after every check: what a device's encoder gets. Image i of the work is source
+// `first_source + i` and destination `clip.origin.z + i`, counted over the batch, or inside a
+// container image where `batch` is false.
+struct UnaryCall {
+  const ImageBatch::Images& sources;
+  const ImageBatch::Images& destinations;
+  const StateBatch& states;  // empty, or one an image
+  bool batch;
+  const UnaryProperties& properties;
+  Region clip;  // effective
+  Index first_source;
+  Index consumed_channels;
+  Index produced_channels;
+  Index images() const { return clip.size.depth; }
+};
+
+// What a device supplies to a unary kernel without parameters that change between encodes.
+class UnaryEncoder {
+ public:
+  virtual ~UnaryEncoder() = default;
+  virtual void encode(CommandBuffer& command_buffer, const UnaryCall& call) = 0;
+  // What the device must keep inside a state of this kernel; null if nothing.
+  virtual std::shared_ptr<StatePayload> make_payload(const ForwardSnapshot&) { return nullptr; }
+};
+
+struct EncodeResult {
+  std::shared_ptr<ImageBatch> images;
+  StateBatch states;  // empty if none were asked for, or the kernel has none
+};
+
+class UnaryKernel : public KernelBase {
+ public:
+  UnaryKernel(std::shared_ptr<Device> device, const char* class_name, const Window& window);
+
+  const UnaryProperties& properties() const { return properties_; }
+  const Window& window() const { return properties_.window; }
+  void set_offset(const Offset& offset) { properties_.offset = offset; }
+  void set_clip_rect(const Region& clip);
+  void set_edge_mode(EdgeMode mode);
+  void set_source_channel_offset(Index value);
+  void set_source_channel_maximum(Index value);
+  void set_destination_channel_offset(Index value);
+  const std::shared_ptr<Padding>& padding() const { return padding_; }
+  void set_padding(std::shared_ptr<Padding> padding);
+  const std::shared_ptr<ImageAllocator>& allocator() const { return allocator_; }
+  void set_allocator(std::shared_ptr<ImageAllocator> allocator);
+
+  virtual bool is_backwards() const { return false; }
+  virtual bool is_state_modified() const { return false; }
+  virtual bool is_result_state_reused_across_batch() const { return false; }
+  virtual bool append_batch_barrier() const { return false; }
+
+  // Sizes the result by the padding policy and sets the offset, persistently.
+  ImageDescriptor destination_descriptor(const ImageBatch::Images& sources,
+                                         const StateBatch& source_states);
+
+  // The properties must be final. `command_buffer` makes the states temporary.
+  StateBatch result_states(const ImageBatch::Images& sources,
+                           const ImageBatch::Images& destinations, const StateBatch& source_states,
+                           const std::shared_ptr<CommandBuffer>& command_buffer);
+
+  // Explicit destination: offset is used as it stands. `states` may be empty.
+  void encode(const std::shared_ptr<CommandBuffer>& command_buffer,
+              const ImageBatch::Images& sources, const StateBatch& states,
+              const ImageBatch::Images& destinations, bool batch);
+  // Creates the destination (by `allocator`, else by the property), and states if asked for.
+  EncodeResult encode_creating(const std::shared_ptr<CommandBuffer>& command_buffer,
+                               const ImageBatch::Images& sources, bool batch, bool with_states,
+                               bool temporary_states, ImageAllocator* allocator);
+
+ protected:
+  // Family hooks. Channels: what the kernel must find in the source (0: any), and what it makes of
+  // them.
+  virtual Index required_channels() const { return 0; }
+  virtual Index produced_channels(Index consumed) const { return consumed; }
+  virtual std::vector<double> extra_properties() const { return {}; }
+  // Step b of core chapter, section 7.5: after the policy's size and offset, before states and
+  // custom policies.
+  virtual void adjust_destination(const ImageBatch::Images&, Index /*method*/, ImageDescriptor&) {}
+  virtual void check_call(const UnaryCall&) const {}
+  virtual std::shared_ptr<GradientState> make_state(
+      ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary);
+  virtual void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) = 0;
+
+  UnaryProperties current_properties() const;
+  // Everything about images that can be wrong, and the resolved call; `states` and `properties`
+  // must outlive it.
+  UnaryCall prepare(const CommandBuffer& command_buffer, const ImageBatch::Images& sources,
+                    const ImageBatch::Images& destinations, const StateBatch& states, bool batch,
+                    const UnaryProperties& properties) const;
+  // Creates destinations as the creating encode does: after the checks, so that nothing is left
+  // behind by a throw.
+  std::shared_ptr<ImageBatch> make_destinations(
+      const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& sources,
+      bool batch, ImageAllocator* allocator);
+
+ private:
+  ForwardSnapshot snapshot(const ImageDescriptor& source, const Operand& destination) const;
+
+  UnaryProperties properties_;
+  std::shared_ptr<Padding> padding_;
+  std::shared_ptr<ImageAllocator> allocator_;
+};
+
+}  // namespace mpsgrad

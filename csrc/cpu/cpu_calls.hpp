@@ -1,0 +1,114 @@
+// From a checked encode to what a recorded command holds: views of its images, and the recording
+// itself.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "core/gradient_kernel.hpp"
+#include "core/unary_kernel.hpp"
+#include "cpu/cpu_images.hpp"
+#include "cpu/cpu_queue.hpp"
+#include "cpu/rows.hpp"
+#include "cpu/threads.hpp"
+
+namespace mpsgrad::cpu {
+
+inline void record(CommandBuffer& command_buffer, Command command) {
+  as<CpuCommandBuffer>(command_buffer).record(std::move(command));
+}
+
+// The produced channels of the destination, and as its tail the rest of their last group of four.
+inline CpuImages view_destination(const ImageBatch::Images& images, bool batch, const Region& clip,
+                                  Index channel, Index produced) {
+  CpuImages view = view_images(images, batch, clip.origin.z, clip.size.depth, channel, produced);
+  const Index group_end = channel + (produced + 3) / 4 * 4;
+  view.tail =
+      std::min(group_end, images.front()->descriptor().feature_channels) - channel - produced;
+  return view;
+}
+
+inline CpuImages view_source(const UnaryCall& call) {
+  return view_images(call.sources, call.batch, call.first_source, call.images(),
+                     call.properties.source_channel_offset, call.consumed_channels);
+}
+
+inline CpuImages view_destination(const UnaryCall& call) {
+  return view_destination(call.destinations, call.batch, call.clip,
+                          call.properties.destination_channel_offset, call.produced_channels);
+}
+
+inline CpuImages view_gradient(const GradientCall& call) {
+  return view_images(call.gradients, call.batch, call.first_gradient, call.images(),
+                     call.properties.primary.channel_offset, call.gradient_channels);
+}
+
+inline CpuImages view_source(const GradientCall& call) {
+  return view_images(call.sources, call.batch, call.first_source, call.images(),
+                     call.properties.secondary.channel_offset, call.source_channels);
+}
+
+inline CpuImages view_destination(const GradientCall& call) {
+  return view_destination(call.destinations, call.batch, call.clip,
+                          call.properties.destination_channel_offset, call.produced_channels);
+}
+
+// One source of a kernel that works pixel by pixel: destination pixel (i, j) of the clip reads
+// (offset.x + i, offset.y + j).
+struct PixelSource {
+  CpuImages images;
+  Offset offset;
+  EdgeMode edge = EdgeMode::Zero;
+};
+
+// Calls body(inputs, out, pixels) for runs of pixels of every image of the work, in parallel:
+// inputs[k] and `out` hold `pixels` pixels as float32. All images may be of any format; sources may
+// be read outside.
+template <std::size_t kSources, class Body>
+void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destination,
+                const Region& clip, const Body& body) {
+  constexpr Index kRunFloats = 8192;
+  // Where every image is one gapless run of the clip's own pixels, rows do not matter.
+  bool flat = clip.origin.x == 0 && clip.origin.y == 0 && clip.size.width == destination.width &&
+              clip.size.height == destination.height && destination.packed_rows();
+  Index widest = destination.channels;
+  for (const PixelSource& source : sources) {
+    flat = flat && source.offset.x == 0 && source.offset.y == 0 &&
+           source.images.width == destination.width && source.images.height == destination.height &&
+           source.images.packed_rows();
+    widest = std::max(widest, source.images.channels);
+  }
+  const Index row_pixels = flat ? clip.size.width * clip.size.height : clip.size.width;
+  const Index rows = flat ? 1 : clip.size.height;
+  const Index run_pixels = std::clamp<Index>(kRunFloats / widest, 1, row_pixels);
+  const Index runs = chunks_of(row_pixels, run_pixels);
+  const Index per_image = rows * runs;
+  const Index group = std::max<Index>(
+      1, kRunFloats / std::max<Index>(1, run_pixels * widest));  // short rows together
+  const Index total = clip.size.depth * per_image;
+  parallel_for(chunks_of(total, group), [&](Index chunk) {
+    for (Index item = chunk * group; item < std::min(total, (chunk + 1) * group); ++item) {
+      const Index sample = item / per_image;
+      const Index row = item % per_image / runs;
+      const Index first = item % runs * run_pixels;
+      const Index pixels = std::min(run_pixels, row_pixels - first);
+      const float* inputs[kSources];
+      for (std::size_t k = 0; k < kSources; ++k) {
+        const PixelSource& source = sources[k];
+        float* scratch = thread_scratch(static_cast<int>(k), run_pixels * widest);
+        inputs[k] =
+            flat ? load_run(source.images, sample, 0, first, pixels, scratch)
+                 : load_row_with_edges(source.images, sample, source.offset.y + row,
+                                       source.offset.x + first, pixels, source.edge, scratch);
+      }
+      const Index y = flat ? 0 : clip.origin.y + row;
+      const Index x = flat ? first : clip.origin.x + first;
+      float* out =
+          begin_store(destination, sample, y, x, thread_scratch(kSources, run_pixels * widest));
+      body(inputs, out, pixels);
+      finish_store(destination, sample, y, x, pixels, out);
+    }
+  });
+}
+
+}  // namespace mpsgrad::cpu

@@ -1,0 +1,125 @@
+// The pool behind every image, state and scratch area of the CPU device.
+#include "cpu/memory.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <new>
+
+namespace mpsgrad::cpu {
+namespace {
+
+// Eight classes an octave: at most an eighth of a block is slack, and a repeated step finds exact
+// fits.
+std::size_t round_up(std::size_t bytes) {
+  bytes = std::max<std::size_t>(bytes, kAlignment);
+  const std::size_t step = std::max<std::size_t>(std::bit_floor(bytes) / 8, kAlignment);
+  return (bytes + step - 1) / step * step;
+}
+
+constexpr std::size_t kSmallestCache = std::size_t{256} << 20;
+
+}  // namespace
+
+MemoryPool& MemoryPool::instance() {
+  static auto* pool = new MemoryPool;  // never destroyed: blocks may outlive static destruction
+  return *pool;
+}
+
+std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
+  const std::size_t wanted = round_up(bytes);
+  std::byte* data = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = free_.find(wanted); found != free_.end()) {
+      data = found->second;
+      free_.erase(found);
+      statistics_.cached -= wanted;
+      statistics_.in_use += wanted;
+    }
+  }
+  if (!data) {
+    data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, wanted));
+    if (!data) {
+      release_cached();
+      data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, wanted));
+    }
+    if (!data) {
+      throw std::bad_alloc();
+    }
+    const std::lock_guard lock(mutex_);
+    statistics_.in_use += wanted;
+    statistics_.system_requests += 1;
+    statistics_.peak = std::max(statistics_.peak, statistics_.in_use + statistics_.cached);
+  }
+  return {new Block(data, wanted), [this](Block* block) {
+            give_back(block->data(), block->capacity());
+            delete block;
+          }};
+}
+
+void MemoryPool::give_back(std::byte* data, std::size_t capacity) {
+  const std::lock_guard lock(mutex_);
+  statistics_.in_use -= capacity;
+  statistics_.cached += capacity;
+  free_.emplace(capacity, data);
+  trim();
+}
+
+void MemoryPool::trim() {
+  // As much again as is in use, so that a step's worth survives between steps, and a floor for
+  // small programs.
+  const std::size_t limit = std::max(kSmallestCache, statistics_.in_use);
+  while (statistics_.cached > limit) {
+    const auto largest = std::prev(free_.end());
+    statistics_.cached -= largest->first;
+    std::free(largest->second);
+    free_.erase(largest);
+  }
+}
+
+MemoryStatistics MemoryPool::statistics() const {
+  const std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+void MemoryPool::reset_peak() {
+  const std::lock_guard lock(mutex_);
+  statistics_.peak = statistics_.in_use + statistics_.cached;
+}
+
+void MemoryPool::release_cached() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [capacity, data] : free_) {
+    std::free(data);
+  }
+  free_.clear();
+  statistics_.cached = 0;
+}
+
+std::shared_ptr<TemporaryHeap::Lease> TemporaryHeap::lease(std::size_t bytes) {
+  std::shared_ptr<Block> block;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto fits = [&](const std::shared_ptr<Block>& free) { return free->capacity() >= bytes; };
+    const auto smaller = [&](const auto& a, const auto& b) {
+      return fits(a) != fits(b) ? fits(a) : a->capacity() < b->capacity();
+    };
+    const auto best = std::min_element(free_.begin(), free_.end(), smaller);
+    if (best != free_.end() && fits(*best)) {
+      block = std::move(*best);
+      free_.erase(best);
+    }
+  }
+  if (!block) {
+    block = MemoryPool::instance().acquire(bytes);
+  }
+  return std::make_shared<Lease>(shared_from_this(), std::move(block));
+}
+
+void TemporaryHeap::give_back(std::shared_ptr<Block> block) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(std::move(block));
+}
+
+}  // namespace mpsgrad::cpu

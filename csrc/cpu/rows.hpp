@@ -1,0 +1,33 @@
+// Runs of pixels as float32, whatever the image's format: the one way kernels read and write
+// texels. Dense float32 runs are used where they lie; everything else goes through a scratch run of
+// the caller.
+#pragma once
+
+#include "base/types.hpp"
+#include "cpu/cpu_images.hpp"
+
+namespace mpsgrad::cpu {
+
+// `count` pixels of `sample` from (x, y) on as count * channels floats; the run may cross rows
+// where rows follow each other without gaps (packed_rows). The result points into `scratch`, which
+// has room for as many, or into the image.
+const float* load_run(const CpuImages& images, Index sample, Index y, Index x, Index count,
+                      float* scratch);
+
+// The same within one row where y, x and x + count may lie outside the image: zeros, or the nearest
+// edge pixel.
+const float* load_row_with_edges(const CpuImages& images, Index sample, Index y, Index x,
+                                 Index count, EdgeMode edge, float* scratch);
+
+// Where the results of a run go: the image itself if it takes float32 as it is, else `scratch`.
+float* begin_store(const CpuImages& images, Index sample, Index y, Index x, float* scratch);
+// Rounds a scratch run into the image (nothing to do if begin_store gave the image) and zeroes the
+// tail lanes.
+void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index count,
+                  const float* run);
+
+// A float array of the calling thread, grown as needed and kept. Slots tell apart arrays in use at
+// the same time.
+float* thread_scratch(int slot, Index floats);
+
+}  // namespace mpsgrad::cpu

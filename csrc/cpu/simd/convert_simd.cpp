@@ -1,0 +1,402 @@
+// Conversion loops of convert.hpp.
+#include "cpu/simd/convert.hpp"
+
+#include "cpu/simd/simd.hpp"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+namespace mpsgrad::MPSGRAD_ISA {
+namespace {
+
+using Index = std::int64_t;
+
+// Windows at least this long are converted in place; shorter ones are first gathered, or later
+// scattered, in tiles.
+constexpr Index kLongWindow = 16;
+constexpr Index kTileElements = 1024;
+
+// One struct a format: the stored type, and the conversion of n contiguous elements.
+
+struct Unorm8 {
+  using Stored = std::uint8_t;
+  static constexpr float kScale = 255.0F;
+};
+
+struct Unorm16 {
+  using Stored = std::uint16_t;
+  static constexpr float kScale = 65535.0F;
+};
+
+// u / scale, correctly rounded: with 1 / scale in two parts one FMA does what a division would. The
+// quotient of two integers below 2^16 is never so close to a rounding boundary that the rounding of
+// the low part matters.
+template <class Format>
+MPSGRAD_INLINE float decode_unorm(typename Format::Stored stored) {
+  const auto u = static_cast<float>(stored);
+#if MPSGRAD_HAS_FMA
+  constexpr double kInverse = 1.0 / static_cast<double>(Format::kScale);
+  constexpr auto kHigh = static_cast<float>(kInverse);
+  constexpr auto kLow = static_cast<float>(kInverse - static_cast<double>(kHigh));
+  return __builtin_fmaf(u, kHigh, u * kLow);
+#else
+  return u / Format::kScale;
+#endif
+}
+
+// Round-to-nearest-even of the exact product. Written so that NaN fails the first comparison and
+// becomes 0.
+template <class Format>
+MPSGRAD_INLINE typename Format::Stored encode_unorm(float x) {
+  const float above = x > 0.0F ? x : 0.0F;
+  const float clamped = above < 1.0F ? above : 1.0F;
+#if MPSGRAD_HAS_FMA
+  // Adding 2^23 leaves the rounded integer in the low bits of the significand.
+  const float shifted = __builtin_fmaf(clamped, Format::kScale, 0x1p23F);
+  return static_cast<typename Format::Stored>(float_bits(shifted));
+#else
+  const double exact = static_cast<double>(clamped) * static_cast<double>(Format::kScale);
+  return static_cast<typename Format::Stored>(static_cast<std::int32_t>(__builtin_rint(exact)));
+#endif
+}
+
+template <class Format>
+MPSGRAD_INLINE void load_span(const typename Format::Stored* MPSGRAD_RESTRICT in, Index n,
+                              float* MPSGRAD_RESTRICT out, Format /*format*/) {
+  for (Index i = 0; i < n; ++i) {
+    out[i] = decode_unorm<Format>(in[i]);
+  }
+}
+
+template <class Format>
+MPSGRAD_INLINE void store_span(const float* MPSGRAD_RESTRICT in, Index n,
+                               typename Format::Stored* MPSGRAD_RESTRICT out, Format /*format*/) {
+  for (Index i = 0; i < n; ++i) {
+    out[i] = encode_unorm<Format>(in[i]);
+  }
+}
+
+struct Float16 {
+  using Stored = std::uint16_t;
+};
+
+#if defined(__F16C__)
+
+#if defined(__AVX512F__)
+// GCC 12 warns about the undefined register inside its own unmasked forms of these intrinsics.
+constexpr __mmask16 kAllLanes = 0xffff;
+#endif
+
+MPSGRAD_INLINE void load_span(const std::uint16_t* MPSGRAD_RESTRICT in, Index n,
+                              float* MPSGRAD_RESTRICT out, Float16 /*format*/) {
+  Index i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i));
+    _mm512_storeu_ps(out + i, _mm512_maskz_cvtph_ps(kAllLanes, halves));
+  }
+#endif
+  for (; i + 8 <= n; i += 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
+    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(halves));
+  }
+  for (; i < n; ++i) {
+    out[i] = _cvtsh_ss(in[i]);
+  }
+}
+
+MPSGRAD_INLINE void store_span(const float* MPSGRAD_RESTRICT in, Index n,
+                               std::uint16_t* MPSGRAD_RESTRICT out, Float16 /*format*/) {
+  Index i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16) {
+    const __m256i halves =
+        _mm512_maskz_cvtps_ph(kAllLanes, _mm512_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), halves);
+  }
+#endif
+  for (; i + 8 <= n; i += 8) {
+    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), halves);
+  }
+  for (; i < n; ++i) {
+    out[i] = static_cast<std::uint16_t>(_cvtss_sh(in[i], _MM_FROUND_TO_NEAREST_INT));
+  }
+}
+
+#elif defined(__ARM_NEON)
+
+MPSGRAD_INLINE void load_span(const std::uint16_t* MPSGRAD_RESTRICT in, Index n,
+                              float* MPSGRAD_RESTRICT out, Float16 /*format*/) {
+  Index i = 0;
+  for (; i + 4 <= n; i += 4) {
+    vst1q_f32(out + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(in + i))));
+  }
+  for (; i < n; ++i) {
+    out[i] = vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(in[i]))), 0);
+  }
+}
+
+MPSGRAD_INLINE void store_span(const float* MPSGRAD_RESTRICT in, Index n,
+                               std::uint16_t* MPSGRAD_RESTRICT out, Float16 /*format*/) {
+  Index i = 0;
+  for (; i + 4 <= n; i += 4) {
+    vst1_u16(out + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(in + i))));
+  }
+  for (; i < n; ++i) {
+    out[i] = vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(in[i]))), 0);
+  }
+}
+
+#else
+
+// The same bits as the processors' instructions, a signalling NaN made quiet included.
+MPSGRAD_INLINE float decode_half(std::uint16_t half) {
+  const std::uint32_t sign = (half & 0x8000U) << 16U;
+  const std::uint32_t magnitude = half & 0x7fffU;
+  const std::uint32_t normal = (magnitude << 13U) + (112U << 23U);
+  const std::uint32_t denormal = float_bits(bits_float(magnitude | 0x3f000000U) - 0.5F);
+  const std::uint32_t special =
+      (magnitude << 13U) | (magnitude > 0x7c00U ? 0x7fc00000U : 0x7f800000U);
+  const std::uint32_t finite = magnitude < 0x0400U ? denormal : normal;
+  return bits_float(sign | (magnitude < 0x7c00U ? finite : special));
+}
+
+MPSGRAD_INLINE std::uint16_t encode_half(float x) {
+  const std::uint32_t bits = float_bits(x);
+  const std::uint32_t sign = (bits >> 16U) & 0x8000U;
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  // Below 2^-14 the sum with 0.5 rounds at 2^-24, the unit of float16's denormal numbers.
+  const std::uint32_t denormal = float_bits(bits_float(magnitude) + 0.5F) - 0x3f000000U;
+  const std::uint32_t normal =
+      ((magnitude + 0x0fffU + ((magnitude >> 13U) & 1U)) >> 13U) - (112U << 10U);
+  const std::uint32_t nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
+  const std::uint32_t special = magnitude > 0x7f800000U ? nan : 0x7c00U;
+  const std::uint32_t finite = magnitude < 0x38800000U ? denormal : normal;
+  return static_cast<std::uint16_t>(sign | (magnitude < 0x477ff000U ? finite : special));
+}
+
+MPSGRAD_INLINE void load_span(const std::uint16_t* MPSGRAD_RESTRICT in, Index n,
+                              float* MPSGRAD_RESTRICT out, Float16 /*format*/) {
+  for (Index i = 0; i < n; ++i) {
+    out[i] = decode_half(in[i]);
+  }
+}
+
+MPSGRAD_INLINE void store_span(const float* MPSGRAD_RESTRICT in, Index n,
+                               std::uint16_t* MPSGRAD_RESTRICT out, Float16 /*format*/) {
+  for (Index i = 0; i < n; ++i) {
+    out[i] = encode_half(in[i]);
+  }
+}
+
+#endif
+
+struct Float32 {
+  using Stored = float;
+};
+
+// Moves windows whose length is known while compiling, or given.
+template <int fixed_channels, class T>
+MPSGRAD_INLINE void move_windows(const T* MPSGRAD_RESTRICT from, Index from_stride,
+                                 T* MPSGRAD_RESTRICT to, Index to_stride, Index pixels,
+                                 Index given_channels) {
+  const Index channels = fixed_channels > 0 ? fixed_channels : given_channels;
+  for (Index p = 0; p < pixels; ++p) {
+    for (Index c = 0; c < channels; ++c) {
+      to[p * to_stride + c] = from[p * from_stride + c];
+    }
+  }
+}
+
+template <class T>
+void copy_windows(const T* from, Index from_stride, T* to, Index to_stride, Index pixels,
+                  Index channels) {
+  const std::size_t window_bytes = static_cast<std::size_t>(channels) * sizeof(T);
+  if (from_stride == channels && to_stride == channels) {
+    __builtin_memcpy(to, from, static_cast<std::size_t>(pixels) * window_bytes);
+    return;
+  }
+  switch (channels) {
+    case 1:
+      return move_windows<1>(from, from_stride, to, to_stride, pixels, channels);
+    case 2:
+      return move_windows<2>(from, from_stride, to, to_stride, pixels, channels);
+    case 3:
+      return move_windows<3>(from, from_stride, to, to_stride, pixels, channels);
+    case 4:
+      return move_windows<4>(from, from_stride, to, to_stride, pixels, channels);
+    default:
+      break;
+  }
+  if (channels < kLongWindow) {
+    return move_windows<0>(from, from_stride, to, to_stride, pixels, channels);
+  }
+  for (Index p = 0; p < pixels; ++p) {
+    __builtin_memcpy(to + p * to_stride, from + p * from_stride, window_bytes);
+  }
+}
+
+template <class Format>
+void load_format(const typename Format::Stored* data, Index pixels, Index channels,
+                 Index pixel_stride, float* out) {
+  if (pixel_stride == channels) {
+    load_span(data, pixels * channels, out, Format{});
+  } else if (channels >= kLongWindow) {
+    for (Index p = 0; p < pixels; ++p) {
+      load_span(data + p * pixel_stride, channels, out + p * channels, Format{});
+    }
+  } else {
+    typename Format::Stored tile[kTileElements];
+    const Index tile_pixels = kTileElements / channels;
+    for (Index p = 0; p < pixels; p += tile_pixels) {
+      const Index count = pixels - p < tile_pixels ? pixels - p : tile_pixels;
+      copy_windows(data + p * pixel_stride, pixel_stride, tile, channels, count, channels);
+      load_span(tile, count * channels, out + p * channels, Format{});
+    }
+  }
+}
+
+template <>
+void load_format<Float32>(const float* data, Index pixels, Index channels, Index pixel_stride,
+                          float* out) {
+  copy_windows(data, pixel_stride, out, channels, pixels, channels);
+}
+
+template <class Format>
+void store_format(const float* in, typename Format::Stored* data, Index pixels, Index channels,
+                  Index pixel_stride) {
+  if (pixel_stride == channels) {
+    store_span(in, pixels * channels, data, Format{});
+  } else if (channels >= kLongWindow) {
+    for (Index p = 0; p < pixels; ++p) {
+      store_span(in + p * channels, channels, data + p * pixel_stride, Format{});
+    }
+  } else {
+    typename Format::Stored tile[kTileElements];
+    const Index tile_pixels = kTileElements / channels;
+    for (Index p = 0; p < pixels; p += tile_pixels) {
+      const Index count = pixels - p < tile_pixels ? pixels - p : tile_pixels;
+      store_span(in + p * channels, count * channels, tile, Format{});
+      copy_windows(tile, channels, data + p * pixel_stride, pixel_stride, count, channels);
+    }
+  }
+}
+
+template <>
+void store_format<Float32>(const float* in, float* data, Index pixels, Index channels,
+                           Index pixel_stride) {
+  copy_windows(in, channels, data, pixel_stride, pixels, channels);
+}
+
+template <class T>
+void zero_windows(T* data, Index pixels, Index channels, Index pixel_stride) {
+  const std::size_t window_bytes = static_cast<std::size_t>(channels) * sizeof(T);
+  if (pixel_stride == channels) {
+    __builtin_memset(data, 0, static_cast<std::size_t>(pixels) * window_bytes);
+  } else if (channels >= kLongWindow) {
+    for (Index p = 0; p < pixels; ++p) {
+      __builtin_memset(data + p * pixel_stride, 0, window_bytes);
+    }
+  } else {
+    for (Index p = 0; p < pixels; ++p) {
+      for (Index c = 0; c < channels; ++c) {
+        data[p * pixel_stride + c] = 0;
+      }
+    }
+  }
+}
+
+enum { kUnorm8 = 1, kUnorm16 = 2, kFloat16 = 3, kFloat32 = 4 };
+
+void load_row(const void* data, int format, Index pixels, Index channels, Index pixel_stride,
+              float* out) {
+  if (pixels <= 0 || channels <= 0) {
+    return;
+  }
+  switch (format) {
+    case kUnorm8:
+      return load_format<Unorm8>(static_cast<const std::uint8_t*>(data), pixels, channels,
+                                 pixel_stride, out);
+    case kUnorm16:
+      return load_format<Unorm16>(static_cast<const std::uint16_t*>(data), pixels, channels,
+                                  pixel_stride, out);
+    case kFloat16:
+      return load_format<Float16>(static_cast<const std::uint16_t*>(data), pixels, channels,
+                                  pixel_stride, out);
+    case kFloat32:
+      return load_format<Float32>(static_cast<const float*>(data), pixels, channels, pixel_stride,
+                                  out);
+    default:
+      return;
+  }
+}
+
+void store_row(const float* in, void* data, int format, Index pixels, Index channels,
+               Index pixel_stride) {
+  if (pixels <= 0 || channels <= 0) {
+    return;
+  }
+  switch (format) {
+    case kUnorm8:
+      return store_format<Unorm8>(in, static_cast<std::uint8_t*>(data), pixels, channels,
+                                  pixel_stride);
+    case kUnorm16:
+      return store_format<Unorm16>(in, static_cast<std::uint16_t*>(data), pixels, channels,
+                                   pixel_stride);
+    case kFloat16:
+      return store_format<Float16>(in, static_cast<std::uint16_t*>(data), pixels, channels,
+                                   pixel_stride);
+    case kFloat32:
+      return store_format<Float32>(in, static_cast<float*>(data), pixels, channels, pixel_stride);
+    default:
+      return;
+  }
+}
+
+void copy_row(const void* from, Index from_pixel_stride, void* to, Index to_pixel_stride,
+              int format, Index pixels, Index channels) {
+  if (pixels <= 0 || channels <= 0) {
+    return;
+  }
+  switch (format) {
+    case kUnorm8:
+      return copy_windows(static_cast<const std::uint8_t*>(from), from_pixel_stride,
+                          static_cast<std::uint8_t*>(to), to_pixel_stride, pixels, channels);
+    case kUnorm16:
+    case kFloat16:
+      return copy_windows(static_cast<const std::uint16_t*>(from), from_pixel_stride,
+                          static_cast<std::uint16_t*>(to), to_pixel_stride, pixels, channels);
+    case kFloat32:
+      return copy_windows(static_cast<const float*>(from), from_pixel_stride,
+                          static_cast<float*>(to), to_pixel_stride, pixels, channels);
+    default:
+      return;
+  }
+}
+
+void zero_row(void* data, int format, Index pixels, Index channels, Index pixel_stride) {
+  if (pixels <= 0 || channels <= 0) {
+    return;
+  }
+  switch (format) {
+    case kUnorm8:
+      return zero_windows(static_cast<std::uint8_t*>(data), pixels, channels, pixel_stride);
+    case kUnorm16:
+    case kFloat16:
+      return zero_windows(static_cast<std::uint16_t*>(data), pixels, channels, pixel_stride);
+    case kFloat32:
+      return zero_windows(static_cast<float*>(data), pixels, channels, pixel_stride);
+    default:
+      return;
+  }
+}
+
+}  // namespace
+
+const ConvertLoops convert_loops{load_row, store_row, copy_row, zero_row};
+
+}  // namespace mpsgrad::MPSGRAD_ISA

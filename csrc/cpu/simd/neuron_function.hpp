@@ -1,0 +1,28 @@
+// Activation functions and their derivatives over runs of pixels: for the neuron kernels and fused
+// neurons.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/isa.hpp"
+
+namespace mpsgrad {
+
+struct NeuronFunction {
+  int type = 0;  // NeuronType
+  float a = 0.0F, b = 0.0F, c = 0.0F;
+  const float* data = nullptr;  // PReLU: one slope a channel
+};
+
+// x, g and y hold `pixels` pixels of `channels` values; y may be x or g.
+struct NeuronLoops {
+  void (*forward)(const NeuronFunction& f, const float* x, float* y, std::int64_t pixels,
+                  std::int64_t channels);
+  // y = g * f'(x)
+  void (*gradient)(const NeuronFunction& f, const float* g, const float* x, float* y,
+                   std::int64_t pixels, std::int64_t channels);
+};
+
+MPSGRAD_LOOPS(NeuronLoops, neuron_loops)
+
+}  // namespace mpsgrad

@@ -1,0 +1,31 @@
+// What every *_simd.cpp file starts from: the name of its namespace and the few attributes its
+// loops need. Only plain C headers here; a function of the standard library compiled for wide
+// vectors must never become a weak symbol that the linker could pick for the whole library.
+#pragma once
+
+#if !defined(MPSGRAD_ISA)
+#error "compile this file as a *_simd.cpp, with -DMPSGRAD_ISA=scalar|avx2|avx512|neon"
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+// A function that has to melt into the loop around it, or that loop is not vectorised.
+#define MPSGRAD_INLINE inline __attribute__((always_inline))
+
+// Both compilers know it; a pointer so marked is the only way to its elements during the function.
+#define MPSGRAD_RESTRICT __restrict__
+
+// Whether a * b + c rounds once in the vector registers of this instruction set.
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define MPSGRAD_HAS_FMA 1
+#else
+#define MPSGRAD_HAS_FMA 0
+#endif
+
+namespace mpsgrad::MPSGRAD_ISA {
+
+MPSGRAD_INLINE std::uint32_t float_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+MPSGRAD_INLINE float bits_float(std::uint32_t x) { return __builtin_bit_cast(float, x); }
+
+}  // namespace mpsgrad::MPSGRAD_ISA

@@ -1,0 +1,211 @@
+// Pool of threads that spin briefly, then sleep.
+#include "cpu/threads.hpp"
+
+#include <pthread.h>
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/errors.hpp"
+
+namespace mpsgrad::cpu {
+namespace {
+
+int default_thread_count() {
+#if defined(__linux__)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    return std::max(1, CPU_COUNT(&set));
+  }
+#endif
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+struct Job {
+  Job(Chunk body, void* argument, Index chunks) : chunk(body), context(argument), count(chunks) {}
+
+  Chunk chunk;
+  void* context;
+  Index count;
+  std::atomic<Index> next{0};
+  std::atomic<int> active{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;
+
+  void work() noexcept {
+    for (Index i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      try {
+        chunk(context, i);
+      } catch (...) {
+        if (!failed.exchange(true)) {
+          error = std::current_exception();
+        }
+      }
+    }
+  }
+};
+
+class Pool {
+ public:
+  explicit Pool(int threads) : size_(threads) {
+    for (int i = 1; i < threads; ++i) {
+      workers_.emplace_back([this] { loop(); });
+    }
+  }
+
+  ~Pool() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      generation_.fetch_add(1);
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) {
+      worker.join();
+    }
+  }
+
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  int size() const { return size_; }
+
+  void run(Job& job) {
+    {
+      const std::lock_guard lock(mutex_);
+      job_ = &job;
+      generation_.fetch_add(1);
+    }
+    wake_.notify_all();
+    job.work();
+    {  // nobody may join any more; those inside finish their chunk
+      const std::lock_guard lock(mutex_);
+      job_ = nullptr;
+    }
+    while (job.active.load(std::memory_order_acquire) > 0) {
+      pause_briefly();
+    }
+  }
+
+ private:
+  void loop() {
+    std::uint64_t seen = 0;
+    for (;;) {
+      for (int spin = 0; spin < 4000 && generation_.load(std::memory_order_relaxed) == seen;
+           ++spin) {
+        pause_briefly();
+      }
+      Job* job = nullptr;
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return generation_.load() != seen; });
+        seen = generation_.load();
+        if (stopping_) {
+          return;
+        }
+        job = job_;
+        if (job) {
+          job->active.fetch_add(1);
+        }
+      }
+      if (job) {
+        job->work();
+        job->active.fetch_sub(1, std::memory_order_release);
+      }
+    }
+  }
+
+  const int size_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<std::uint64_t> generation_{0};
+  bool stopping_ = false;
+  Job* job_ = nullptr;
+  std::vector<std::thread> workers_;
+};
+
+struct Shared {
+  std::mutex running;  // held by the one job that has the pool
+  std::atomic<int> wanted{default_thread_count()};
+  std::unique_ptr<Pool> pool;  // guarded by `running`
+};
+
+// Threads do not survive fork(): the child starts with a fresh pool and leaves the parent's memory
+// alone.
+std::atomic<Shared*> current{nullptr};
+
+Shared& shared() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    current.store(new Shared);
+    pthread_atfork(nullptr, nullptr, [] { current.store(new Shared); });
+  });
+  return *current.load();
+}
+
+thread_local bool inside_chunk = false;
+
+}  // namespace
+
+int thread_count() { return shared().wanted.load(); }
+
+void set_thread_count(int count) {
+  require(count >= 1, "set_num_threads: count must be at least 1, got ", count);
+  shared().wanted.store(count);
+}
+
+void run_chunks(Index count, Chunk chunk, void* context) {
+  Shared& state = shared();
+  const int wanted = state.wanted.load();
+  std::unique_lock lock(state.running, std::defer_lock);
+  if (count <= 1 || wanted == 1 || inside_chunk || !lock.try_lock()) {
+    for (Index i = 0; i < count; ++i) {
+      chunk(context, i);
+    }
+    return;
+  }
+  if (!state.pool || state.pool->size() != wanted) {
+    state.pool.reset();
+    state.pool = std::make_unique<Pool>(wanted);
+  }
+  struct Call {
+    Chunk chunk;
+    void* context;
+  } call{chunk, context};
+  Job job{[](void* raw, Index index) {
+            const Call& inner = *static_cast<Call*>(raw);
+            inside_chunk = true;
+            try {
+              inner.chunk(inner.context, index);
+            } catch (...) {
+              inside_chunk = false;
+              throw;
+            }
+            inside_chunk = false;
+          },
+          &call, count};
+  state.pool->run(job);
+  if (job.failed.load()) {
+    std::rethrow_exception(job.error);
+  }
+}
+
+}  // namespace mpsgrad::cpu

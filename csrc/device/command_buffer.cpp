@@ -1,0 +1,170 @@
+// The legal transitions of command buffers, and the queue's limit on buffers under way.
+#include "device/command_buffer.hpp"
+
+#include <algorithm>
+
+#include "base/errors.hpp"
+#include "device/buffer.hpp"
+
+namespace mpsgrad {
+namespace {
+
+const char* status_name(CommandBufferStatus status) {
+  constexpr const char* kNames[] = {"not enqueued", "enqueued",  "committed",
+                                    "scheduled",    "completed", "failed"};
+  return kNames[static_cast<int>(status)];
+}
+
+std::exception_ptr failure_of(const Work& work) {
+  if (work.status() != CommandBufferStatus::Error) {
+    return nullptr;
+  }
+  return std::make_exception_ptr(CommandBufferError(
+      text("CommandBuffer: execution failed: ", work.error_message()), work.error_code()));
+}
+
+}  // namespace
+
+Predicate::Predicate(std::shared_ptr<Buffer> buffer, std::int64_t offset)
+    : buffer_(std::move(buffer)), offset_(offset) {
+  require(offset_ >= 0 && offset_ % 4 == 0,
+          "Predicate: offset must be a multiple of 4 and not negative, got ", offset_);
+  require(static_cast<std::size_t>(offset_) + 4 <= buffer_->size(), "Predicate: offset ", offset_,
+          " leaves no room for a uint32 in a buffer of ", buffer_->size(), " bytes");
+}
+
+std::shared_ptr<CommandBuffer> CommandQueue::make_command_buffer() {
+  for (;;) {
+    std::shared_ptr<Work> running;
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase_if(live_, [](const std::weak_ptr<Work>& weak) {
+        const auto work = weak.lock();
+        return !work || work->finished() || work->abandoned();
+      });
+      if (live_.size() < kMaximumBuffers) {
+        break;
+      }
+      for (const auto& weak : live_) {
+        if (auto work = weak.lock(); work && !work->is_open()) {
+          running = std::move(work);
+          break;
+        }
+      }
+    }
+    require<CommandBufferError>(
+        running != nullptr, "CommandQueue: ", kMaximumBuffers,
+        " command buffers of this queue are neither committed nor released; commit or drop "
+        "one before making another");
+    running->wait_finished();
+  }
+  return new_command_buffer();
+}
+
+void CommandQueue::track(const std::shared_ptr<Work>& work) {
+  const std::lock_guard lock(mutex_);
+  live_.push_back(work);
+}
+
+CommandBuffer::CommandBuffer(std::shared_ptr<CommandQueue> queue)
+    : queue_(std::move(queue)), work_(std::make_shared<Work>(queue_->clock())) {
+  queue_->track(work_);
+}
+
+CommandBuffer::~CommandBuffer() = default;
+
+void CommandBuffer::abandon_if_open() {
+  if (work_->is_open()) {
+    work_->abandon();
+    device_abandon();
+  }
+}
+
+CommandBufferStatus CommandBuffer::status() {
+  work_->observe();
+  return work_->status();
+}
+
+std::exception_ptr CommandBuffer::error() {
+  for (const auto& work : committed_) {
+    if (auto failure = failure_of(*work)) {
+      return failure;
+    }
+  }
+  return nullptr;
+}
+
+void CommandBuffer::require_open(const char* call) const {
+  require<CommandBufferError>(work_->is_open(), "CommandBuffer: ", call,
+                              " is only legal before commit(); this buffer is ",
+                              status_name(work_->status()));
+}
+
+void CommandBuffer::require_encodable(const char* who) const {
+  require<CommandBufferError>(work_->is_open(), who, ": the command buffer is already ",
+                              status_name(work_->status()), "; encode into a new one");
+}
+
+void CommandBuffer::enqueue() {
+  require<CommandBufferError>(
+      work_->status() == CommandBufferStatus::NotEnqueued,
+      "CommandBuffer: enqueue() is only legal once, before commit(); this buffer is ",
+      status_name(work_->status()));
+  work_->mark_enqueued();
+  device_enqueue();
+}
+
+void CommandBuffer::commit() {
+  require_open("commit()");
+  if (work_->status() == CommandBufferStatus::NotEnqueued) {
+    enqueue();
+  }
+  work_->mark_committed();
+  committed_.push_back(work_);
+  device_commit();
+}
+
+void CommandBuffer::commit_and_continue() {
+  commit();
+  auto next = std::make_shared<Work>(queue_->clock());
+  queue_->track(next);
+  work_ = std::move(next);
+  has_work_ = false;
+  device_new_root();
+}
+
+void CommandBuffer::wait_until_scheduled() {
+  require<CommandBufferError>(
+      !work_->is_open(),
+      "CommandBuffer: wait_until_scheduled() before commit() would never return");
+  work_->wait_scheduled();
+}
+
+void CommandBuffer::wait_until_completed() {
+  require<CommandBufferError>(
+      !committed_.empty(),
+      "CommandBuffer: wait_until_completed() before commit() would never return");
+  require<CommandBufferError>(
+      !work_->is_open() || !has_work_,
+      "CommandBuffer: wait_until_completed() while work encoded after commit_and_continue() is "
+      "not committed would never return");
+  device_help();
+  for (const auto& work : committed_) {
+    work->wait_finished();
+  }
+  if (const auto failure = error()) {
+    std::rethrow_exception(failure);
+  }
+}
+
+void CommandBuffer::add_scheduled_handler(Handler handler) {
+  require_open("add_scheduled_handler()");
+  work_->add_scheduled_handler(std::move(handler));
+}
+
+void CommandBuffer::add_completed_handler(Handler handler) {
+  require_open("add_completed_handler()");
+  work_->add_completed_handler(std::move(handler));
+}
+
+}  // namespace mpsgrad

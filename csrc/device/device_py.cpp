@@ -1,0 +1,319 @@
+// Binds devices, queues, command buffers, predicates, buffers and the enumerations of the device
+// layer.
+#include <pybind11/numpy.h>
+
+#include "core/arguments_py.hpp"
+#include "device/buffer.hpp"
+#include "device/command_buffer.hpp"
+#include "device/device.hpp"
+
+namespace mpsgrad {
+namespace {
+
+using namespace pybind11::literals;
+
+void bind_enumerations(py::module_& m) {
+  py::enum_<ChannelFormat>(m, "ChannelFormat",
+                           "Storage of one channel value (``MPSImageFeatureChannelFormat``).")
+      .value("NONE", ChannelFormat::None)
+      .value("UNORM8", ChannelFormat::Unorm8)
+      .value("UNORM16", ChannelFormat::Unorm16)
+      .value("FLOAT16", ChannelFormat::Float16)
+      .value("FLOAT32", ChannelFormat::Float32);
+  py::enum_<EdgeMode>(m, "EdgeMode", "What lies outside an image (``MPSImageEdgeMode``).")
+      .value("ZERO", EdgeMode::Zero)
+      .value("CLAMP", EdgeMode::Clamp)
+      .value("MIRROR", EdgeMode::Mirror)
+      .value("MIRROR_WITH_EDGE", EdgeMode::MirrorWithEdge)
+      .value("CONSTANT", EdgeMode::Constant);
+  py::enum_<DataLayout>(m, "DataLayout", "Order of axes in CPU memory (``MPSDataLayout``).")
+      .value("HWC", DataLayout::HeightWidthChannels)
+      .value("CHW", DataLayout::ChannelsHeightWidth);
+  py::enum_<StorageMode>(m, "StorageMode", "Who can see an image's memory (``MTLStorageMode``).")
+      .value("SHARED", StorageMode::Shared)
+      .value("MANAGED", StorageMode::Managed)
+      .value("PRIVATE", StorageMode::Private)
+      .value("MEMORYLESS", StorageMode::Memoryless);
+  py::enum_<CommandBufferStatus>(m, "CommandBufferStatus",
+                                 "Life of a command buffer (``MTLCommandBufferStatus``).")
+      .value("NOT_ENQUEUED", CommandBufferStatus::NotEnqueued)
+      .value("ENQUEUED", CommandBufferStatus::Enqueued)
+      .value("COMMITTED", CommandBufferStatus::Committed)
+      .value("SCHEDULED", CommandBufferStatus::Scheduled)
+      .value("COMPLETED", CommandBufferStatus::Completed)
+      .value("ERROR", CommandBufferStatus::Error);
+}
+
+// A Python callable as a completion handler: called with the buffer, on whatever thread the work
+// ends. The buffer is held weakly, or handler and buffer would keep each other alive.
+Work::Handler handler(const std::shared_ptr<CommandBuffer>& command_buffer, py::function function) {
+  return [weak = std::weak_ptr(command_buffer), held = share_python(std::move(function))] {
+    const py::gil_scoped_acquire locked;
+    try {
+      (*held)(weak.lock());
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("CommandBuffer handler");
+    }
+  };
+}
+
+py::array_t<float> buffer_array(Buffer& buffer) {
+  const auto count = static_cast<py::ssize_t>(buffer.size() / sizeof(float));
+  py::array_t<float> result(count);
+  std::memcpy(result.mutable_data(), buffer.for_reading(),
+              static_cast<std::size_t>(count) * sizeof(float));
+  return result;
+}
+
+// numpy.from_dlpack and torch.from_dlpack take the capsule of an array over the same memory.
+py::array shared_array(const std::shared_ptr<Buffer>& buffer) {
+  auto* owner = new std::shared_ptr<Buffer>(buffer);
+  const py::capsule keep(owner,
+                         [](void* raw) { delete static_cast<std::shared_ptr<Buffer>*>(raw); });
+  auto* data = reinterpret_cast<float*>(buffer->for_writing());
+  buffer->for_reading();
+  return py::array_t<float>(static_cast<py::ssize_t>(buffer->size() / sizeof(float)), data, keep);
+}
+
+void bind_device_class(py::module_& m) {
+  py::class_<Device, py::smart_holder>(m, "Device", R"(A device that runs kernels (``MTLDevice``).
+
+Parameters
+----------
+kind : {"cpu", "metal"}, optional
+    Which device; by default Metal where there is a supported GPU, else the CPU.
+
+Raises
+------
+DeviceError
+    If this build or this machine has no such device.
+)")
+      .def(py::init([](const std::string& kind) { return find_device(kind); }), "kind"_a = "")
+      .def_property_readonly("kind", &Device::kind, "``\"cpu\"`` or ``\"metal\"``.")
+      .def_property_readonly("name", &Device::name,
+                             "What runs the work: instruction set and threads, or the GPU.")
+      .def("command_queue", &Device::make_queue, "Return a new `CommandQueue`.")
+      .def("__eq__",
+           [](const Device& self, const py::object& other) {
+             return py::isinstance<Device>(other) && other.cast<const Device*>() == &self;
+           })
+      .def("__hash__", [](const Device& self) { return std::hash<const Device*>()(&self); })
+      .def(
+          "__repr__",
+          [](const Device& self) { return text("Device('", self.kind(), "': ", self.name(), ")"); })
+      .def("__reduce__", [](const py::object& self) {
+        return py::make_tuple(py::type::of(self), py::make_tuple(self.attr("kind")));
+      });
+}
+
+void bind_commands(py::module_& m) {
+  py::class_<CommandQueue, py::smart_holder>(
+      m, "CommandQueue",
+      "Runs command buffers in the order they are enqueued (``MTLCommandQueue``).")
+      .def(py::init([](Device& device) { return device.make_queue(); }), "device"_a)
+      .def("command_buffer", &CommandQueue::make_command_buffer,
+           py::call_guard<py::gil_scoped_release>(),
+           R"(Return a new `CommandBuffer`.
+
+Waits while 64 buffers of this queue are under way.
+
+Raises
+------
+CommandBufferError
+    If 64 buffers exist of which none is committed.
+)")
+      .def_property_readonly("device", &CommandQueue::device)
+      .def_readwrite("label", &CommandQueue::label)
+      .def("__repr__", [](const CommandQueue& self) {
+        return text("CommandQueue(", self.device()->kind(), ")");
+      });
+
+  py::class_<Predicate, py::smart_holder>(
+      m, "Predicate", R"(Decides on the device whether kernels run (``MPSPredicate``).
+
+Parameters
+----------
+buffer : Buffer
+    Holds the condition.
+offset : int, default 0
+    Byte offset of a uint32, a multiple of 4. Kernels encoded while the predicate is set on a command buffer run if it
+    is not 0 when their turn comes.
+)")
+      .def(py::init<std::shared_ptr<Buffer>, std::int64_t>(), "buffer"_a, "offset"_a = 0)
+      .def_property_readonly("buffer", &Predicate::buffer)
+      .def_property_readonly("offset", &Predicate::offset);
+
+  py::class_<CommandBuffer, py::smart_holder>(
+      m, "CommandBuffer",
+      R"(Work that is encoded now and runs after `commit` (``MPSCommandBuffer``).
+
+Use it as a context manager to commit on a clean exit; that does not wait.
+
+Parameters
+----------
+queue : CommandQueue
+    Where the work will run.
+)")
+      .def(py::init([](const std::shared_ptr<CommandQueue>& queue) {
+             const py::gil_scoped_release unlocked;
+             return queue->make_command_buffer();
+           }),
+           "queue"_a)
+      .def_property_readonly("queue", &CommandBuffer::queue)
+      .def_property_readonly("device", &CommandBuffer::device)
+      .def_property_readonly("status", &CommandBuffer::status,
+                             "`CommandBufferStatus` of the current root.")
+      .def_property_readonly(
+          "error",
+          [](CommandBuffer& self) -> py::object {
+            const std::exception_ptr failure = self.error();
+            if (!failure) {
+              return py::none();
+            }
+            try {
+              std::rethrow_exception(failure);
+            } catch (const CommandBufferError& error) {
+              return py::module_::import("mpsgrad.errors")
+                  .attr("CommandBufferError")(error.what(), error.code);
+            }
+          },
+          "The `CommandBufferError` that waiting would raise, or None.")
+      .def("enqueue", &CommandBuffer::enqueue, "Reserve this buffer's place in the queue.")
+      .def("commit", &CommandBuffer::commit, py::call_guard<py::gil_scoped_release>(),
+           "Hand the work to the device.")
+      .def("commit_and_continue", &CommandBuffer::commit_and_continue,
+           py::call_guard<py::gil_scoped_release>(),
+           "Commit what is encoded and go on encoding; temporaries stay usable.")
+      .def("wait_until_scheduled", &CommandBuffer::wait_until_scheduled,
+           py::call_guard<py::gil_scoped_release>())
+      .def("wait_until_completed", &CommandBuffer::wait_until_completed,
+           py::call_guard<py::gil_scoped_release>(),
+           R"(Wait for everything committed.
+
+Raises
+------
+CommandBufferError
+    If the work failed, or would never end because it is not committed.
+)")
+      .def(
+          "add_scheduled_handler",
+          [](const std::shared_ptr<CommandBuffer>& self, py::function function) {
+            self->add_scheduled_handler(handler(self, std::move(function)));
+          },
+          "handler"_a, "Call ``handler(command_buffer)`` when the work starts, on any thread.")
+      .def(
+          "add_completed_handler",
+          [](const std::shared_ptr<CommandBuffer>& self, py::function function) {
+            self->add_completed_handler(handler(self, std::move(function)));
+          },
+          "handler"_a, "Call ``handler(command_buffer)`` when the work has ended, on any thread.")
+      .def_property(
+          "predicate",
+          [](const CommandBuffer& self) {
+            return std::const_pointer_cast<Predicate>(self.predicate);
+          },
+          [](CommandBuffer& self, std::shared_ptr<Predicate> predicate) {
+            require(!predicate || predicate->buffer()->device() == self.device(),
+                    "CommandBuffer: predicate is on another device");
+            self.predicate = std::move(predicate);
+          },
+          "`Predicate` of the kernels encoded from now on, or None.")
+      .def_readwrite("label", &CommandBuffer::label)
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__",
+           [](CommandBuffer& self, const py::object& type, const py::object&, const py::object&) {
+             if (type.is_none() && self.work()->is_open()) {
+               const py::gil_scoped_release unlocked;
+               self.commit();
+             }
+           })
+      .def("__repr__", [](CommandBuffer& self) {
+        return text("CommandBuffer(", self.device()->kind(), ", ",
+                    std::string(py::str(py::cast(self.work()->status()).attr("name"))), ")");
+      });
+}
+
+void bind_buffer(py::module_& m) {
+  py::class_<Buffer, py::smart_holder>(m, "Buffer", py::buffer_protocol(),
+                                       R"(Plain device memory (``MTLBuffer``).
+
+Exports the buffer protocol and DLPack without a copy, as a one-dimensional float32 array.
+
+Parameters
+----------
+device : Device
+data : buffer of float32 or uint32, or int
+    Initial contents, copied; or the size in bytes, zero-filled.
+)")
+      .def(py::init([](Device& device, const py::buffer& data) {
+             const py::buffer_info info = data.request();
+             require<TypeError>(info.itemsize == 4,
+                                "Buffer: data must have items of 4 bytes (float32, uint32), got '",
+                                info.format, "'");
+             const py::array array = py::array::ensure(data, py::array::c_style);
+             auto buffer = device.make_buffer(static_cast<std::size_t>(array.nbytes()));
+             std::memcpy(buffer->for_writing(), array.data(),
+                         static_cast<std::size_t>(array.nbytes()));
+             return buffer;
+           }),
+           "device"_a, "data"_a)
+      .def(py::init([](Device& device, Index size) {
+             require(size > 0 && size % 4 == 0,
+                     "Buffer: size must be a positive multiple of 4, got ", size);
+             return device.make_buffer(static_cast<std::size_t>(size));
+           }),
+           "device"_a, "size"_a)
+      .def_property_readonly("device", &Buffer::device)
+      .def_property_readonly("nbytes", &Buffer::size)
+      .def("to_numpy", &buffer_array, R"(Return a copy as a one-dimensional float32 array.
+
+Raises
+------
+RuntimeError
+    If the command buffer that writes it has not been waited for, or the memory is private to the device.
+)")
+      .def(
+          "write",
+          [](Buffer& self, const py::array& data, Index offset) {
+            const py::array dense = py::array::ensure(data, py::array::c_style);
+            const Index bytes = dense.nbytes();
+            require(offset >= 0 && offset + bytes <= static_cast<Index>(self.size()),
+                    "Buffer: ", bytes, " bytes at offset ", offset, " do not fit ", self.size());
+            std::memcpy(self.for_writing() + offset, dense.data(), static_cast<std::size_t>(bytes));
+          },
+          "data"_a, "offset"_a = 0, "Copy an array's bytes into the buffer.")
+      .def(
+          "__array__",
+          [](const std::shared_ptr<Buffer>& self, const py::object& dtype,
+             const py::object& copy) -> py::array {
+            py::object array =
+                copy.is_none() || !copy.cast<bool>() ? shared_array(self) : buffer_array(*self);
+            return dtype.is_none() ? array : array.attr("astype")(dtype);
+          },
+          "dtype"_a = py::none(), "copy"_a = py::none())
+      .def("__dlpack__",
+           [](const std::shared_ptr<Buffer>& self, const py::kwargs& options) {
+             return shared_array(self).attr("__dlpack__")(**options);
+           })
+      .def("__dlpack_device__", [](const std::shared_ptr<Buffer>&) { return py::make_tuple(1, 0); })
+      .def_buffer([](Buffer& self) {
+        auto* data = reinterpret_cast<float*>(self.for_writing());
+        self.for_reading();
+        return py::buffer_info(data, static_cast<py::ssize_t>(self.size() / sizeof(float)));
+      })
+      .def("__len__", [](const Buffer& self) { return self.size() / sizeof(float); })
+      .def("__repr__", [](const Buffer& self) {
+        return text("Buffer(", self.device()->kind(), ", ", self.size(), " bytes)");
+      });
+}
+
+}  // namespace
+
+void bind_device(py::module_& m) {
+  bind_enumerations(m);
+  bind_device_class(m);
+  bind_buffer(m);
+  bind_commands(m);
+}
+
+}  // namespace mpsgrad

@@ -1,0 +1,562 @@
+// Binds image descriptors, images, batches, states and resource lists.
+#include <pybind11/functional.h>
+#include <pybind11/numpy.h>
+
+#include <algorithm>
+
+#include "core/arguments_py.hpp"
+#include "device/buffer.hpp"
+#include "device/image.hpp"
+#include "device/state.hpp"
+
+namespace mpsgrad {
+namespace {
+
+using namespace pybind11::literals;
+
+py::dtype dtype_of(ChannelFormat format) { return py::dtype(dtype_name(format)); }
+
+std::vector<py::ssize_t> image_shape(const ImageDescriptor& d, DataLayout layout) {
+  return layout == DataLayout::HeightWidthChannels
+             ? std::vector<py::ssize_t>{d.height, d.width, d.feature_channels}
+             : std::vector<py::ssize_t>{d.feature_channels, d.height, d.width};
+}
+
+std::string shape_text(const std::vector<py::ssize_t>& shape) {
+  return py::str(py::tuple(py::cast(shape)));
+}
+
+// Writes a whole image, or one of a container, from an array of exactly its dtype and shape.
+void write_image(Image& image, const py::array& array, DataLayout layout,
+                 const py::object& image_index) {
+  const ImageDescriptor& d = image.descriptor();
+  require<TypeError>(array.dtype().equal(dtype_of(d.channel_format)), image.class_name(),
+                     ": array must be ", dtype_name(d.channel_format), ", got ",
+                     std::string(py::str(array.dtype())));
+  std::vector<py::ssize_t> expected = image_shape(d, layout);
+  const bool all = image_index.is_none() && d.number_of_images > 1;
+  if (all) {
+    expected.insert(expected.begin(), d.number_of_images);
+  }
+  const std::vector<py::ssize_t> got(array.shape(), array.shape() + array.ndim());
+  require(got == expected, image.class_name(), ": array must have shape ", shape_text(expected),
+          ", got ", shape_text(got));
+  const py::array dense = py::array::ensure(array, py::array::c_style);
+  const auto* data = static_cast<const std::byte*>(dense.data());
+  const Index first = image_index.is_none() ? 0 : image_index.cast<Index>();
+  for (Index i = first; i < (all ? d.number_of_images : first + 1); ++i) {
+    image.write(i, layout, data + (i - first) * d.bytes_per_image());
+  }
+}
+
+py::array read_image(const Image& image, DataLayout layout, const py::object& image_index,
+                     const py::object& dtype) {
+  const ImageDescriptor& d = image.descriptor();
+  std::vector<py::ssize_t> shape = image_shape(d, layout);
+  const bool all = image_index.is_none() && d.number_of_images > 1;
+  if (all) {
+    shape.insert(shape.begin(), d.number_of_images);
+  }
+  py::array result(dtype_of(d.channel_format), shape);
+  auto* data = static_cast<std::byte*>(result.mutable_data());
+  const Index first = image_index.is_none() ? 0 : image_index.cast<Index>();
+  for (Index i = first; i < (all ? d.number_of_images : first + 1); ++i) {
+    image.read(i, layout, data + (i - first) * d.bytes_per_image());
+  }
+  return dtype.is_none() ? result : py::array(result.attr("astype")(dtype));
+}
+
+ChannelFormat format_of(const py::array& array) {
+  for (const ChannelFormat format : {ChannelFormat::Float32, ChannelFormat::Float16,
+                                     ChannelFormat::Unorm8, ChannelFormat::Unorm16}) {
+    if (array.dtype().equal(dtype_of(format))) {
+      return format;
+    }
+  }
+  fail<TypeError>("ImageBatch: array must be float32, float16, uint8 or uint16, got ",
+                  std::string(py::str(array.dtype())));
+}
+
+std::shared_ptr<ImageBatch> batch_from_array(const std::shared_ptr<Device>& device,
+                                             const py::array& array) {
+  require(array.ndim() == 4, "ImageBatch: array must have shape (N, H, W, C), got ", array.ndim(),
+          " axes");
+  require((array.flags() & py::array::c_style) != 0, "ImageBatch: array must be C-contiguous");
+  const ChannelFormat format = format_of(array);
+  require(reinterpret_cast<std::uintptr_t>(array.data()) %
+                  static_cast<std::uintptr_t>(item_size(format)) ==
+              0,
+          "ImageBatch: array must be aligned to its items");
+  ImageDescriptor d;
+  d.height = array.shape(1);
+  d.width = array.shape(2);
+  d.feature_channels = array.shape(3);
+  d.channel_format = format;
+  LentMemory lent{const_cast<void*>(array.data()), static_cast<std::size_t>(array.nbytes()),
+                  share_python(py::reinterpret_borrow<py::object>(array))};
+  return ImageBatch::from_memory(device, d, array.shape(0), std::move(lent));
+}
+
+// The batch's own memory where the device keeps it as one dense array, else a copy.
+py::array batch_to_array(const std::shared_ptr<ImageBatch>& batch) {
+  const ImageDescriptor& d = (*batch)[0]->descriptor();
+  const std::vector<py::ssize_t> shape{batch->size(), d.height, d.width, d.feature_channels};
+  ImageStorage* storage = batch->whole_storage();
+  if (storage && !(*batch)[0]->is_temporary()) {
+    storage->uses().require_readable("ImageBatch");
+    if (void* data = storage->dense_memory()) {
+      auto* owner = new std::shared_ptr<ImageBatch>(batch);
+      const py::capsule keep(
+          owner, [](void* raw) { delete static_cast<std::shared_ptr<ImageBatch>*>(raw); });
+      return {dtype_of(d.channel_format), shape, data, keep};
+    }
+  }
+  py::array result(dtype_of(d.channel_format), shape);
+  auto* data = static_cast<std::byte*>(result.mutable_data());
+  for (Index i = 0; i < batch->size(); ++i) {
+    (*batch)[i]->read(0, DataLayout::HeightWidthChannels, data + i * d.bytes_per_image());
+  }
+  return result;
+}
+
+template <class Class>
+void bind_descriptor_fields(Class& c) {
+  const auto field = [&](const char* name, auto member) {
+    c.def_property(
+        name, [member](const ImageDescriptor& self) { return self.*member; },
+        [member](ImageDescriptor& self, std::remove_reference_t<decltype(self.*member)> value) {
+          ImageDescriptor changed = self;
+          changed.*member = value;
+          changed.check("ImageDescriptor");
+          self = changed;
+        });
+  };
+  field("width", &ImageDescriptor::width);
+  field("height", &ImageDescriptor::height);
+  field("feature_channels", &ImageDescriptor::feature_channels);
+  field("number_of_images", &ImageDescriptor::number_of_images);
+  field("channel_format", &ImageDescriptor::channel_format);
+  field("storage_mode", &ImageDescriptor::storage_mode);
+  field("usage", &ImageDescriptor::usage);
+  field("cpu_cache_mode", &ImageDescriptor::cpu_cache_mode);
+}
+
+void bind_image_descriptor(py::module_& m) {
+  py::class_<ImageDescriptor> c(m, "ImageDescriptor",
+                                R"(An image before it exists (``MPSImageDescriptor``).
+
+Parameters
+----------
+width, height : int, default 1
+    Pixels, 1 to 16384.
+feature_channels : int, default 1
+number_of_images : int, default 1
+    Images in one container; at most 2048 slices of four channels in all.
+channel_format : ChannelFormat, default FLOAT32
+
+Raises
+------
+ValueError
+    If a field is out of range.
+)");
+  c.def(py::init([](Index width, Index height, Index channels, Index images, ChannelFormat format,
+                    StorageMode mode, Index usage) {
+          ImageDescriptor d{width, height, channels, images, format, mode, usage, 0};
+          d.check("ImageDescriptor");
+          return d;
+        }),
+        "width"_a = 1, "height"_a = 1, "feature_channels"_a = 1, "number_of_images"_a = 1,
+        "channel_format"_a = ChannelFormat::Float32, "storage_mode"_a = StorageMode::Managed,
+        "usage"_a = 3);
+  bind_descriptor_fields(c);
+  c.def_property_readonly("pixel_format", &ImageDescriptor::pixel_format,
+                          "``MTLPixelFormat`` number.")
+      .def_property_readonly("slices", &ImageDescriptor::slices,
+                             "Slices of four channels in one image.")
+      .def_property_readonly(
+          "array_length",
+          [](const ImageDescriptor& self) { return self.slices() * self.number_of_images; })
+      .def_property_readonly(
+          "texture_type",
+          [](const ImageDescriptor& self) { return self.is_texture_array() ? 3 : 2; },
+          "``MTLTextureType``: 2 is 2D, 3 is a 2D array.")
+      .def("copy", [](const ImageDescriptor& self) { return self; })
+      .def("__copy__", [](const ImageDescriptor& self) { return self; })
+      .def(
+          "__deepcopy__", [](const ImageDescriptor& self, const py::dict&) { return self; },
+          "memo"_a)
+      .def(
+          "__eq__", [](const ImageDescriptor& a, const ImageDescriptor& b) { return a == b; },
+          py::is_operator())
+      .def("__repr__",
+           [](const ImageDescriptor& self) { return text("ImageDescriptor(", self, ")"); });
+}
+
+void bind_images(py::module_& m) {
+  using Images = ImageBatch::Images;
+  py::class_<Image, py::smart_holder> image(m, "Image",
+                                            R"(Multi-channel image on a device (``MPSImage``).
+
+Parameters
+----------
+device : Device
+descriptor : ImageDescriptor
+)");
+  const auto of = [](auto member) {
+    return [member](const Image& self) { return self.descriptor().*member; };
+  };
+  image.def(py::init(&Image::make), "device"_a, "descriptor"_a)
+      .def_property_readonly("device", &Image::device)
+      .def_property_readonly(
+          "descriptor", [](const Image& self) { return self.descriptor(); }, "A copy of it.")
+      .def_property_readonly("width", of(&ImageDescriptor::width))
+      .def_property_readonly("height", of(&ImageDescriptor::height))
+      .def_property_readonly("feature_channels", of(&ImageDescriptor::feature_channels))
+      .def_property_readonly("number_of_images", of(&ImageDescriptor::number_of_images))
+      .def_property_readonly("feature_channel_format", of(&ImageDescriptor::channel_format))
+      .def_property_readonly("usage", of(&ImageDescriptor::usage))
+      .def_property_readonly("pixel_format",
+                             [](const Image& self) { return self.descriptor().pixel_format(); })
+      .def_property_readonly(
+          "pixel_size", [](const Image& self) { return self.descriptor().pixel_size(); },
+          "Bytes of one texel of one slice.")
+      .def_property_readonly(
+          "texture_type",
+          [](const Image& self) { return self.descriptor().is_texture_array() ? 3 : 2; })
+      .def_property_readonly("precision", &Image::precision,
+                             "Bits of significand: 8, 16, 11 or 24.")
+      .def_property_readonly("parent", &Image::parent, "The image this one is a view of, or None.")
+      .def_property_readonly("resource_size", &Image::resource_size,
+                             "Bytes of backing store; 0 for views.")
+      .def_property_readonly("is_temporary", &Image::is_temporary)
+      .def_readwrite("label", &Image::label)
+      .def("read", &read_image, "layout"_a = DataLayout::HeightWidthChannels,
+           "image_index"_a = py::none(), "dtype"_a = py::none(),
+           R"(Return the texels, in the storage encoding.
+
+Parameters
+----------
+layout : DataLayout, default HWC
+image_index : int, optional
+    One image of a container; by default all of them, along a leading axis.
+dtype : dtype, optional
+    Convert with NumPy afterwards; unorm values stay 0 to 255 or 65535.
+
+Returns
+-------
+ndarray, shape (H, W, C) or (C, H, W)
+    float32, float16, uint8 or uint16, as the channel format says.
+
+Raises
+------
+RuntimeError
+    If the work that writes the image has not been waited for, or the image is temporary.
+)")
+      .def("write", &write_image, "array"_a.noconvert(),
+           "layout"_a = DataLayout::HeightWidthChannels, "image_index"_a = py::none(),
+           R"(Replace the texels; visible to work that has been encoded but not committed.
+
+Parameters
+----------
+array : ndarray
+    Exactly the dtype and shape that `read` returns; nothing is converted.
+
+Raises
+------
+TypeError, ValueError
+    If dtype or shape differ.
+RuntimeError
+    If committed work that nobody has waited for uses the image, or the image is temporary.
+)")
+      .def(
+          "__array__",
+          [](const Image& self, const py::object& dtype, const py::object&) {
+            return read_image(self, DataLayout::HeightWidthChannels, py::none(), dtype);
+          },
+          "dtype"_a = py::none(), "copy"_a = py::none())
+      .def(
+          "batch_representation",
+          [](Image& self, const py::object& first, const py::object& count) {
+            const Index from = first.is_none() ? 0 : first.cast<Index>();
+            const Index images =
+                count.is_none() ? self.descriptor().number_of_images - from : count.cast<Index>();
+            Images views;
+            for (Index i = from; i < from + images; ++i) {
+              views.push_back(self.sub_image(i, 1));
+            }
+            require(!views.empty(), "Image: batch_representation of no images");
+            return std::make_shared<ImageBatch>(std::move(views));
+          },
+          "first"_a = py::none(), "count"_a = py::none(),
+          "Return views of the contained images as a batch.")
+      .def("sub_image_with_feature_channel_range", &Image::sub_image_with_feature_channel_range,
+           "first"_a, "channels"_a,
+           "Return a view of some channels; both numbers are multiples of 4, over-long ranges are "
+           "cut.")
+      .def("synchronize", &Image::synchronize, "command_buffer"_a,
+           "Make the device's results visible to the CPU when the command buffer has completed.")
+      .def("__repr__",
+           [](const Image& self) { return text(self.class_name(), "(", self.descriptor(), ")"); });
+
+  py::class_<TemporaryImage, Image, py::smart_holder>(
+      m, "TemporaryImage", R"(Scratch image of one command buffer (``MPSTemporaryImage``).
+
+Parameters
+----------
+command_buffer : CommandBuffer
+descriptor : ImageDescriptor
+)")
+      .def(py::init([](const std::shared_ptr<CommandBuffer>& command_buffer,
+                       const ImageDescriptor& descriptor) {
+             descriptor.check("TemporaryImage");
+             command_buffer->require_encodable("TemporaryImage");
+             const auto& device = command_buffer->device();
+             return std::make_shared<TemporaryImage>(
+                 device, descriptor,
+                 device->make_temporary_images(*command_buffer, descriptor, 1, true), 0,
+                 command_buffer);
+           }),
+           "command_buffer"_a, "descriptor"_a)
+      .def_property(
+          "read_count", [](TemporaryImage& self) { return self.read_count()->value(); },
+          [](TemporaryImage& self, Index value) {
+            self.read_count()->set(value);
+            self.after_count_change();
+          },
+          "How many more encodes may read it; at 0 the texels are gone.");
+
+  py::class_<ImageBatch, py::smart_holder>(m, "ImageBatch",
+                                           R"(Images of one kind (``MPSImageBatch``).
+
+Parameters
+----------
+images : sequence of Image
+    Any images; an encode checks that they match.
+)")
+      .def(py::init([](const py::sequence& images) {
+             ImageArgument argument = image_argument(py::list(images), "ImageBatch");
+             require(!argument.images.empty(), "ImageBatch: a batch must hold at least one image");
+             return std::make_shared<ImageBatch>(std::move(argument.images));
+           }),
+           "images"_a)
+      .def_static(
+          "allocate",
+          [](const std::shared_ptr<Device>& device, const ImageDescriptor& descriptor,
+             Index count) { return ImageBatch::make(device, descriptor, count, true); },
+          "device"_a, "descriptor"_a, "count"_a,
+          "Return ``count`` new zero-filled images, one allocation where the device can.")
+      .def_static(
+          "temporary",
+          [](const std::shared_ptr<CommandBuffer>& command_buffer,
+             const ImageDescriptor& descriptor, Index count) {
+            return ImageBatch::make_temporary(command_buffer, descriptor, count, true);
+          },
+          "command_buffer"_a, "descriptor"_a, "count"_a,
+          "Return ``count`` temporary images of a command buffer.")
+      .def_static("from_array", &batch_from_array, "device"_a, "array"_a.noconvert(),
+                  R"(Return a batch over an array.
+
+Parameters
+----------
+device : Device
+array : ndarray, shape (N, H, W, C), C-contiguous
+    float32, float16, uint8 or uint16. The CPU device uses it in place; Metal copies it.
+)")
+      .def("to_array", &batch_to_array, R"(Return the texels as one array, shape (N, H, W, C).
+
+The CPU device returns its own memory, 64-byte aligned and writable, where the batch is one allocation; otherwise a copy.
+
+Raises
+------
+RuntimeError
+    If the work that writes the batch has not been waited for.
+)")
+      .def("__len__", &ImageBatch::size)
+      .def(
+          "__getitem__",
+          [](const ImageBatch& self, Index i) {
+            const Index index = i < 0 ? i + self.size() : i;
+            require<std::out_of_range>(index >= 0 && index < self.size(), "ImageBatch: index ", i,
+                                       " is outside a batch of ", self.size());
+            return self[index];
+          },
+          "index"_a)
+      .def(
+          "__iter__",
+          [](const ImageBatch& self) {
+            return py::make_iterator(self.images().begin(), self.images().end());
+          },
+          py::keep_alive<0, 1>())
+      .def("__repr__", [](const ImageBatch& self) {
+        return text("ImageBatch(", self.size(), " x ", self[0]->class_name(), "(",
+                    self[0]->descriptor(), "))");
+      });
+}
+
+void bind_states(py::module_& m) {
+  py::class_<TextureInfo>(m, "TextureInfo", "Texture of a state (``MPSStateTextureInfo``).")
+      .def(py::init<Index, Index, Index, Index, Index, Index, Index>(), "width"_a, "height"_a = 1,
+           "depth"_a = 1, "array_length"_a = 1, "pixel_format"_a = 55, "texture_type"_a = 2,
+           "usage"_a = 3)
+      .def_readonly("width", &TextureInfo::width)
+      .def_readonly("height", &TextureInfo::height)
+      .def_readonly("depth", &TextureInfo::depth)
+      .def_readonly("array_length", &TextureInfo::array_length)
+      .def_readonly("pixel_format", &TextureInfo::pixel_format)
+      .def_readonly("texture_type", &TextureInfo::texture_type)
+      .def_readonly("usage", &TextureInfo::usage);
+  py::enum_<StateResourceType>(m, "StateResourceType",
+                               "Kind of a state's resource (``MPSStateResourceType``).")
+      .value("NONE", StateResourceType::None)
+      .value("BUFFER", StateResourceType::Buffer)
+      .value("TEXTURE", StateResourceType::Texture);
+  py::class_<ResourceList>(
+      m, "ResourceList",
+      "Resources a state shall have (``MPSStateResourceList``); textures come first.")
+      .def(py::init<>())
+      .def("append_texture", &ResourceList::append_texture, "info"_a)
+      .def("append_buffer", &ResourceList::append_buffer, "size"_a);
+
+  const auto list_of = [](const py::object& resources) {
+    if (py::isinstance<ResourceList>(resources)) {
+      return resources.cast<ResourceList>();
+    }
+    ResourceList list;
+    if (py::isinstance<TextureInfo>(resources)) {
+      list.append_texture(resources.cast<TextureInfo>());
+    } else if (!resources.is_none()) {
+      require<TypeError>(py::isinstance<py::int_>(resources),
+                         "State: resources must be a size in bytes, a TextureInfo or a "
+                         "ResourceList, got ",
+                         type_name(resources));
+      list.append_buffer(resources.cast<Index>());
+    }
+    return list;
+  };
+  py::class_<State, py::smart_holder>(m, "State",
+                                      R"(Opaque carrier of buffers between kernels (``MPSState``).
+
+Parameters
+----------
+device : Device
+resources : int, TextureInfo, ResourceList or Buffer
+    Size of one buffer, one texture, several of both, or an existing buffer. Storage is allocated when first needed.
+)")
+      .def(py::init([list_of](std::shared_ptr<Device> device, const py::object& resources) {
+             return py::isinstance<Buffer>(resources)
+                        ? std::make_shared<State>(std::move(device),
+                                                  resources.cast<std::shared_ptr<Buffer>>())
+                        : std::make_shared<State>(std::move(device), list_of(resources));
+           }),
+           "device"_a, "resources"_a)
+      .def_static(
+          "temporary",
+          [list_of](const std::shared_ptr<CommandBuffer>& command_buffer,
+                    const py::object& resources) {
+            return std::make_shared<State>(command_buffer, list_of(resources));
+          },
+          "command_buffer"_a, "resources"_a = py::none(),
+          "Return a state that lives on one command buffer.")
+      .def_property_readonly("device", &State::device)
+      .def_property_readonly("is_temporary", &State::is_temporary)
+      .def_property("read_count", &State::read_count, &State::set_read_count,
+                    "0 for an ordinary state.")
+      .def_readwrite("label", &State::label)
+      .def_property_readonly("resource_count", &State::resource_count)
+      .def_property_readonly("resource_size", &State::resource_size, "Bytes of all resources.")
+      .def("resource_type_at", &State::resource_type_at, "index"_a)
+      .def("buffer_size_at", &State::buffer_size_at, "index"_a,
+           "Bytes, or 0 if it is not a buffer.")
+      .def("texture_info_at", &State::texture_info_at, "index"_a,
+           "All zero if it is not a texture.")
+      .def("resource_at", &State::resource_at, "index"_a, "allocate"_a = true,
+           "Return the resource's memory, or None if it does not exist yet and ``allocate`` is "
+           "false.")
+      .def("synchronize", &State::synchronize, "command_buffer"_a,
+           "Make the device's results visible to the CPU when the command buffer has completed.")
+      .def("__repr__", [](const State& self) {
+        return text(self.class_name(), "(", self.device()->kind(),
+                    self.is_temporary() ? ", temporary" : "", ")");
+      });
+}
+
+void bind_functions(py::module_& m) {
+  // Images or states; an ImageBatch, a list, or None for no states.
+  const auto on = [](const py::handle& batch, auto&& images, auto&& states) {
+    if (batch.is_none()) {
+      return states(StateBatch{});
+    }
+    const bool of_states = !py::isinstance<ImageBatch>(batch) && py::len(batch) > 0 &&
+                           py::isinstance<State>(py::reinterpret_borrow<py::sequence>(batch)[0]);
+    return of_states ? states(state_argument(batch, "batch"))
+                     : images(image_argument(batch, "batch").images);
+  };
+  m.def(
+      "increment_read_count",
+      [on](const py::object& batch, Index amount) {
+        return on(
+            batch, [&](const auto& images) { return increment_read_count(images, amount); },
+            [&](const auto& states) { return increment_read_count(states, amount); });
+      },
+      "batch"_a, "amount"_a,
+      R"(Add to the read count of every temporary in a batch, once per distinct object.
+
+Returns
+-------
+int
+    Number of distinct objects (``MPSImageBatchIncrementReadCount``, ``MPSStateBatchIncrementReadCount``).
+)");
+  m.def(
+      "resource_size",
+      [on](const py::object& batch) {
+        return on(
+            batch, [](const auto& images) { return resource_size(images); },
+            [](const auto& states) { return resource_size(states); });
+      },
+      "batch"_a, "Bytes of the distinct objects of a batch (``MPSImageBatchResourceSize``).");
+  m.def(
+      "synchronize",
+      [on](const py::object& batch, CommandBuffer& command_buffer) {
+        on(
+            batch,
+            [&](const auto& images) {
+              synchronize(images, command_buffer);
+              return 0;
+            },
+            [&](const auto& states) {
+              synchronize(states, command_buffer);
+              return 0;
+            });
+      },
+      "batch"_a, "command_buffer"_a,
+      "Synchronise the distinct objects of a batch (``MPSImageBatchSynchronize``).");
+  m.def(
+      "iterate",
+      [](const py::object& batch, const py::function& visit) {
+        return iterate(image_argument(batch, "batch").images,
+                       [&](const std::shared_ptr<Image>& image, Index i) -> std::optional<Index> {
+                         const py::object result = visit(image, i);
+                         return result.is_none() ? std::nullopt
+                                                 : std::optional(result.cast<Index>());
+                       });
+      },
+      "batch"_a, "visit"_a,
+      R"(Call ``visit(image, first_index)`` once per distinct image (``MPSImageBatchIterate``).
+
+Returns
+-------
+int or None
+    What ``visit`` returned to stop, or None if it never did.
+)");
+}
+
+}  // namespace
+
+void bind_image(py::module_& m) {
+  bind_image_descriptor(m);
+  bind_images(m);
+  bind_states(m);
+  bind_functions(m);
+}
+
+}  // namespace mpsgrad

@@ -1,0 +1,211 @@
+// States: lazy resources, read counts, array functions.
+#include "device/state.hpp"
+
+#include <unordered_set>
+
+#include "base/warnings.hpp"
+
+namespace mpsgrad {
+
+Index TextureInfo::bytes() const {
+  Index texel = 0;
+  switch (pixel_format) {
+    case 10:
+      texel = 1;
+      break;
+    case 20:
+    case 25:
+    case 30:
+      texel = 2;
+      break;
+    case 55:
+    case 60:
+    case 65:
+    case 70:
+      texel = 4;
+      break;
+    case 105:
+    case 110:
+    case 115:
+      texel = 8;
+      break;
+    case 125:
+      texel = 16;
+      break;
+    default:
+      break;
+  }
+  return width * height * depth * array_length * texel;
+}
+
+void ResourceList::append_buffer(Index size) {
+  require(size > 0, "ResourceList: buffer size must be positive, got ", size);
+  buffers_.push_back(size);
+}
+
+State::State(std::shared_ptr<Device> device, const ResourceList& resources)
+    : device_(std::move(device)) {
+  for (const TextureInfo& texture : resources.textures()) {
+    require(texture.bytes() > 0, class_name(),
+            ": a texture needs a known pixel format and no zero extent");
+    resources_.push_back({texture, nullptr});
+  }
+  for (const Index size : resources.buffers()) {
+    resources_.push_back({size, nullptr});
+  }
+}
+
+State::State(const std::shared_ptr<CommandBuffer>& command_buffer, const ResourceList& resources)
+    : State(command_buffer->device(), resources) {
+  command_buffer->require_encodable("State");
+  owner_ = command_buffer;
+  count_.emplace(command_buffer, "temporary State");
+}
+
+State::State(std::shared_ptr<Device> device, std::shared_ptr<Buffer> buffer)
+    : device_(std::move(device)) {
+  require(buffer->device() == device_, class_name(), ": the buffer is on another device");
+  resources_.push_back({static_cast<Index>(buffer->size()), std::move(buffer)});
+}
+
+State::~State() {
+  if (count_ && count_->value() > 0 && !discarded_ && !resources_.empty()) {
+    warn(WarningKind::Resource,
+         text("temporary State was dropped with read count ", count_->value(),
+              "; every read must happen, or set read_count to 0"));
+  }
+}
+
+void State::set_read_count(Index value) {
+  require<std::runtime_error>(count_.has_value(), class_name(),
+                              ": only temporary states have a read count to set");
+  count_->set(value);
+  if (value == 0) {
+    release_contents();
+  }
+}
+
+void State::add_read_count(Index amount) {
+  count_->add(amount);
+  if (count_->value() == 0) {
+    release_contents();
+  }
+}
+
+void State::require_usable(const char* who, const CommandBuffer& command_buffer) const {
+  require(command_buffer.device() == device_, who, ": this ", class_name(),
+          " is on another device");
+  if (count_) {
+    count_->require_usable(who, command_buffer);
+  }
+}
+
+void State::spend_read() {
+  if (count_) {
+    add_read_count(-1);
+  }
+}
+
+const State::Resource& State::at(Index index) const {
+  require<std::out_of_range>(index >= 0 && index < resource_count(), class_name(), ": resource ",
+                             index, " is outside a state with ", resource_count());
+  return resources_[static_cast<std::size_t>(index)];
+}
+
+StateResourceType State::resource_type_at(Index index) const {
+  return std::holds_alternative<Index>(at(index).what) ? StateResourceType::Buffer
+                                                       : StateResourceType::Texture;
+}
+
+Index State::buffer_size_at(Index index) const {
+  const auto* size = std::get_if<Index>(&at(index).what);
+  return size ? *size : 0;
+}
+
+TextureInfo State::texture_info_at(Index index) const {
+  const auto* info = std::get_if<TextureInfo>(&at(index).what);
+  return info ? *info : TextureInfo{};
+}
+
+Index State::bytes_of(const Resource& resource) const {
+  const auto* size = std::get_if<Index>(&resource.what);
+  return size ? *size : std::get<TextureInfo>(resource.what).bytes();
+}
+
+std::shared_ptr<Buffer> State::resource_at(Index index, bool allocate) {
+  at(index);
+  Resource& resource = resources_[static_cast<std::size_t>(index)];
+  if (!resource.storage && allocate) {
+    const auto bytes = static_cast<std::size_t>(bytes_of(resource));
+    if (count_) {
+      const auto owner = owner_.lock();
+      require<ReadCountError>(owner && count_->value() > 0, class_name(),
+                              ": read count is 0, its contents are gone");
+      resource.storage = device_->make_temporary_buffer(*owner, bytes);
+    } else {
+      resource.storage = device_->make_buffer(bytes);
+    }
+  }
+  return resource.storage;
+}
+
+Index State::resource_size() const {
+  Index total = 0;
+  for (const Resource& resource : resources_) {
+    total += bytes_of(resource);
+  }
+  return total;
+}
+
+void State::synchronize(CommandBuffer& command_buffer) {
+  require(command_buffer.device() == device_, class_name(),
+          ": synchronize() on a command buffer of another device");
+  command_buffer.require_encodable("synchronize()");
+}
+
+void State::release_contents() {
+  for (Resource& resource : resources_) {
+    resource.storage.reset();
+  }
+}
+
+namespace {
+
+template <class Act>
+Index each_distinct(const StateBatch& states, const Act& act) {
+  std::unordered_set<const State*> seen;
+  for (const auto& state : states) {
+    if (seen.insert(state.get()).second) {
+      act(*state);
+    }
+  }
+  return static_cast<Index>(seen.size());
+}
+
+}  // namespace
+
+Index increment_read_count(const StateBatch& states, Index amount) {
+  const auto live = [](State& state) { return state.count() && state.count()->value() > 0; };
+  each_distinct(states, [&](State& state) {
+    if (live(state)) {
+      state.count()->require_addable(amount);
+    }
+  });
+  return each_distinct(states, [&](State& state) {
+    if (live(state)) {
+      state.add_read_count(amount);
+    }
+  });
+}
+
+Index resource_size(const StateBatch& states) {
+  Index total = 0;
+  each_distinct(states, [&](State& state) { total += state.resource_size(); });
+  return total;
+}
+
+void synchronize(const StateBatch& states, CommandBuffer& command_buffer) {
+  each_distinct(states, [&](State& state) { state.synchronize(command_buffer); });
+}
+
+}  // namespace mpsgrad

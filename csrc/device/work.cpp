@@ -1,0 +1,179 @@
+// State machine of submitted work and the ledger of resource uses.
+#include "device/work.hpp"
+
+#include <algorithm>
+
+#include "base/errors.hpp"
+
+namespace mpsgrad {
+
+CommandBufferStatus Work::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+int Work::error_code() const {
+  const std::lock_guard lock(mutex_);
+  return error_code_;
+}
+
+std::string Work::error_message() const {
+  const std::lock_guard lock(mutex_);
+  return error_message_;
+}
+
+bool Work::observed() const {
+  const std::lock_guard lock(mutex_);
+  return abandoned_ || (sequence_ != 0 && clock_->observed.load() >= sequence_);
+}
+
+void Work::observe() {
+  std::uint64_t sequence = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (status_ < CommandBufferStatus::Completed) {
+      return;
+    }
+    sequence = sequence_;
+  }
+  std::uint64_t seen = clock_->observed.load();
+  while (seen < sequence && !clock_->observed.compare_exchange_weak(seen, sequence)) {
+  }
+}
+
+void Work::mark_enqueued() {
+  const std::lock_guard lock(mutex_);
+  sequence_ = clock_->next.fetch_add(1);
+  status_ = CommandBufferStatus::Enqueued;
+}
+
+void Work::mark_committed() {
+  const std::lock_guard lock(mutex_);
+  status_ = CommandBufferStatus::Committed;
+}
+
+void Work::mark_scheduled() {
+  std::vector<Handler> handlers;
+  {
+    const std::lock_guard lock(mutex_);
+    if (status_ >= CommandBufferStatus::Scheduled) {
+      return;
+    }
+    status_ = CommandBufferStatus::Scheduled;
+    handlers.swap(scheduled_handlers_);
+  }
+  changed_.notify_all();
+  for (const Handler& handler : handlers) {
+    handler();
+  }
+}
+
+void Work::finish(int code, const std::string& message) {
+  mark_scheduled();
+  std::vector<Handler> handlers;
+  {
+    const std::lock_guard lock(mutex_);
+    error_code_ = code;
+    error_message_ = message;
+    status_ = code == 0 ? CommandBufferStatus::Completed : CommandBufferStatus::Error;
+    handlers.swap(completed_handlers_);
+    handler_thread_ = std::this_thread::get_id();
+  }
+  if (!handlers.empty()) {
+    observe();
+    for (const Handler& handler : handlers) {
+      handler();
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    finished_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Work::abandon() {
+  const std::lock_guard lock(mutex_);
+  abandoned_ = true;
+}
+
+bool Work::abandoned() const {
+  const std::lock_guard lock(mutex_);
+  return abandoned_;
+}
+
+void Work::add_scheduled_handler(Handler handler) {
+  const std::lock_guard lock(mutex_);
+  scheduled_handlers_.push_back(std::move(handler));
+}
+
+void Work::add_completed_handler(Handler handler) {
+  const std::lock_guard lock(mutex_);
+  completed_handlers_.push_back(std::move(handler));
+}
+
+void Work::wait_scheduled() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return status_ >= CommandBufferStatus::Scheduled; });
+}
+
+void Work::wait_finished() {
+  {
+    std::unique_lock lock(mutex_);
+    // A completed handler that waits for its own buffer would wait for itself.
+    changed_.wait(lock, [this] {
+      return finished_ || (status_ >= CommandBufferStatus::Completed &&
+                           handler_thread_ == std::this_thread::get_id());
+    });
+  }
+  observe();
+}
+
+bool Work::finished() const {
+  const std::lock_guard lock(mutex_);
+  return finished_;
+}
+
+void UseLedger::add(const std::shared_ptr<Work>& work, bool writes) {
+  const std::lock_guard lock(mutex_);
+  if (!uses_.empty() && uses_.back().work == work) {
+    uses_.back().writes |= writes;
+    return;
+  }
+  std::erase_if(uses_, [](const Use& use) { return use.work->observed(); });
+  const auto same =
+      std::find_if(uses_.begin(), uses_.end(), [&](const Use& use) { return use.work == work; });
+  if (same != uses_.end()) {
+    same->writes |= writes;
+  } else {
+    uses_.push_back({work, writes});
+  }
+}
+
+void UseLedger::require_readable(const std::string& what) const {
+  const std::lock_guard lock(mutex_);
+  for (const Use& use : uses_) {
+    if (!use.writes || use.work->observed()) {
+      continue;
+    }
+    require<std::runtime_error>(
+        !use.work->is_open(), what,
+        " is written by a command buffer that has not been committed; commit it and call "
+        "wait_until_completed() first");
+    fail<std::runtime_error>(what,
+                             " is written by a command buffer that nobody has waited for; call its "
+                             "wait_until_completed() first");
+  }
+}
+
+void UseLedger::require_writable(const std::string& what) const {
+  const std::lock_guard lock(mutex_);
+  for (const Use& use : uses_) {
+    require<std::runtime_error>(
+        use.work->is_open() || use.work->observed(), what,
+        " is in use by a committed command buffer that nobody has waited for; call its "
+        "wait_until_completed() first");
+  }
+}
+
+}  // namespace mpsgrad

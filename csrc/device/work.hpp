@@ -1,0 +1,99 @@
+// What happens to work after it has been encoded: one Work is the life of one MTLCommandBuffer on
+// either device, and a UseLedger remembers which Works touch a resource, so that memory is handed
+// to the CPU only when nobody else uses it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace mpsgrad {
+
+enum class CommandBufferStatus : int {
+  NotEnqueued = 0,
+  Enqueued = 1,
+  Committed = 2,
+  Scheduled = 3,
+  Completed = 4,
+  Error = 5
+};
+
+// Buffers of one queue complete in enqueue order, so having seen one complete is having seen all
+// before it.
+struct QueueClock {
+  std::atomic<std::uint64_t> next{1};
+  std::atomic<std::uint64_t> observed{0};
+};
+
+class Work {
+ public:
+  using Handler = std::function<void()>;
+
+  explicit Work(std::shared_ptr<QueueClock> clock) : clock_(std::move(clock)) {}
+
+  CommandBufferStatus status() const;
+  bool is_open() const { return status() <= CommandBufferStatus::Enqueued; }
+  int error_code() const;
+  std::string error_message() const;
+
+  // True once the program has seen the work end (it waited, or polled the status), or the work will
+  // never run. Memory is exchanged with the CPU on this, not on completion itself: so a missing
+  // wait fails every time.
+  bool observed() const;
+  void observe();
+
+  void mark_enqueued();
+  void mark_committed();
+  void mark_scheduled();
+  // Ends the work: code 0 is success. Runs the completed handlers on the calling thread, then wakes
+  // the waiters.
+  void finish(int code, const std::string& message);
+  // The buffer was dropped without a commit: its work never runs.
+  void abandon();
+  bool abandoned() const;
+
+  void add_scheduled_handler(Handler handler);
+  void add_completed_handler(Handler handler);
+  void wait_scheduled();
+  void wait_finished();
+  bool finished() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  CommandBufferStatus status_ = CommandBufferStatus::NotEnqueued;
+  bool finished_ = false;  // the completed handlers have returned
+  bool abandoned_ = false;
+  int error_code_ = 0;
+  std::string error_message_;
+  std::uint64_t sequence_ = 0;  // position in the queue, from 1; 0 while not enqueued
+  std::thread::id handler_thread_;
+  std::vector<Handler> scheduled_handlers_;
+  std::vector<Handler> completed_handlers_;
+  std::shared_ptr<QueueClock> clock_;
+};
+
+class UseLedger {
+ public:
+  void add(const std::shared_ptr<Work>& work, bool writes);
+  // Throw std::runtime_error naming `what` while unobserved work writes it (reading), or runs on it
+  // (writing).
+  void require_readable(const std::string& what) const;
+  void require_writable(const std::string& what) const;
+
+ private:
+  struct Use {
+    std::shared_ptr<Work> work;
+    bool writes;
+  };
+  mutable std::mutex mutex_;
+  std::vector<Use> uses_;
+};
+
+}  // namespace mpsgrad

@@ -1,0 +1,41 @@
+// Builds each device: which kernel families it has.
+#include "base/errors.hpp"
+#include "cpu/cpu_device.hpp"
+#include "device/device.hpp"
+#if defined(MPSGRAD_HAVE_METAL)
+#include "metal/metal_device.hpp"
+#endif
+
+namespace mpsgrad {
+
+const NeuronBackend& cpu_neuron();
+
+namespace {
+
+class CpuDevice final : public cpu::CpuDeviceBase {
+ public:
+  const NeuronBackend* neuron() const override { return &cpu_neuron(); }
+};
+
+}  // namespace
+
+std::shared_ptr<Device> find_device(const std::string& kind) {
+  require(kind.empty() || kind == "cpu" || kind == "metal",
+          "Device: kind must be 'cpu' or 'metal', got '", kind, "'");
+#if defined(MPSGRAD_HAVE_METAL)
+  if (kind != "cpu") {
+    if (auto metal = metal::find_metal_device()) {
+      return metal;
+    }
+    require<DeviceError>(kind.empty(),
+                         "Device: this machine has no GPU that MetalPerformanceShaders supports");
+  }
+#else
+  require<DeviceError>(kind != "metal",
+                       "Device: this build has no Metal device; use Device('cpu')");
+#endif
+  static const std::shared_ptr<Device> cpu = std::make_shared<CpuDevice>();
+  return cpu;
+}
+
+}  // namespace mpsgrad

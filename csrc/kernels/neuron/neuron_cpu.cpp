@@ -1,0 +1,83 @@
+// Neuron kernels of the CPU device: one pass over pixels, in any image format.
+
+#include "cpu/cpu_calls.hpp"
+#include "cpu/simd/neuron_function.hpp"
+#include "kernels/neuron/neuron.hpp"
+
+namespace mpsgrad {
+namespace {
+
+NeuronFunction function_of(const NeuronDescriptor& neuron) {
+  return {static_cast<int>(neuron.type), neuron.a, neuron.b, neuron.c, neuron.data.data()};
+}
+
+class CpuNeuron final : public UnaryEncoder {
+ public:
+  explicit CpuNeuron(NeuronDescriptor neuron)
+      : neuron_(std::make_shared<const NeuronDescriptor>(std::move(neuron))) {}
+
+  void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
+    cpu::record(
+        command_buffer, [neuron = neuron_,
+                         source = cpu::PixelSource{cpu::view_source(call), call.properties.offset,
+                                                   call.properties.edge_mode},
+                         destination = cpu::view_destination(call), clip = call.clip] {
+          const NeuronFunction f = function_of(*neuron);
+          cpu::map_pixels({source}, destination, clip,
+                          [&](const float* const* in, float* out, Index pixels) {
+                            neuron_loops().forward(f, in[0], out, pixels, destination.channels);
+                          });
+        });
+  }
+
+ private:
+  std::shared_ptr<const NeuronDescriptor> neuron_;
+};
+
+class CpuNeuronGradient final : public GradientEncoder {
+ public:
+  explicit CpuNeuronGradient(NeuronDescriptor neuron)
+      : neuron_(std::make_shared<const NeuronDescriptor>(std::move(neuron))) {}
+
+  void encode(CommandBuffer& command_buffer, const GradientCall& call) override {
+    const SourceProperties& primary = call.properties.primary;
+    const SourceProperties& secondary = call.properties.secondary;
+    cpu::record(
+        command_buffer,
+        [neuron = neuron_,
+         gradient = cpu::PixelSource{cpu::view_gradient(call), primary.offset, primary.edge_mode},
+         source = cpu::PixelSource{cpu::view_source(call), secondary.offset, secondary.edge_mode},
+         destination = cpu::view_destination(call), clip = call.clip] {
+          const NeuronFunction f = function_of(*neuron);
+          cpu::map_pixels({gradient, source}, destination, clip,
+                          [&](const float* const* in, float* out, Index pixels) {
+                            neuron_loops().gradient(f, in[0], in[1], out, pixels,
+                                                    destination.channels);
+                          });
+        });
+  }
+
+ private:
+  std::shared_ptr<const NeuronDescriptor> neuron_;
+};
+
+class CpuNeuronBackend final : public NeuronBackend {
+ public:
+  std::unique_ptr<UnaryEncoder> make_forward(Device&,
+                                             const NeuronDescriptor& neuron) const override {
+    return std::make_unique<CpuNeuron>(neuron);
+  }
+  std::unique_ptr<GradientEncoder> make_gradient(Device&,
+                                                 const NeuronDescriptor& neuron) const override {
+    return std::make_unique<CpuNeuronGradient>(neuron);
+  }
+};
+
+}  // namespace
+
+const NeuronBackend& cpu_neuron() {
+  static const CpuNeuronBackend backend;
+  return backend;
+}
+
+}  // namespace mpsgrad

@@ -1,0 +1,123 @@
+// The extension module: exceptions, warnings, process-wide settings, then one bind_ call a layer or
+// family.
+#include <pybind11/pybind11.h>
+
+#include "base/errors.hpp"
+#include "base/warnings.hpp"
+#include "cpu/cpu_queue.hpp"
+#include "cpu/isa.hpp"
+#include "cpu/memory.hpp"
+#include "cpu/threads.hpp"
+
+namespace py = pybind11;
+
+namespace mpsgrad {
+
+void bind_core(py::module_& m);
+void bind_device(py::module_& m);
+void bind_image(py::module_& m);
+void bind_neuron(py::module_& m);
+
+namespace {
+
+// The classes live in mpsgrad/errors.py.
+template <class... Arguments>
+void raise(const char* name, Arguments&&... arguments) {
+  const py::object type = py::module_::import("mpsgrad.errors").attr(name);
+  const py::object value = type(std::forward<Arguments>(arguments)...);
+  PyErr_SetObject(type.ptr(), value.ptr());
+}
+
+void translate(std::exception_ptr thrown) {
+  try {
+    if (thrown) {
+      std::rethrow_exception(thrown);
+    }
+  } catch (const CommandBufferError& error) {
+    raise("CommandBufferError", error.what(), error.code);
+  } catch (const ReadCountError& error) {
+    raise("ReadCountError", error.what());
+  } catch (const StateError& error) {
+    raise("StateError", error.what());
+  } catch (const DeviceError& error) {
+    raise("DeviceError", error.what());
+  } catch (const UnsupportedError& error) {
+    raise("UnsupportedError", error.what());
+  } catch (const GradientUnavailableError& error) {
+    raise("GradientUnavailableError", error.what());
+  } catch (const GraphError& error) {
+    raise("GraphError", error.what());
+  } catch (const TypeError& error) {
+    PyErr_SetString(PyExc_TypeError, error.what());
+  }
+}
+
+void warn_python(WarningKind kind, const std::string& message) {
+  if (!Py_IsInitialized()) {
+    return;
+  }
+  const py::gil_scoped_acquire locked;
+  PyObject* category = kind == WarningKind::Resource ? PyExc_ResourceWarning : PyExc_RuntimeWarning;
+  // A destructor may be unwinding with an exception set, and a filter may turn this warning into
+  // one.
+  const py::error_scope pending;
+  if (PyErr_WarnEx(category, message.c_str(), 1) < 0) {
+    PyErr_WriteUnraisable(nullptr);
+  }
+}
+
+void bind_process(py::module_& m) {
+  m.def("get_num_threads", &cpu::thread_count, "Return how many threads the CPU device uses.");
+  m.def("set_num_threads", &cpu::set_thread_count, py::arg("count"),
+        R"(Set how many threads the CPU device uses.
+
+Results do not depend on it.
+
+Raises
+------
+ValueError
+    If ``count`` is below 1.
+)");
+  m.def(
+      "cpu_instruction_set", [] { return isa_name(selected_isa()); },
+      "Return the instruction set the CPU device uses; ``MPSGRAD_CPU`` forces one.");
+  m.def(
+      "memory_statistics",
+      [] {
+        const cpu::MemoryStatistics statistics = cpu::MemoryPool::instance().statistics();
+        py::dict result;
+        result["in_use"] = statistics.in_use;
+        result["cached"] = statistics.cached;
+        result["peak"] = statistics.peak;
+        result["system_requests"] = statistics.system_requests;
+        return result;
+      },
+      R"(Return what the CPU device's storage takes, as a dict.
+
+``in_use`` and ``cached`` bytes now, ``peak`` bytes ever, and ``system_requests``, how often memory was taken from the
+system: it stands still while a program repeats the same step.
+)");
+  m.def(
+      "release_cached_memory", [] { cpu::MemoryPool::instance().release_cached(); },
+      "Give the CPU device's unused storage back to the system.");
+  m.def("_drain", &cpu::drain_all_queues, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace
+}  // namespace mpsgrad
+
+PYBIND11_MODULE(_core, m) {
+  using namespace mpsgrad;
+  m.doc() = "Compiled part of mpsgrad.";
+  m.attr("__version__") = MPSGRAD_VERSION;
+  selected_isa();  // a wrong MPSGRAD_CPU shows here
+  py::register_local_exception_translator(&translate);
+  set_warning_sink(&warn_python);
+  bind_process(m);
+  bind_device(m);
+  bind_image(m);
+  bind_core(m);
+  bind_neuron(m);
+  // Work that is still running must not meet an interpreter that is shutting down.
+  py::module_::import("atexit").attr("register")(m.attr("_drain"));
+}

@@ -1,0 +1,229 @@
+"""Kernels called with arrays: the level above objects, which adds no behaviour of its own.
+
+What an array may be: float32 or float16, of shape ``(N, H, W, C)``, or ``(H, W, C)`` for one image;
+anything with the buffer protocol or DLPack. On the CPU device a C-contiguous array is used where it
+lies; any other memory order is copied once into one. Other dtypes are refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpsgrad import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+__all__ = [
+    "ArrayGradientKernel",
+    "ArrayUnaryKernel",
+    "as_image_array",
+    "as_out_array",
+    "resolve_device",
+]
+
+_queues: dict[_core.Device, _core.CommandQueue] = {}
+
+
+def resolve_device(device: _core.Device | str | None) -> _core.Device:
+    """Return the device an argument means: a `Device`, its kind, or None for the default one."""
+    if isinstance(device, _core.Device):
+        return device
+    if device is None:
+        return _core.Device()
+    if isinstance(device, str):
+        return _core.Device(device)
+    raise TypeError(f"device must be a Device, a kind or None, got {type(device).__name__}")
+
+
+def array_queue(device: _core.Device) -> _core.CommandQueue:
+    """Return the queue that array calls on a device share."""
+    queue = _queues.get(device)
+    if queue is None:
+        queue = _queues.setdefault(device, device.command_queue())
+    return queue
+
+
+def as_image_array(array: Any, name: str) -> tuple[npt.NDArray[Any], bool]:
+    """Return ``array`` as a C-contiguous ``(N, H, W, C)`` array, and whether it was one image.
+
+    Raises
+    ------
+    TypeError
+        If it is not float32 or float16.
+    ValueError
+        If it has neither 3 nor 4 axes.
+    """
+    if not isinstance(array, np.ndarray):
+        array = np.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
+    if array.dtype != np.float32 and array.dtype != np.float16:
+        raise TypeError(f"{name} must be float32 or float16, got {array.dtype}")
+    if array.ndim not in (3, 4):
+        raise ValueError(
+            f"{name} must have shape (N, H, W, C), or (H, W, C) for one image, got {array.shape}"
+        )
+    single = array.ndim == 3
+    if single:
+        array = array[np.newaxis]
+    return np.require(array, requirements=["C", "A"]), single
+
+
+def as_out_array(out: Any, shape: Sequence[int], single: bool) -> npt.NDArray[Any]:
+    """Return ``out`` as the ``(N, H, W, C)`` array a result of ``shape`` is written into.
+
+    Raises
+    ------
+    TypeError
+        If it is not a float32 or float16 ndarray.
+    ValueError
+        If its shape differs, or it is read-only or not C-contiguous.
+    """
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be an ndarray, got {type(out).__name__}")
+    if out.dtype != np.float32 and out.dtype != np.float16:
+        raise TypeError(f"out must be float32 or float16, got {out.dtype}")
+    expected = tuple(shape[1:] if single else shape)
+    if out.shape != expected:
+        raise ValueError(f"out must have shape {expected}, got {out.shape}")
+    flags = out.flags
+    if not (flags.writeable and flags.c_contiguous and flags.aligned):
+        raise ValueError("out must be writable, aligned and C-contiguous")
+    return out[np.newaxis] if single else out
+
+
+def batch_of(device: _core.Device, array: npt.NDArray[Any]) -> _core.ImageBatch:
+    """Return a batch over a C-contiguous ``(N, H, W, C)`` array."""
+    return _core.ImageBatch.from_array(device, array)
+
+
+def result_shape(descriptor: _core.ImageDescriptor, count: int) -> tuple[int, int, int, int]:
+    """Return the array shape of ``count`` images of a descriptor."""
+    return count, descriptor.height, descriptor.width, descriptor.feature_channels
+
+
+def finish(
+    command_buffer: _core.CommandBuffer,
+    images: _core.ImageBatch,
+    out: npt.NDArray[Any] | None,
+    single: bool,
+) -> npt.NDArray[Any]:
+    """Run the work, and return its images as an array: ``out`` if there is one."""
+    if command_buffer.device.kind != "cpu":
+        _core.synchronize(images, command_buffer)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    result = images.to_array()
+    if out is not None:
+        if not np.shares_memory(out, result, max_work=1):  # this device cannot write NumPy's memory
+            np.copyto(out, result)
+        result = out
+    return result[0] if single else result
+
+
+class ArrayUnaryKernel:
+    """Mixed into facades of `UnaryKernel` classes: calling the kernel with an array runs it."""
+
+    def __call__(self: Any, source: Any, *, with_state: bool = False, out: Any = None) -> Any:
+        """Run the kernel on an array, and wait.
+
+        Parameters
+        ----------
+        source : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
+            Used in place on the CPU device if it is C-contiguous.
+        with_state : bool, default False
+            Return the state for the gradient kernel as well.
+        out : ndarray, optional
+            Where to put the result: C-contiguous, of the result's shape.
+
+        Returns
+        -------
+        ndarray, or pair of ndarray and state
+            Same dtype as ``source`` unless ``out`` has another. The state is one object, or for
+            kernels that keep one an image, a list.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape.
+        """
+        array, single = as_image_array(source, "source")
+        sources = batch_of(self.device, array)
+        command_buffer = array_queue(self.device).command_buffer()
+        states: Any = None
+        if out is None:
+            images = self.encode_batch(
+                command_buffer, sources, with_state=with_state, allocator=_core.DEFAULT
+            )
+            if with_state:
+                images, states = images
+        else:
+            shape = result_shape(self.destination_descriptor(sources[0]), len(sources))
+            out = as_out_array(out, shape, single)
+            images = batch_of(self.device, out)
+            if with_state:
+                states = self.result_state_batch(sources, images)
+            self.encode_batch(command_buffer, sources, images, destination_states=states)
+        result = finish(command_buffer, images, out, single)
+        if not with_state:
+            return result
+        if states is not None and (single or self.is_result_state_reused_across_batch):
+            states = states[0]
+        return result, states
+
+
+class ArrayGradientKernel:
+    """Mixed into facades of `GradientKernel` classes: calling the kernel with arrays runs it."""
+
+    def __call__(
+        self: Any, source_gradient: Any, source: Any, state: Any, *, out: Any = None
+    ) -> npt.NDArray[Any]:
+        """Run the gradient kernel on arrays, and wait.
+
+        Parameters
+        ----------
+        source_gradient : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
+            Gradient of the loss with respect to the forward result.
+        source : array_like, float32 or float16, of as many axes
+            The array of the forward pass that the class names.
+        state : State or list of State
+            What the forward kernel returned with ``with_state=True``.
+        out : ndarray, optional
+            Where to put the result: C-contiguous, of the forward source's shape.
+
+        Returns
+        -------
+        ndarray
+            Gradient of the loss with respect to the forward source, in the dtype of
+            ``source_gradient`` unless ``out`` has another.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape, or the state is of another kernel or source.
+        """
+        gradient_array, single = as_image_array(source_gradient, "source_gradient")
+        source_array, source_single = as_image_array(source, "source")
+        if single != source_single or len(gradient_array) != len(source_array):
+            raise ValueError(
+                f"source_gradient has shape {np.shape(source_gradient)}, but source has "
+                f"{np.shape(source)}: both must be one image, or batches of one length"
+            )
+        gradients = batch_of(self.device, gradient_array)
+        sources = batch_of(self.device, source_array)
+        command_buffer = array_queue(self.device).command_buffer()
+        if out is None:
+            images = self.encode_batch(
+                command_buffer, gradients, sources, state, allocator=_core.DEFAULT
+            )
+        else:
+            first = state[0] if isinstance(state, (list, tuple)) and state else state
+            descriptor = self.destination_descriptor([gradients[0], sources[0]], [first])
+            out = as_out_array(out, result_shape(descriptor, len(sources)), single)
+            images = batch_of(self.device, out)
+            self.configure(gradients[0], sources[0], first)
+            self.encode_batch(command_buffer, gradients, sources, state, images)
+        return finish(command_buffer, images, out, single)

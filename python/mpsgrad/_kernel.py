@@ -1,0 +1,126 @@
+"""What every kernel class of the package shares: copying, pickling, bytes and ``repr``."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Self, cast
+
+from mpsgrad import _core
+
+__all__ = ["KernelFacade"]
+
+_ANY_KERNEL = ("options", "label")
+_UNARY = (
+    "offset",
+    "clip_rect",
+    "edge_mode",
+    "source_feature_channel_offset",
+    "source_feature_channel_max_count",
+    "destination_feature_channel_offset",
+    "padding",
+    "destination_image_allocator",
+)
+_BINARY = (
+    *(
+        f"{source}_{name}"
+        for source in ("primary", "secondary")
+        for name in (
+            "offset",
+            "edge_mode",
+            "source_feature_channel_offset",
+            "source_feature_channel_max_count",
+            "stride_in_pixels_x",
+            "stride_in_pixels_y",
+        )
+    ),
+    "clip_rect",
+    "destination_feature_channel_offset",
+    "padding",
+    "destination_image_allocator",
+)
+_GRADIENT = ("kernel_offset_x", "kernel_offset_y")
+
+
+def _rebuild(
+    cls: type[KernelFacade], arguments: dict[str, Any], settings: dict[str, Any]
+) -> KernelFacade:
+    kernel = cls(**arguments)
+    for name, value in settings.items():
+        setattr(kernel, name, value)
+    return kernel
+
+
+class KernelFacade:
+    """Mixed into every kernel class; `_arguments` names what its constructor was given."""
+
+    _own_settings: tuple[str, ...] = ()
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments, without the device."""
+        return {}
+
+    def _settings(self) -> dict[str, Any]:
+        """Return every settable property."""
+        names: tuple[str, ...] = _ANY_KERNEL if isinstance(self, _core.Kernel) else ()
+        if isinstance(self, _core.UnaryKernel):
+            names += _UNARY
+        if isinstance(self, _core.BinaryKernel):
+            names += _BINARY
+        if isinstance(self, _core.GradientKernel):
+            names += _GRADIENT
+        return {name: getattr(self, name) for name in (*names, *self._own_settings)}
+
+    def copy(self, device: _core.Device | None = None) -> Self:
+        """Return a kernel with equal parameters and properties (``copyWithZone:device:``).
+
+        Parameters
+        ----------
+        device : Device, optional
+            Where the copy runs; by default where this kernel does.
+        """
+        arguments = {
+            name: value.copy(device=device)
+            if hasattr(value, "load") and hasattr(value, "copy")
+            else value
+            for name, value in self._arguments().items()
+        }
+        chosen = device if device is not None else self.device  # type: ignore[attr-defined]
+        return cast("Self", _rebuild(type(self), {**arguments, "device": chosen}, self._settings()))
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.copy()
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self._arguments(), self._settings())
+
+    def to_bytes(self) -> bytes:
+        """Return class, parameters and properties in a portable form; the device is left out."""
+        return pickle.dumps(self, protocol=5)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, device: _core.Device | None = None) -> Self:
+        """Return the kernel that `to_bytes` described. Only for bytes you trust: they are a pickle.
+
+        Raises
+        ------
+        ValueError
+            If ``data`` does not hold a kernel of this class.
+        """
+        try:
+            kernel = pickle.loads(data)
+        except Exception as error:
+            raise ValueError(
+                f"{cls.__name__}: data is not a kernel written by to_bytes: {error}"
+            ) from error
+        if not isinstance(kernel, cls):
+            raise ValueError(f"{cls.__name__}: data holds a {type(kernel).__name__}")
+        return kernel if device is None else kernel.copy(device)
+
+    def __repr__(self) -> str:
+        """Show the class, its parameters and its device."""
+        arguments = [f"{name}={value!r}" for name, value in self._arguments().items()]
+        device = self.device.kind  # type: ignore[attr-defined]
+        return f"{type(self).__name__}({', '.join([*arguments, f'device={device!r}'])})"
