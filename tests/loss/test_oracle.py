@@ -303,6 +303,16 @@ def test_a_cell_without_object_only_has_confidence():
     printed(losses, np.tile([0, 0, 0, 0, expected, 0, 0], (2, 1)))
 
 
+def test_the_best_anchor_is_present_however_bad_its_prediction():
+    y = np.zeros((1, 1, 1, 14))
+    y[..., 2:4] = -3  # a far too small box
+    t = pixel(*LABEL, *LABEL)
+    matches = yolo.assign(YOLO(ANCHORS), y.reshape(1, 1, 1, 2, 7), t.reshape(1, 1, 1, 2, 7))
+    assert matches.iou[..., 0] < 0.3
+    assert matches.present.ravel().tolist() == [True, False]
+    assert matches.absent.ravel().tolist() == [False, False]
+
+
 def test_a_close_prediction_makes_a_second_anchor_present():
     label = (0.5, 0.5, 1.5, 2, 1, 1, 0)
     t = pixel(*label, *label)
