@@ -51,7 +51,8 @@ MPSGRAD_INLINE float decode_unorm(typename Format::Stored stored) {
 // becomes 0.
 template <class Format>
 MPSGRAD_INLINE typename Format::Stored encode_unorm(float x) {
-  const float above = x > 0.0F ? x : 0.0F;
+  const float number = x == x ? x : 0.0F;
+  const float above = number > 0.0F ? number : 0.0F;
   const float clamped = above < 1.0F ? above : 1.0F;
 #if MPSGRAD_HAS_FMA
   // Adding 2^23 leaves the rounded integer in the low bits of the significand.
