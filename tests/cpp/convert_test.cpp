@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -292,6 +293,7 @@ void check_isa(Checks& checks) {
   checks.expect(isa_supported(best_isa()), "the best instruction set is supported");
   checks.expect(parse_isa("") == best_isa(), "no name means the best instruction set");
   checks.expect(isa_supported(selected_isa()), "the selected instruction set is supported");
+  std::printf("selected: %s, best: %s\n", isa_name(selected_isa()), isa_name(best_isa()));
   for (const Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon}) {
     const std::string name = isa_name(isa);
     std::string words;
@@ -336,5 +338,10 @@ int run(bool exhaustive) {
 }  // namespace mpsgrad::test
 
 int main(int argc, char** argv) {
-  return mpsgrad::test::run(argc > 1 && std::string(argv[1]) == "--exhaustive");
+  try {
+    return mpsgrad::test::run(argc > 1 && std::string(argv[1]) == "--exhaustive");
+  } catch (const std::exception& error) {  // a wrong MPSGRAD_CPU
+    std::printf("%s\n", error.what());
+    return 2;
+  }
 }

@@ -1,0 +1,120 @@
+"""Build and run the C++ programs beside this file: loops that no Python name reaches on their own.
+
+Every ``*_simd.cpp`` they need is compiled once per instruction set, with the flags of
+cmake/InstructionSets.cmake.
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+CMAKE = ROOT / "cmake/InstructionSets.cmake"
+pytestmark = pytest.mark.skipif(not CMAKE.exists(), reason="needs the C++ sources of a checkout")
+
+
+def compiler() -> str:
+    """Name the C++ compiler: $CXX, else the first that is there."""
+    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+        if name and shutil.which(name):
+            return name
+    pytest.fail("no C++ compiler found; set CXX")
+
+
+def run(command, **environment):
+    """Run a command, keep what it prints."""
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={key: value for key, value in os.environ.items() if key != "MPSGRAD_CPU"} | environment,
+    )
+
+
+def instruction_sets() -> dict[str, list[str]]:
+    """Read the instruction sets that a build has here, and the compiler flags of each."""
+    text = CMAKE.read_text()
+    if platform.machine().lower() in {"x86_64", "amd64"}:
+        names = ["scalar", "avx2", "avx512"]
+    elif platform.machine().lower() in {"arm64", "aarch64"}:
+        names = ["neon"]
+    else:
+        return {"scalar": []}
+    flags = {name: re.search(rf"set\(flags_{name} ?(.*?)\)", text)[1].split() for name in names}
+    common = re.search(r"flags_\$\{isa\}\}\s+(-O3[^)]*)\)", text)[1].split()
+    return {name: own + common for name, own in flags.items()}
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Build a program of this folder from itself and some *_simd.cpp files."""
+    folder = tmp_path_factory.mktemp("programs")
+    warnings = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
+    base = [compiler(), "-std=c++20", *warnings, f"-I{ROOT / 'csrc'}", f"-I{HERE}"]
+    sets = instruction_sets()
+
+    def checked(command):
+        done = run(command)
+        assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stderr}"
+
+    def make(program, *sources):
+        commands, objects = [], []
+        for source in sources:
+            for name, flags in sets.items():
+                objects.append(folder / f"{program}_{Path(source).stem}_{name}.o")
+                own = [*base, *flags, f"-DMPSGRAD_ISA={name}"]
+                commands.append([*own, "-c", ROOT / source, "-o", objects[-1]])
+        have = [f"-DMPSGRAD_HAVE_{name.upper()}=1" for name in sets]
+        objects.append(folder / f"{program}.o")
+        commands.append([*base, "-O2", *have, "-c", HERE / f"{program}.cpp", "-o", objects[-1]])
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(checked, commands))
+        isa = ROOT / "csrc/cpu/isa.cpp"
+        checked([*base, "-O2", *have, isa, *objects, "-o", folder / program])
+        return folder / program
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def convert_test(build):
+    """Build the test of the conversion loops."""
+    return build("convert_test", "csrc/cpu/simd/convert_simd.cpp")
+
+
+def passed(done) -> bool:
+    """Tell whether a program checked something and found it right."""
+    verdict = re.search(r"_test: (\d+) checks, 0 failed$", done.stdout.strip())
+    return done.returncode == 0 and verdict is not None and int(verdict[1]) > 0
+
+
+def test_conversions_of_every_format_and_instruction_set(convert_test):
+    done = run([convert_test])
+    assert passed(done), done.stdout
+
+
+def test_mpsgrad_cpu_forces_the_instruction_set(convert_test):
+    baseline = next(iter(instruction_sets()))
+    done = run([convert_test], MPSGRAD_CPU=baseline)
+    assert passed(done), done.stdout
+    assert f"selected: {baseline}," in done.stdout
+
+
+def test_empty_mpsgrad_cpu_is_the_best_set(convert_test):
+    done = run([convert_test], MPSGRAD_CPU="")
+    assert passed(done), done.stdout
+    assert re.search(r"selected: (\w+), best: \1$", done.stdout, re.MULTILINE)
+
+
+def test_unknown_mpsgrad_cpu_is_refused(convert_test):
+    done = run([convert_test], MPSGRAD_CPU="quantum")
+    assert done.returncode == 2
+    assert "unknown instruction set 'quantum'; possible here: " in done.stdout
