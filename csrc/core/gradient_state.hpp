@@ -46,10 +46,10 @@ class StatePayload {
 
 class GradientState : public State {
  public:
-  GradientState(std::shared_ptr<Device> device, ForwardSnapshot snapshot)
-      : State(std::move(device), ResourceList{}), snapshot_(std::move(snapshot)) {}
-  GradientState(const std::shared_ptr<CommandBuffer>& command_buffer, ForwardSnapshot snapshot)
-      : State(command_buffer, ResourceList{}), snapshot_(std::move(snapshot)) {}
+  // `temporary` is the command buffer of a temporary state, null for an ordinary one.
+  GradientState(std::shared_ptr<Device> device, const std::shared_ptr<CommandBuffer>& temporary,
+                ForwardSnapshot snapshot)
+      : State(std::move(device), temporary, ResourceList{}), snapshot_(std::move(snapshot)) {}
 
   const char* class_name() const override { return "GradientState"; }
   const ForwardSnapshot& snapshot() const { return snapshot_; }

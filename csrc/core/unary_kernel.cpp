@@ -151,8 +151,7 @@ ForwardSnapshot UnaryKernel::snapshot(const ImageDescriptor& source,
 
 std::shared_ptr<GradientState> UnaryKernel::make_state(
     ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
-  return temporary ? std::make_shared<GradientState>(temporary, std::move(snapshot))
-                   : std::make_shared<GradientState>(device(), std::move(snapshot));
+  return std::make_shared<GradientState>(device(), temporary, std::move(snapshot));
 }
 
 StateBatch UnaryKernel::result_states(const ImageBatch::Images& sources,

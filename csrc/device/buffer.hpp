@@ -12,6 +12,7 @@
 
 namespace mpsgrad {
 
+class CommandBuffer;
 class Device;
 
 class Buffer {
@@ -38,7 +39,8 @@ class Buffer {
   // may read it.
   void expect_synchronize(std::string what);
   void note_written_by_kernel() { synchronized_ = false; }
-  void note_synchronized() { synchronized_ = true; }
+  // Encodes what makes the device's writes visible to the CPU.
+  virtual void synchronize(CommandBuffer&) { synchronized_ = true; }
 
  protected:
   virtual std::byte* contents() = 0;  // null if private to the device

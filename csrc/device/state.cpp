@@ -55,12 +55,18 @@ State::State(std::shared_ptr<Device> device, const ResourceList& resources)
   }
 }
 
-State::State(const std::shared_ptr<CommandBuffer>& command_buffer, const ResourceList& resources)
-    : State(command_buffer->device(), resources) {
-  command_buffer->require_encodable("State");
-  owner_ = command_buffer;
-  count_.emplace(command_buffer, "temporary State");
+State::State(std::shared_ptr<Device> device, const std::shared_ptr<CommandBuffer>& temporary,
+             const ResourceList& resources)
+    : State(std::move(device), resources) {
+  if (temporary) {
+    temporary->require_encodable("State");
+    owner_ = temporary;
+    count_.emplace(temporary, "temporary State");
+  }
 }
+
+State::State(const std::shared_ptr<CommandBuffer>& command_buffer, const ResourceList& resources)
+    : State(command_buffer->device(), command_buffer, resources) {}
 
 State::State(std::shared_ptr<Device> device, std::shared_ptr<Buffer> buffer)
     : device_(std::move(device)) {
@@ -74,6 +80,11 @@ State::~State() {
          text("temporary State was dropped with read count ", count_->value(),
               "; every read must happen, or set read_count to 0"));
   }
+}
+
+void State::add_resource(std::shared_ptr<Buffer> buffer) {
+  const auto size = static_cast<Index>(buffer->size());
+  resources_.push_back({size, std::move(buffer)});
 }
 
 void State::set_read_count(Index value) {
@@ -161,6 +172,11 @@ void State::synchronize(CommandBuffer& command_buffer) {
   require(command_buffer.device() == device_, class_name(),
           ": synchronize() on a command buffer of another device");
   command_buffer.require_encodable("synchronize()");
+  for (const Resource& resource : resources_) {
+    if (resource.storage) {
+      resource.storage->synchronize(command_buffer);
+    }
+  }
 }
 
 void State::release_contents() {

@@ -44,6 +44,9 @@ class State : public std::enable_shared_from_this<State> {
   State(std::shared_ptr<Device> device, const ResourceList& resources);
   State(const std::shared_ptr<CommandBuffer>& command_buffer,
         const ResourceList& resources);  // temporary
+  // Temporary if there is a command buffer, else ordinary.
+  State(std::shared_ptr<Device> device, const std::shared_ptr<CommandBuffer>& temporary,
+        const ResourceList& resources);
   // Wraps a buffer that exists.
   State(std::shared_ptr<Device> device, std::shared_ptr<Buffer> buffer);
   virtual ~State();
@@ -74,7 +77,8 @@ class State : public std::enable_shared_from_this<State> {
   std::string label;
 
  protected:
-  virtual void release_contents();  // the read count reached 0
+  virtual void release_contents();                    // the read count reached 0
+  void add_resource(std::shared_ptr<Buffer> buffer);  // one that a subclass has made
 
  private:
   struct Resource {
