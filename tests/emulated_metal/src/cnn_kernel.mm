@@ -68,6 +68,10 @@ READ(BOOL, isStateModified, state_modified)
   (void)states;
   spring(Trap::abstract_kernel, HERE);
 }
+- (Extra)emulatedExtra:(NSArray<MPSState*>*)states {
+  (void)states;
+  return {};
+}
 - (void)emulatedAdjustDescriptor:(MPSImageDescriptor*)descriptor
                          sources:(NSArray<MPSImage*>*)sources {
   (void)descriptor, (void)sources;
@@ -99,7 +103,8 @@ READ(BOOL, isStateModified, state_modified)
   }
   [self emulatedCheck:call where:where];
   record_work(*body_, call, plan, [self emulatedProducedChannels:plan.consumed[0]],
-              [self emulatedWork:call.written_states], where);
+              [self emulatedWork:call.written_states], where,
+              [self emulatedExtra:call.written_states]);
 }
 - (void)encodeToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
                   sourceImage:(MPSImage*)sourceImage

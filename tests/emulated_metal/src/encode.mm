@@ -178,7 +178,7 @@ float fetch(const Tensor& source, long y, long x, long channel, MPSImageEdgeMode
 }
 
 void record_work(const KernelBody& kernel, const Call& call, const Plan& plan, long produced,
-                 const Work& work, const Where& where) {
+                 const Work& work, const Where& where, const Extra& extra) {
   std::vector<long> offsets;
   for (const Operand& operand : kernel.sources) {
     offsets.push_back(static_cast<long>(operand.channel_offset));
@@ -187,17 +187,20 @@ void record_work(const KernelBody& kernel, const Call& call, const Plan& plan, l
   for (size_t index = 0; index < plan.jobs.size(); ++index) {
     const Job& job = plan.jobs[index];
     Command command;
+    command.reads = extra.reads;
+    command.writes = extra.writes;
     for (const View& view : job.sources) command.reads.push_back(view.storage);
-    command.writes.push_back(job.destination.storage);
+    const bool stores = !extra.leaves_destination;
+    if (stores) command.writes.push_back(job.destination.storage);
     command.run = [job, work, offsets, consumed = plan.consumed, clip = plan.clip, first, produced,
-                   index] {
+                   index, stores] {
       std::vector<Tensor> sources;
       for (size_t s = 0; s < job.sources.size(); ++s) {
         sources.push_back(load(job.sources[s], offsets[s], consumed[s]));
       }
       Tensor out(clip.h, clip.w, produced);
       work(sources, out, index);
-      store(job.destination, clip, first, out);
+      if (stores) store(job.destination, clip, first, out);
     };
     record(call.command_buffer, where, std::move(command));
   }

@@ -282,6 +282,10 @@ READ_WRITE(NSInteger, kernelOffsetY, setKernelOffsetY, kernel_offset_y)
   (void)states;
   spring(Trap::abstract_kernel, HERE);
 }
+- (Extra)emulatedGradientExtra:(NSArray<MPSState*>*)states {
+  (void)states;
+  return {};
+}
 - (void)emulatedCheckGradient:(const Call&)call where:(const Where&)where {
   // Pointwise kernels: gradient and source hold the same channels.
   const std::vector<NSArray<MPSImage*>*>& lists = call.sources;
@@ -321,7 +325,8 @@ READ_WRITE(NSInteger, kernelOffsetY, setKernelOffsetY, kernel_offset_y)
   const Plan plan = plan_encode(*body_, call, produced, where);
   [self emulatedCheckGradient:call where:where];
   record_work(*body_, call, plan, produced(plan.consumed),
-              [self emulatedGradientWork:call.read_states], where);
+              [self emulatedGradientWork:call.read_states], where,
+              [self emulatedGradientExtra:call.read_states]);
 }
 - (void)encodeToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
                sourceGradient:(MPSImage*)sourceGradient

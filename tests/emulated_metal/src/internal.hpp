@@ -346,8 +346,13 @@ float fetch(const Tensor& source, long y, long x, long channel, MPSImageEdgeMode
 
 // Works on one image: `out` holds the effective clip.
 using Work = std::function<void(const std::vector<Tensor>& sources, Tensor& out, size_t index)>;
+// Storage besides the images that every command of an encode touches.
+struct Extra {
+  std::vector<StoragePtr> reads, writes;
+  bool leaves_destination = false;  // nothing is written into the destination images
+};
 void record_work(const KernelBody& kernel, const Call& call, const Plan& plan, long produced,
-                 const Work& work, const Where& where);
+                 const Work& work, const Where& where, const Extra& extra = {});
 
 NSArray* single(id object);
 MPSImageDescriptor* padded_descriptor(MPSKernel* kernel, NSArray<MPSImage*>* images,
@@ -370,6 +375,7 @@ NSArray<MPSImage*>* allocate_images(MPSKernel* kernel, id<MTLCommandBuffer> comm
 - (long)emulatedProducedChannels:(long)consumed;
 - (Class)emulatedStateClass;  // Nil: no state
 - (emulated_metal::Work)emulatedWork:(NSArray<MPSState*>*)states;
+- (emulated_metal::Extra)emulatedExtra:(NSArray<MPSState*>*)states;
 - (void)emulatedAdjustDescriptor:(MPSImageDescriptor*)descriptor
                          sources:(NSArray<MPSImage*>*)sources;
 - (void)emulatedPrepareState:(MPSState*)state images:(NSArray<MPSImage*>*)images;
@@ -388,6 +394,7 @@ NSArray<MPSImage*>* allocate_images(MPSKernel* kernel, id<MTLCommandBuffer> comm
 // Offsets that the returning encodes set; the default is that of pointwise kernels.
 - (void)emulatedConfigure:(const emulated_metal::Snapshot&)snapshot;
 - (emulated_metal::Work)emulatedGradientWork:(NSArray<MPSState*>*)states;
+- (emulated_metal::Extra)emulatedGradientExtra:(NSArray<MPSState*>*)states;
 - (void)emulatedCheckGradient:(const emulated_metal::Call&)call
                         where:(const emulated_metal::Where&)where;
 - (void)emulatedEncodeGradient:(const emulated_metal::Call&)call

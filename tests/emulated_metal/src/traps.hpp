@@ -56,7 +56,6 @@
   TRAP(state_wrong_class, "the state is of another class than the kernel needs")               \
   TRAP(state_foreign_kernel, "the state was made by or for another kernel")                    \
   TRAP(state_not_encoded, "the state was not filled by a forward encode")                      \
-  TRAP(state_consumed, "the state was already used")                                           \
   /* kernels */                                                                                \
   TRAP(abstract_kernel, "this class is abstract")                                              \
   TRAP(kernel_parameters, "a parameter of the kernel is not valid")                            \
@@ -85,7 +84,18 @@
   TRAP(gradient_shape, "gradient, source image and state do not fit together")                 \
   TRAP(stateless_gradient, "a gradient kernel needs its state")                                \
   TRAP(neuron_type, "the neuron type is not valid")                                            \
-  TRAP(neuron_data, "the neuron data is missing or too short")
+  TRAP(neuron_data, "the neuron data is missing or too short")                                 \
+  /* convolution */                                                                            \
+  TRAP(convolution_descriptor, "the convolution descriptor is not valid")                      \
+  TRAP(data_source, "the data source returned unusable data")                                  \
+  TRAP(weights_precision, "data type, kernel weights and accumulator do not go together")      \
+  TRAP(weights_state, "the weights state does not fit the descriptor")                         \
+  TRAP(state_not_shared, "the states of a batch are not one object")                           \
+  TRAP(fused_neuron_gradient, "a fused neuron or batch normalization has no gradient")         \
+  TRAP(sub_pixel_gradient, "sub-pixel convolution has no gradient")                            \
+  TRAP(gradient_option, "the gradient option is not valid")                                    \
+  TRAP(gradient_extent, "the gradient differs in size from the forward clip rectangle")        \
+  TRAP(fully_connected_shape, "window, source and destination do not fit a full connection")
 
 namespace emulated_metal {
 

@@ -1,5 +1,6 @@
 // Emulated MetalPerformanceShaders: everything at once.
 #pragma once
+#import <MetalPerformanceShaders/MPSCNNConvolution.h>
 #import <MetalPerformanceShaders/MPSCNNKernel.h>
 #import <MetalPerformanceShaders/MPSCNNNeuron.h>
 #import <MetalPerformanceShaders/MPSCNNNeuronType.h>

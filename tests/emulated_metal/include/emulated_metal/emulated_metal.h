@@ -10,6 +10,7 @@
 //   stagger_us         extra time for all queues of a device but the newest, so that they overtake (0)
 //   fail_next          MTLCommandBufferError with which the next committed buffer ends (0: none)
 //   fail_after         number of committed buffers that still succeed before fail_next applies (0)
+//   callback_thread    1: data sources are called from another thread (1)
 //   leaks              at exit: 2 fails the process, 1 reports, 0 is silent (2)
 // Returns 0, or -1 for a name that is not listed.
 EMULATED_METAL_EXPORT int emulated_metal_set_option(const char* name, long value);

@@ -10,7 +10,7 @@ struct StateBody;
 struct TextureDescriptorBody;
 struct ImageDescriptorBody;
 struct ResourceListBody;
-struct MatrixBody;
+struct ConvolutionDescriptorBody;
 }  // namespace emulated_metal
 
 // A message to a released object ends the process, an object still alive at exit fails the run.
