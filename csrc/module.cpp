@@ -4,15 +4,16 @@
 
 #include "base/errors.hpp"
 #include "base/warnings.hpp"
+#include "cpu/cpu_queue.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/memory.hpp"
 #include "cpu/threads.hpp"
-#include "device/device.hpp"
 
 namespace py = pybind11;
 
 namespace mpsgrad {
 
+void bind_convolution(py::module_& m);
 void bind_core(py::module_& m);
 void bind_device(py::module_& m);
 void bind_image(py::module_& m);
@@ -100,7 +101,7 @@ system: it stands still while a program repeats the same step.
   m.def(
       "release_cached_memory", [] { cpu::MemoryPool::instance().release_cached(); },
       "Give the CPU device's unused storage back to the system.");
-  m.def("_drain", &drain_all_devices, py::call_guard<py::gil_scoped_release>());
+  m.def("_drain", &cpu::drain_all_queues, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace
@@ -117,6 +118,7 @@ PYBIND11_MODULE(_core, m) {
   bind_device(m);
   bind_image(m);
   bind_core(m);
+  bind_convolution(m);
   bind_neuron(m);
   // Work that is still running must not meet an interpreter that is shutting down.
   py::module_::import("atexit").attr("register")(m.attr("_drain"));

@@ -202,8 +202,7 @@ UnaryCall UnaryKernel::prepare(const CommandBuffer& command_buffer,
                  effective_clip(properties.clip_rect, destination),
                  properties.offset.z,
                  0,
-                 0,
-                 *this};
+                 0};
   check_depth(*this, source, call.first_source, call.images());
   call.consumed_channels =
       consumed_channels(*this, source, properties.source_channel_offset,

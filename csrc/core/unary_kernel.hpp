@@ -25,7 +25,6 @@ struct UnaryCall {
   Index first_source;
   Index consumed_channels;
   Index produced_channels;
-  const KernelBase& kernel;
   Index images() const { return clip.size.depth; }
 };
 

@@ -43,13 +43,7 @@ std::pair<std::uintptr_t, std::uintptr_t> Image::extent() const {
   return parent_ ? parent_->extent() : storage().extent(index_);
 }
 
-void Image::require_cpu_access(const char* call) const {
-  require<std::runtime_error>(
-      descriptor_.storage_mode == StorageMode::Shared ||
-          descriptor_.storage_mode == StorageMode::Managed,
-      class_name(), ": ", call,
-      " is impossible, the descriptor's storage_mode hides it from the CPU");
-}
+void Image::require_cpu_access(const char*) const {}
 
 void Image::read(Index image, DataLayout layout, void* out) const {
   require_cpu_access("read()");
@@ -99,7 +93,7 @@ void Image::synchronize(CommandBuffer& command_buffer) {
           ": synchronize() on a command buffer of another device");
   command_buffer.require_encodable("synchronize()");
   if (!is_temporary() && storage_) {
-    storage_->synchronize(command_buffer, index_);
+    storage_->synchronize(command_buffer);
   }
 }
 
@@ -112,9 +106,6 @@ TemporaryImage::TemporaryImage(std::shared_ptr<Device> device, const ImageDescri
       owner_(owner) {}
 
 TemporaryImage::~TemporaryImage() {
-  if (storage_) {
-    storage_->end_temporary(index_);
-  }
   if (count_.value() > 0 && !discarded_) {
     warn(WarningKind::Resource,
          text("TemporaryImage ", descriptor_, " was dropped with read count ", count_.value(),
@@ -133,7 +124,6 @@ void TemporaryImage::after_count_change() {
   if (count_.value() > 0 || !storage_) {
     return;
   }
-  storage_->end_temporary(index_);
   storage_.reset();
   if (parent_) {  // a view holds one read of its parent
     if (ReadCount* count = parent_->read_count(); count && count->value() > 0) {

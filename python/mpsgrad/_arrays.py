@@ -118,7 +118,7 @@ def finish(
     command_buffer.wait_until_completed()
     result = images.to_array()
     if out is not None:
-        if not np.may_share_memory(out, result):  # this device cannot write NumPy's memory
+        if not np.shares_memory(out, result, max_work=1):  # this device cannot write NumPy's memory
             np.copyto(out, result)
         result = out
     return result[0] if single else result
@@ -226,4 +226,8 @@ class ArrayGradientKernel:
             images = batch_of(self.device, out)
             self.configure(gradients[0], sources[0], first)
             self.encode_batch(command_buffer, gradients, sources, state, images)
+        if self.is_state_modified:
+            _core.synchronize(
+                list(state) if isinstance(state, (list, tuple)) else [state], command_buffer
+            )
         return finish(command_buffer, images, out, single)

@@ -1,0 +1,421 @@
+// Convolution kernels of the CPU device: from images and states to the engine's geometry and
+// pointers.
+#include <cstring>
+#include <mutex>
+
+#include "cpu/cpu_calls.hpp"
+#include "cpu/cpu_device.hpp"
+#include "cpu/simd/convert.hpp"
+#include "cpu/simd/neuron_function.hpp"
+#include "kernels/convolution/convolution.hpp"
+#include "kernels/convolution/convolution_engine.hpp"
+
+namespace mpsgrad {
+namespace {
+
+using cpu::Block;
+using cpu::ConvolutionGeometry;
+using cpu::ConvolutionImages;
+using cpu::ConvolutionWeights;
+using cpu::CpuImages;
+
+// The weights that commands find when their turn comes. A reload from a data source makes a new
+// slot, so that work encoded before keeps the old one; a reload on a command buffer changes the
+// slot's contents in its turn.
+class WeightSlot {
+ public:
+  struct Contents {
+    std::shared_ptr<const ConvolutionWeights> weights;
+    std::shared_ptr<const Block> biases;
+    const float* bias() const { return reinterpret_cast<const float*>(biases->data()); }
+  };
+
+  Contents get() const {
+    const std::lock_guard lock(mutex_);
+    return contents_;
+  }
+  void set(Contents contents) {
+    const std::lock_guard lock(mutex_);
+    contents_ = std::move(contents);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Contents contents_;
+};
+
+std::shared_ptr<Block> float_block(std::size_t count) {
+  return cpu::MemoryPool::instance().acquire(count * sizeof(float));
+}
+
+std::shared_ptr<Block> copy_block(const float* values, std::size_t count) {
+  auto block = float_block(count);
+  std::memcpy(block->data(), values, count * sizeof(float));
+  return block;
+}
+
+std::shared_ptr<const ConvolutionWeights> weights_over(std::shared_ptr<Block> block) {
+  const auto* values = reinterpret_cast<const float*>(block->data());
+  return std::make_shared<const ConvolutionWeights>(values, std::move(block));
+}
+
+// float32 to the nearest float16 and back, in place.
+void round_all_to_half(float* values, std::size_t count) {
+  constexpr std::size_t kRun = 1024;
+  std::uint16_t halves[kRun];
+  constexpr int kHalf = static_cast<int>(ChannelFormat::Float16);
+  for (std::size_t i = 0; i < count; i += kRun) {
+    const auto run = static_cast<Index>(std::min(kRun, count - i));
+    convert_loops().store_row(values + i, halves, kHalf, run, 1, 1);
+    convert_loops().load_row(halves, kHalf, run, 1, 1, values + i);
+  }
+}
+
+// A state's buffer at execution time: the bytes, and what keeps them.
+struct StateArray {
+  std::byte* bytes = nullptr;
+  std::shared_ptr<void> alive;
+  float* floats() const { return reinterpret_cast<float*>(bytes); }
+};
+
+StateArray array_of(const std::shared_ptr<Buffer>& buffer, Index offset) {
+  return buffer ? StateArray{buffer->device_bytes() + offset, as<cpu::CpuBuffer>(*buffer).alive()}
+                : StateArray{};
+}
+
+class CpuWeightStore {
+ public:
+  explicit CpuWeightStore(const ConvolutionParameters& parameters) { set(parameters); }
+
+  void set(const ConvolutionParameters& parameters) {
+    auto slot = std::make_shared<WeightSlot>();
+    slot->set({weights_over(copy_block(parameters.weights.data(), parameters.weights.size())),
+               copy_block(parameters.biases.data(), parameters.biases.size())});
+    slot_ = std::move(slot);
+    half_weights_ = parameters.half_weights;
+    const ConvolutionWeightShape shape = parameters.descriptor.weight_shape();
+    weight_count_ = static_cast<std::size_t>(shape.weight_count());
+    bias_count_ = static_cast<std::size_t>(shape.output_channels);
+    scales_.clear();
+    shifts_.clear();
+    for (Index o = 0; parameters.descriptor.has_batch_normalization && o < shape.output_channels;
+         ++o) {
+      scales_.push_back(parameters.weight_scale(o));
+      shifts_.push_back(parameters.bias_shift(o));
+    }
+  }
+
+  void reload(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& state) {
+    cpu::record(command_buffer,
+                [slot = slot_, weights = array_of(state.weights(), state.weights_offset()),
+                 biases = array_of(state.biases(), state.biases_offset()), store = *this] {
+                  auto block = copy_block(weights.floats(), store.weight_count_);
+                  auto* values = reinterpret_cast<float*>(block->data());
+                  const std::size_t per_output = store.weight_count_ / store.bias_count_;
+                  for (std::size_t i = 0; i < store.weight_count_ && !store.scales_.empty(); ++i) {
+                    values[i] *= store.scales_[i / per_output];
+                  }
+                  if (store.half_weights_) {
+                    round_all_to_half(values, store.weight_count_);
+                  }
+                  WeightSlot::Contents contents = slot->get();
+                  contents.weights = weights_over(std::move(block));
+                  if (biases.bytes) {
+                    auto bias_block = copy_block(biases.floats(), store.bias_count_);
+                    auto* bias = reinterpret_cast<float*>(bias_block->data());
+                    for (std::size_t o = 0; o < store.scales_.size(); ++o) {
+                      bias[o] = bias[o] * store.scales_[o] + store.shifts_[o];
+                    }
+                    contents.biases = std::move(bias_block);
+                  }
+                  slot->set(std::move(contents));
+                });
+  }
+
+  void export_weights(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& result) {
+    cpu::record(command_buffer, [slot = slot_,
+                                 weights = array_of(result.weights(), result.weights_offset()),
+                                 biases = array_of(result.biases(), result.biases_offset()),
+                                 weight_count = weight_count_, bias_count = bias_count_] {
+      const WeightSlot::Contents contents = slot->get();
+      std::memcpy(weights.bytes, contents.weights->values(), weight_count * sizeof(float));
+      if (biases.bytes) {
+        std::memcpy(biases.bytes, contents.bias(), bias_count * sizeof(float));
+      }
+    });
+  }
+
+  const std::shared_ptr<WeightSlot>& slot() const { return slot_; }
+
+ private:
+  std::shared_ptr<WeightSlot> slot_;
+  bool half_weights_ = false;
+  std::size_t weight_count_ = 0, bias_count_ = 0;
+  std::vector<float> scales_, shifts_;  // batch normalization, by output channel; empty without
+};
+
+ConvolutionImages engine_images(const CpuImages& images, const std::vector<std::byte*>& samples) {
+  return {images.format, images.row_stride, images.pixel_stride, samples.data()};
+}
+
+// Sample pointers moved to (x, y): where a clip rectangle starts.
+std::vector<std::byte*> samples_at(const CpuImages& images, Index x, Index y) {
+  std::vector<std::byte*> samples(images.samples);
+  for (std::byte*& sample : samples) {
+    sample += (y * images.row_stride + x * images.pixel_stride) * item_size(images.format);
+  }
+  return samples;
+}
+
+ConvolutionGeometry geometry_of(const ConvolutionDescriptor& descriptor) {
+  ConvolutionGeometry g;
+  g.source_channels = descriptor.input_feature_channels;
+  g.destination_channels = descriptor.output_feature_channels;
+  g.groups = descriptor.groups;
+  g.kernel_height = descriptor.window.kernel_height;
+  g.kernel_width = descriptor.window.kernel_width;
+  g.dilation_y = descriptor.window.dilation_y;
+  g.dilation_x = descriptor.window.dilation_x;
+  g.stride_y = descriptor.window.stride_y;
+  g.stride_x = descriptor.window.stride_x;
+  g.depthwise = descriptor.depthwise;
+  return g;
+}
+
+// Zeroes the lanes after the produced channels, up to the end of their group of four.
+void clear_tail(const CpuImages& destination, const Region& clip) {
+  if (destination.tail == 0) {
+    return;
+  }
+  const int format = static_cast<int>(destination.format);
+  for (Index n = 0; n < destination.count(); ++n) {
+    for (Index y = clip.origin.y; y < clip.origin.y + clip.size.height; ++y) {
+      std::byte* lanes = destination.pixel(n, y, clip.origin.x) +
+                         destination.channels * item_size(destination.format);
+      convert_loops().zero_row(lanes, format, clip.size.width, destination.tail,
+                               destination.pixel_stride);
+    }
+  }
+}
+
+// What happens to results between the sums and the store: the fused neuron, and for a sub-pixel
+// convolution the store itself, which spreads the channels of a result over a block of pixels.
+struct Finish {
+  NeuronFunction neuron;
+  Index scale;
+  const CpuImages& destination;
+  const Region& clip;
+
+  static void apply(void* context, const ConvolutionTile& tile) {
+    const auto& self = *static_cast<const Finish*>(context);
+    if (self.neuron.type != 0) {
+      NeuronFunction f = self.neuron;
+      f.data = f.data ? f.data + tile.channel : nullptr;
+      for (Index p = 0; p < tile.pixels; ++p) {
+        float* values = tile.values + p * tile.value_step;
+        neuron_loops().forward(f, values, values, 1, tile.channels);
+      }
+    }
+    if (self.scale > 1) {
+      for (Index p = 0; p < tile.pixels; ++p) {
+        self.spread(tile, tile.x + p * tile.x_step, tile.values + p * tile.value_step);
+      }
+    }
+  }
+
+  void spread(const ConvolutionTile& tile, Index x, const float* values) const {
+    const Index produced = destination.channels;
+    const int format = static_cast<int>(destination.format);
+    for (Index k = tile.channel; k < tile.channel + tile.channels;) {
+      const Index block = k / produced;  // row-major inside the block of scale x scale pixels
+      const Index first = k % produced;
+      const Index count = std::min(produced - first, tile.channel + tile.channels - k);
+      const Index u = x * scale + block % scale;
+      const Index v = tile.y * scale + block / scale;
+      if (u < clip.size.width && v < clip.size.height) {
+        std::byte* pixel = destination.pixel(tile.sample, clip.origin.y + v, clip.origin.x + u);
+        convert_loops().store_row(values + (k - tile.channel),
+                                  pixel + first * item_size(destination.format), format, 1, count,
+                                  count);
+      }
+      k += count;
+    }
+  }
+};
+
+void run_forward(ConvolutionGeometry g, const ConvolutionDescriptor& descriptor,
+                 const WeightSlot::Contents& weights, const CpuImages& source,
+                 const CpuImages& destination, const Region& clip) {
+  const Index scale = descriptor.sub_pixel_scale_factor;
+  g.source_width = source.width;
+  g.source_height = source.height;
+  g.destination_width = cpu::chunks_of(clip.size.width, scale);
+  g.destination_height = cpu::chunks_of(clip.size.height, scale);
+  const NeuronDescriptor& neuron = descriptor.neuron;
+  Finish finish{{static_cast<int>(neuron.type), neuron.a, neuron.b, neuron.c,
+                 neuron.data.empty() ? nullptr : neuron.data.data()},
+                scale,
+                destination,
+                clip};
+  ConvolutionHook hook;
+  if (neuron.type != NeuronType::None || scale > 1) {
+    hook = {&Finish::apply, &finish, scale == 1};
+  }
+  const auto written = samples_at(destination, clip.origin.x, clip.origin.y);
+  cpu::convolve(g, engine_images(source, source.samples), *weights.weights, weights.bias(),
+                engine_images(destination, written), hook);
+  clear_tail(destination, clip);
+}
+
+class CpuConvolution final : public ConvolutionEncoder {
+ public:
+  CpuConvolution(Device& device, const ConvolutionParameters& parameters, ConvolutionKind kind)
+      : device_(device),
+        descriptor_(std::make_shared<const ConvolutionDescriptor>(parameters.descriptor)),
+        kind_(kind),
+        store_(parameters) {}
+
+  void set(const ConvolutionParameters& parameters) override { store_.set(parameters); }
+  void reload(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& state) override {
+    store_.reload(command_buffer, state);
+  }
+  void export_weights(CommandBuffer& command_buffer,
+                      ConvolutionWeightsAndBiasesState& result) override {
+    store_.export_weights(command_buffer, result);
+  }
+
+  ConvolutionGradientState::Contents make_state(const ForwardSnapshot&,
+                                                CommandBuffer* temporary) override {
+    const ConvolutionWeightShape shape = descriptor_->weight_shape();
+    const auto make = [&](Index count) {
+      const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
+      return temporary ? device_.make_temporary_buffer(*temporary, bytes)
+                       : device_.make_buffer(bytes);
+    };
+    return {make(shape.weight_count()), make(shape.output_channels), nullptr};
+  }
+
+  // The CPU accumulates in float32 whatever the option: it permits less precision, it does not ask
+  // for it.
+  void encode(CommandBuffer& command_buffer, const UnaryCall& call, AccumulatorPrecision) override {
+    ConvolutionGeometry g = geometry_of(*descriptor_);
+    const bool fully_connected = kind_ == ConvolutionKind::FullyConnected;
+    g.batch = call.images();
+    g.edge = call.properties.edge_mode;
+    g.first_x = fully_connected ? 0 : call.properties.offset.x - descriptor_->window.extent_x() / 2;
+    g.first_y = fully_connected ? 0 : call.properties.offset.y - descriptor_->window.extent_y() / 2;
+    cpu::record(command_buffer,
+                [g, descriptor = descriptor_, slot = store_.slot(), source = cpu::view_source(call),
+                 destination = cpu::view_destination(call), clip = call.clip] {
+                  run_forward(g, *descriptor, slot->get(), source, destination, clip);
+                });
+  }
+
+ private:
+  Device& device_;
+  std::shared_ptr<const ConvolutionDescriptor> descriptor_;
+  ConvolutionKind kind_;
+  CpuWeightStore store_;
+};
+
+class CpuConvolutionGradient final : public ConvolutionGradientEncoder {
+ public:
+  explicit CpuConvolutionGradient(const ConvolutionParameters& parameters)
+      : descriptor_(parameters.descriptor), store_(parameters) {}
+
+  void set(const ConvolutionParameters& parameters) override { store_.set(parameters); }
+  void reload(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& state) override {
+    store_.reload(command_buffer, state);
+  }
+
+  void encode(CommandBuffer& command_buffer, const GradientCall& call,
+              ConvolutionGradientOption option, ConvolutionGradientState& state,
+              bool accumulate) override {
+    if (option != ConvolutionGradientOption::WeightsAndBias) {
+      encode_data(command_buffer, call);
+    }
+    if (option != ConvolutionGradientOption::Data) {
+      encode_weights(command_buffer, call, state, accumulate);
+    }
+  }
+
+ private:
+  void encode_data(CommandBuffer& command_buffer, const GradientCall& call) const {
+    const BinaryProperties& p = call.properties;
+    ConvolutionGeometry g = geometry_of(descriptor_);
+    g.batch = call.images();
+    g.stride_x = p.primary.window.stride_x;
+    g.stride_y = p.primary.window.stride_y;
+    // From the offset in the zero-inserted gradient back to the source position of the first tap.
+    const auto first_tap = [](Index offset, Index stride, Index kernel_offset, Index extent) {
+      return extent / 2 - (extent - 1) - (offset * stride + kernel_offset);
+    };
+    g.first_x =
+        first_tap(p.primary.offset.x, g.stride_x, p.kernel_offset_x, descriptor_.window.extent_x());
+    g.first_y =
+        first_tap(p.primary.offset.y, g.stride_y, p.kernel_offset_y, descriptor_.window.extent_y());
+    g.source_width = call.clip.size.width;
+    g.source_height = call.clip.size.height;
+    cpu::record(command_buffer,
+                [g, slot = store_.slot(), gradient = cpu::view_gradient(call),
+                 destination = cpu::view_destination(call), clip = call.clip]() mutable {
+                  g.destination_width = gradient.width;
+                  g.destination_height = gradient.height;
+                  const auto written = samples_at(destination, clip.origin.x, clip.origin.y);
+                  cpu::convolution_data_gradient(g, engine_images(gradient, gradient.samples),
+                                                 *slot->get().weights, nullptr,
+                                                 engine_images(destination, written));
+                  clear_tail(destination, clip);
+                });
+  }
+
+  void encode_weights(CommandBuffer& command_buffer, const GradientCall& call,
+                      ConvolutionGradientState& state, bool accumulate) const {
+    const SourceProperties& secondary = call.properties.secondary;
+    ConvolutionGeometry g = geometry_of(descriptor_);
+    g.batch = call.images();
+    g.stride_x = secondary.window.stride_x;
+    g.stride_y = secondary.window.stride_y;
+    g.edge = secondary.edge_mode;
+    g.first_x = secondary.offset.x;
+    g.first_y = secondary.offset.y;
+    cpu::record(command_buffer, [g, accumulate, gradient = cpu::view_gradient(call),
+                                 source = cpu::view_source(call),
+                                 weights = array_of(state.gradient_for_weights(), 0),
+                                 biases = array_of(state.gradient_for_biases(), 0)]() mutable {
+      g.source_width = source.width;
+      g.source_height = source.height;
+      g.destination_width = gradient.width;
+      g.destination_height = gradient.height;
+      cpu::convolution_weight_gradient(g, engine_images(source, source.samples),
+                                       engine_images(gradient, gradient.samples), weights.floats(),
+                                       biases.floats(), accumulate);
+    });
+  }
+
+  ConvolutionDescriptor descriptor_;
+  CpuWeightStore store_;
+};
+
+class CpuConvolutionBackend final : public ConvolutionBackend {
+ public:
+  std::unique_ptr<ConvolutionEncoder> make_forward(Device& device,
+                                                   const ConvolutionParameters& parameters,
+                                                   ConvolutionKind kind) const override {
+    return std::make_unique<CpuConvolution>(device, parameters, kind);
+  }
+  std::unique_ptr<ConvolutionGradientEncoder> make_gradient(Device&,
+                                                            const ConvolutionParameters& parameters,
+                                                            ConvolutionKind) const override {
+    return std::make_unique<CpuConvolutionGradient>(parameters);
+  }
+};
+
+}  // namespace
+
+const ConvolutionBackend& cpu_convolution() {
+  static const CpuConvolutionBackend backend;
+  return backend;
+}
+
+}  // namespace mpsgrad

@@ -1,0 +1,340 @@
+// bind_convolution: descriptors, data sources written in Python, states and kernels;
+// python/mpsgrad/convolution.py documents the kernels.
+#include <pybind11/numpy.h>
+
+#include "core/arguments_py.hpp"
+#include "kernels/convolution/convolution.hpp"
+
+namespace mpsgrad {
+namespace {
+
+using namespace pybind11::literals;
+
+bool has(const py::object& source, const char* method) { return py::hasattr(source, method); }
+
+std::vector<float> float_values(const py::object& values) {
+  const auto array = py::array_t < float,
+             py::array::c_style | py::array::forcecast > ::ensure(values);
+  if (!array) {
+    throw py::error_already_set();
+  }
+  return {array.data(), array.data() + array.size()};
+}
+
+DataType data_type(const py::object& value, const char* method) {
+  const auto type = static_cast<DataType>(value.cast<std::uint32_t>());
+  require(type == DataType::Float32 || type == DataType::Float16 || type == DataType::UInt8,
+          "ConvolutionDataSource: ", method, "() must be FLOAT32, FLOAT16 or UINT8, got ",
+          std::string(py::str(value)));
+  return type;
+}
+
+const char* dtype_of(DataType type) {
+  return type == DataType::Float32 ? "float32" : type == DataType::Float16 ? "float16" : "uint8";
+}
+
+// Any object with the methods of Apple's protocol; called on whatever thread a kernel needs
+// weights.
+class PyDataSource final : public ConvolutionDataSource {
+ public:
+  explicit PyDataSource(py::object source) : source_(share_python(std::move(source))) {}
+  const py::object& object() const { return *source_; }
+
+  ConvolutionSourceData read() override {
+    const py::gil_scoped_acquire locked;
+    const py::object& source = *source_;
+    require<std::runtime_error>(source.attr("load")().cast<bool>(),
+                                "ConvolutionDataSource: load() of ", type_name(source),
+                                " returned false");
+    try {
+      ConvolutionSourceData data = read_loaded(source);
+      source.attr("purge")();
+      return data;
+    } catch (...) {
+      const py::error_scope pending;
+      source.attr("purge")();  // exactly one a load, whatever happened between
+      throw;
+    }
+  }
+
+ private:
+  static ConvolutionSourceData read_loaded(const py::object& source) {
+    ConvolutionSourceData data;
+    const py::object descriptor = source.attr("descriptor")();
+    require<TypeError>(
+        py::isinstance<ConvolutionDescriptor>(descriptor),
+        "ConvolutionDataSource: descriptor() must return a ConvolutionDescriptor, got ",
+        type_name(descriptor));
+    data.descriptor = descriptor.cast<ConvolutionDescriptor>();
+    data.data_type = data_type(source.attr("data_type")(), "data_type");
+    if (has(source, "kernel_weights_data_type")) {
+      const py::object kernel_type = source.attr("kernel_weights_data_type")();
+      if (!kernel_type.is_none()) {
+        data.kernel_type = data_type(kernel_type, "kernel_weights_data_type");
+      }
+    }
+    if (has(source, "weights_quantization_type")) {
+      data.quantization = static_cast<WeightsQuantization>(
+          source.attr("weights_quantization_type")().cast<std::uint32_t>());
+    }
+    const py::array weights = py::array::ensure(source.attr("weights")(), py::array::c_style);
+    require<TypeError>(static_cast<bool>(weights),
+                       "ConvolutionDataSource: weights() must return an array");
+    require<TypeError>(weights.dtype().equal(py::dtype(dtype_of(data.data_type))),
+                       "ConvolutionDataSource: weights() must be ", dtype_of(data.data_type),
+                       " as data_type() says, got ", std::string(py::str(weights.dtype())));
+    if (data.data_type == DataType::UInt8) {
+      const auto* bytes = static_cast<const std::uint8_t*>(weights.data());
+      data.bytes.assign(bytes, bytes + weights.size());
+      if (data.quantization == WeightsQuantization::Linear) {
+        data.ranges = float_values(source.attr("ranges_for_uint8_kernel")());
+      } else if (data.quantization == WeightsQuantization::LookupTable) {
+        data.lookup_table = float_values(source.attr("lookup_table_for_uint8_kernel")());
+      }
+    } else {
+      data.weights = float_values(weights);
+    }
+    const py::object biases = source.attr("bias_terms")();
+    if (!biases.is_none()) {
+      const py::array array = py::array::ensure(biases);
+      require<TypeError>(array && array.dtype().equal(py::dtype("float32")),
+                         "ConvolutionDataSource: bias_terms() must be float32 or None");
+      data.biases = float_values(array);
+    }
+    if (has(source, "label")) {
+      const py::object label = source.attr("label")();
+      data.label = label.is_none() ? std::string() : label.cast<std::string>();
+    }
+    return data;
+  }
+
+  std::shared_ptr<py::object> source_;
+};
+
+std::shared_ptr<ConvolutionDataSource> source_argument(const py::object& source) {
+  for (const char* method : {"load", "purge", "descriptor", "data_type", "weights", "bias_terms"}) {
+    require<TypeError>(has(source, method),
+                       "weights must be a ConvolutionDataSource: ", type_name(source), " has no ",
+                       method, "()");
+  }
+  return std::make_shared<PyDataSource>(source);
+}
+
+py::object source_object(const std::shared_ptr<ConvolutionDataSource>& source) {
+  return dynamic_cast<const PyDataSource&>(*source).object();
+}
+
+py::tuple shape_tuple(const ConvolutionWeightShape& s) {
+  if (s.depthwise) {
+    return py::make_tuple(s.output_channels, s.kernel_height, s.kernel_width);
+  }
+  return py::make_tuple(s.output_channels, s.kernel_height, s.kernel_width,
+                        s.input_channels_per_group);
+}
+
+void bind_descriptor(py::module_& m) {
+  using D = ConvolutionDescriptor;
+  py::class_<D> c(m, "ConvolutionDescriptor");
+  c.def(py::init([](Index kernel_width, Index kernel_height, Index inputs, Index outputs,
+                    Index stride_x, Index stride_y, Index dilation_x, Index dilation_y,
+                    Index groups, bool depthwise, Index scale, const NeuronDescriptor& neuron) {
+          D d;
+          d.window = {kernel_width, kernel_height, stride_x, stride_y, dilation_x, dilation_y};
+          d.input_feature_channels = inputs;
+          d.output_feature_channels = outputs;
+          d.groups = groups;
+          d.depthwise = depthwise;
+          d.sub_pixel_scale_factor = scale;
+          d.neuron = neuron;
+          d.check("ConvolutionDescriptor");
+          return d;
+        }),
+        "kernel_width"_a, "kernel_height"_a, "input_feature_channels"_a,
+        "output_feature_channels"_a, "stride_in_pixels_x"_a, "stride_in_pixels_y"_a,
+        "dilation_rate_x"_a, "dilation_rate_y"_a, "groups"_a, "depthwise"_a,
+        "sub_pixel_scale_factor"_a, "fused_neuron_descriptor"_a);
+  const auto field = [&](const char* name, auto get) {
+    c.def_property(
+        name, [get](const D& self) { return get(const_cast<D&>(self)); },
+        [get](D& self, Index value) {
+          D changed = self;
+          get(changed) = value;
+          changed.check("ConvolutionDescriptor");
+          self = std::move(changed);
+        });
+  };
+  field("kernel_width", [](D& d) -> Index& { return d.window.kernel_width; });
+  field("kernel_height", [](D& d) -> Index& { return d.window.kernel_height; });
+  field("input_feature_channels", [](D& d) -> Index& { return d.input_feature_channels; });
+  field("output_feature_channels", [](D& d) -> Index& { return d.output_feature_channels; });
+  field("stride_in_pixels_x", [](D& d) -> Index& { return d.window.stride_x; });
+  field("stride_in_pixels_y", [](D& d) -> Index& { return d.window.stride_y; });
+  field("dilation_rate_x", [](D& d) -> Index& { return d.window.dilation_x; });
+  field("dilation_rate_y", [](D& d) -> Index& { return d.window.dilation_y; });
+  field("groups", [](D& d) -> Index& { return d.groups; });
+  field("sub_pixel_scale_factor", [](D& d) -> Index& { return d.sub_pixel_scale_factor; });
+  c.def_property_readonly("channel_multiplier",
+                          [](const D& self) { return self.depthwise ? 1 : 0; })
+      .def_property(
+          "fused_neuron_descriptor", [](const D& self) { return self.neuron; },
+          [](D& self, const NeuronDescriptor& neuron) {
+            check_neuron(neuron, "ConvolutionDescriptor", self.output_feature_channels);
+            self.neuron = neuron;
+          })
+      .def_property_readonly("weight_shape",
+                             [](const D& self) { return shape_tuple(self.weight_shape()); })
+      .def(
+          "set_batch_normalization_parameters_for_inference",
+          [](D& self, const py::object& mean, const py::object& variance, const py::object& gamma,
+             const py::object& beta, float epsilon) {
+            D changed = self;
+            const auto values = [](const py::object& array) {
+              return array.is_none() ? std::vector<float>() : float_values(array);
+            };
+            changed.mean = values(mean);
+            changed.variance = values(variance);
+            changed.gamma = values(gamma);
+            changed.beta = values(beta);
+            changed.epsilon = epsilon;
+            changed.has_batch_normalization =
+                !(mean.is_none() && variance.is_none() && gamma.is_none() && beta.is_none());
+            changed.check("ConvolutionDescriptor");
+            self = std::move(changed);
+          },
+          "mean"_a, "variance"_a, "gamma"_a, "beta"_a, "epsilon"_a)
+      .def_property_readonly("_batch_normalization", [](const D& self) -> py::object {
+        return self.has_batch_normalization
+                   ? py::object(py::make_tuple(self.mean, self.variance, self.gamma, self.beta,
+                                               self.epsilon))
+                   : py::object(py::none());
+      });
+}
+
+void bind_states(py::module_& m) {
+  using Gradients = ConvolutionGradientState;
+  py::class_<Gradients, GradientState, py::smart_holder> gradients(
+      m, "ConvolutionGradientState",
+      R"(Weight and bias gradients of one batch (``MPSCNNConvolutionGradientState``).
+
+Made by `Convolution` or `FullyConnected`. One object serves the whole batch; every gradient encode adds to it.
+)");
+  gradients
+      .def_property_readonly("gradient_for_weights", &Gradients::gradient_for_weights,
+                             "`Buffer` of float32 in the layout of the weights.")
+      .def_property_readonly("gradient_for_biases", &Gradients::gradient_for_biases,
+                             "`Buffer` of float32, one a output channel.")
+      .def_property_readonly("convolution", &Gradients::producer, "The kernel that made it.")
+      .def_property_readonly("weight_shape",
+                             [](const Gradients& self) { return shape_tuple(self.shape()); });
+  forbid_construction(gradients);
+
+  using Weights = ConvolutionWeightsAndBiasesState;
+  py::class_<Weights, State, py::smart_holder>(
+      m, "ConvolutionWeightsAndBiasesState",
+      R"(Weights and biases on the device (``MPSCNNConvolutionWeightsAndBiasesState``).
+
+Parameters
+----------
+weights : Buffer
+    Exactly the weights, float32, in the layout of the data source.
+biases : Buffer, optional
+    Exactly the biases, float32.
+)")
+      .def(py::init([](std::shared_ptr<Buffer> weights, std::shared_ptr<Buffer> biases) {
+             auto device = weights->device();
+             return std::make_shared<Weights>(std::move(device), std::move(weights),
+                                              std::move(biases));
+           }),
+           "weights"_a, "biases"_a = py::none())
+      .def_static(
+          "for_descriptor",
+          [](std::shared_ptr<Device> device, const ConvolutionDescriptor& descriptor) {
+            return std::make_shared<Weights>(std::move(device), descriptor.weight_shape(), true);
+          },
+          "device"_a, "descriptor"_a,
+          "Return a zero-filled state for the weights and biases a descriptor describes.")
+      .def_static(
+          "temporary",
+          [](const std::shared_ptr<CommandBuffer>& command_buffer,
+             const ConvolutionDescriptor& descriptor) {
+            return std::make_shared<Weights>(command_buffer, descriptor.weight_shape(), true);
+          },
+          "command_buffer"_a, "descriptor"_a, "Return a state that lives on one command buffer.")
+      .def_static(
+          "with_offsets",
+          [](std::shared_ptr<Buffer> weights, Index weights_offset, std::shared_ptr<Buffer> biases,
+             Index biases_offset, const ConvolutionDescriptor& descriptor) {
+            auto device = weights->device();
+            return std::make_shared<Weights>(std::move(device), descriptor.weight_shape(),
+                                             std::move(weights), weights_offset, std::move(biases),
+                                             biases_offset);
+          },
+          "weights"_a, "weights_offset"_a, "biases"_a, "biases_offset"_a, "descriptor"_a,
+          "Return a state over parts of buffers; offsets in bytes, multiples of 4. Both may be one "
+          "buffer.")
+      .def_property_readonly("weights", &Weights::weights)
+      .def_property_readonly("biases", &Weights::biases, "None where the state has none.")
+      .def_property_readonly("weights_offset", &Weights::weights_offset, "Bytes.")
+      .def_property_readonly("biases_offset", &Weights::biases_offset, "Bytes.");
+}
+
+}  // namespace
+
+void bind_convolution(py::module_& m) {
+  bind_descriptor(m);
+  bind_states(m);
+  py::enum_<AccumulatorPrecision>(
+      m, "ConvolutionAccumulatorPrecision",
+      "Precision of sums (``MPSNNConvolutionAccumulatorPrecisionOption``).")
+      .value("HALF", AccumulatorPrecision::Half)
+      .value("FLOAT", AccumulatorPrecision::Float);
+
+  py::class_<Convolution, UnaryKernel, py::smart_holder>(m, "Convolution")
+      .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
+             return std::make_shared<Convolution>(std::move(device), source_argument(weights));
+           }),
+           "device"_a, "weights"_a)
+      .def_property_readonly("descriptor",
+                             [](const Convolution& self) { return self.descriptor(); })
+      .def_property_readonly(
+          "data_source", [](const Convolution& self) { return source_object(self.data_source()); })
+      .def_property("accumulator_precision", &Convolution::accumulator_precision,
+                    &Convolution::set_accumulator_precision)
+      .def("reload_weights_and_biases_from_data_source", &Convolution::reload_from_data_source)
+      .def("reload_weights_and_biases", &Convolution::reload, "command_buffer"_a, "state"_a)
+      .def("export_weights_and_biases", &Convolution::export_weights, "command_buffer"_a,
+           "temporary_ok"_a);
+  py::class_<FullyConnected, Convolution, py::smart_holder>(m, "FullyConnected")
+      .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
+             return std::make_shared<FullyConnected>(std::move(device), source_argument(weights));
+           }),
+           "device"_a, "weights"_a);
+  py::class_<ConvolutionGradient, GradientKernel, py::smart_holder>(m, "ConvolutionGradient")
+      .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
+             return std::make_shared<ConvolutionGradient>(std::move(device),
+                                                          source_argument(weights));
+           }),
+           "device"_a, "weights"_a)
+      .def_property_readonly("descriptor",
+                             [](const ConvolutionGradient& self) { return self.descriptor(); })
+      .def_property_readonly(
+          "data_source",
+          [](const ConvolutionGradient& self) { return source_object(self.data_source()); })
+      .def_property(
+          "gradient_option",
+          [](const ConvolutionGradient& self) { return static_cast<int>(self.gradient_option()); },
+          &ConvolutionGradient::set_gradient_option)
+      .def("reload_weights_and_biases_from_data_source",
+           &ConvolutionGradient::reload_from_data_source)
+      .def("reload_weights_and_biases", &ConvolutionGradient::reload, "command_buffer"_a,
+           "state"_a);
+  py::class_<FullyConnectedGradient, ConvolutionGradient, py::smart_holder>(
+      m, "FullyConnectedGradient")
+      .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
+             return std::make_shared<FullyConnectedGradient>(std::move(device),
+                                                             source_argument(weights));
+           }),
+           "device"_a, "weights"_a);
+}
+
+}  // namespace mpsgrad

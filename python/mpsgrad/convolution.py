@@ -1,0 +1,536 @@
+"""Convolution and fully connected kernels, their descriptors and the sources of their weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from mpsgrad import _core
+from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
+from mpsgrad._core import ConvolutionAccumulatorPrecision
+from mpsgrad._kernel import KernelFacade
+from mpsgrad.enums import DataType
+from mpsgrad.neuron import NeuronDescriptor, NeuronType
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = [
+    "ArrayConvolutionDataSource",
+    "Convolution",
+    "ConvolutionAccumulatorPrecision",
+    "ConvolutionDataSource",
+    "ConvolutionDescriptor",
+    "ConvolutionGradient",
+    "ConvolutionGradientOption",
+    "ConvolutionWeightsLayout",
+    "DepthWiseConvolutionDescriptor",
+    "FullyConnected",
+    "FullyConnectedGradient",
+    "SubPixelConvolutionDescriptor",
+    "WeightsQuantizationType",
+]
+
+
+class ConvolutionGradientOption(IntFlag):
+    """What a gradient kernel computes (``MPSCNNConvolutionGradientOption``)."""
+
+    DATA = 1
+    WEIGHTS_AND_BIAS = 2
+    ALL = 3
+
+
+class ConvolutionWeightsLayout(IntEnum):
+    """Order of the axes of weights (``MPSCNNConvolutionWeightsLayout``)."""
+
+    OHWI = 0
+
+
+class WeightsQuantizationType(IntEnum):
+    """How uint8 weights stand for numbers (``MPSCNNWeightsQuantizationType``)."""
+
+    NONE = 0
+    LINEAR = 1
+    LOOKUP_TABLE = 2
+
+
+class ConvolutionDescriptor(_core.ConvolutionDescriptor):
+    """Shape and fused activation of a convolution (``MPSCNNConvolutionDescriptor``).
+
+    Parameters
+    ----------
+    kernel_width, kernel_height : int, default 3
+        Taps, even numbers allowed.
+    input_feature_channels, output_feature_channels : int
+    stride_in_pixels_x, stride_in_pixels_y : int, default 1
+    dilation_rate_x, dilation_rate_y : int, default 1
+    groups : int, default 1
+        Input group g feeds only output group g; the channels of a group are multiples of 4.
+    fused_neuron_descriptor : NeuronDescriptor, optional
+        Applied to the result. For inference: kernels with one have no gradient.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+
+    _depthwise = False
+    _scale = 1
+
+    def __init__(
+        self,
+        kernel_width: int = 3,
+        kernel_height: int = 3,
+        *,
+        input_feature_channels: int,
+        output_feature_channels: int,
+        stride_in_pixels_x: int = 1,
+        stride_in_pixels_y: int = 1,
+        dilation_rate_x: int = 1,
+        dilation_rate_y: int = 1,
+        groups: int = 1,
+        fused_neuron_descriptor: _core.NeuronDescriptor | None = None,
+    ) -> None:
+        super().__init__(
+            kernel_width,
+            kernel_height,
+            input_feature_channels,
+            output_feature_channels,
+            stride_in_pixels_x,
+            stride_in_pixels_y,
+            dilation_rate_x,
+            dilation_rate_y,
+            groups,
+            self._depthwise,
+            self._scale,
+            fused_neuron_descriptor or NeuronDescriptor(NeuronType.NONE),
+        )
+
+    def _arguments(self) -> dict[str, Any]:
+        neuron = self.fused_neuron_descriptor
+        fused = NeuronDescriptor(neuron.neuron_type, neuron.a, neuron.b, neuron.c, neuron.data)
+        return {
+            "kernel_width": self.kernel_width,
+            "kernel_height": self.kernel_height,
+            "input_feature_channels": self.input_feature_channels,
+            "output_feature_channels": self.output_feature_channels,
+            "stride_in_pixels_x": self.stride_in_pixels_x,
+            "stride_in_pixels_y": self.stride_in_pixels_y,
+            "dilation_rate_x": self.dilation_rate_x,
+            "dilation_rate_y": self.dilation_rate_y,
+            "groups": self.groups,
+            "fused_neuron_descriptor": None if fused.neuron_type == NeuronType.NONE else fused,
+        }
+
+    def copy(self) -> Self:
+        """Return an equal descriptor."""
+        return _rebuild_descriptor(type(self), self._arguments(), self._batch_normalization)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_descriptor, (type(self), self._arguments(), self._batch_normalization)
+
+    def __repr__(self) -> str:
+        """Show what differs from the defaults."""
+        usual = {"groups": 1, "fused_neuron_descriptor": None}
+        parts = [
+            f"{name}={value!r}"
+            for name, value in self._arguments().items()
+            if value != usual.get(name, 1 if name.startswith(("stride", "dilation")) else ...)
+        ]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _rebuild_descriptor(cls: Any, arguments: dict[str, Any], normalization: Any) -> Any:
+    descriptor = cls(**arguments)
+    if normalization is not None:
+        arrays = [array or None for array in normalization[:4]]
+        descriptor.set_batch_normalization_parameters_for_inference(*arrays, normalization[4])
+    return descriptor
+
+
+class DepthWiseConvolutionDescriptor(ConvolutionDescriptor):
+    """One spatial filter a channel (``MPSCNNDepthWiseConvolutionDescriptor``).
+
+    Weights have shape ``(C, kernel_height, kernel_width)``; inputs and outputs are equal in number.
+    """
+
+    _depthwise = True
+
+
+class SubPixelConvolutionDescriptor(ConvolutionDescriptor):
+    """Convolution followed by depth to space (``MPSCNNSubPixelConvolutionDescriptor``).
+
+    Parameters
+    ----------
+    sub_pixel_scale_factor : int
+        Width and height grow by it; ``output_feature_channels`` is a multiple of its square.
+        Channel ``m * (r * row + column) + c`` of a result becomes channel c of one pixel of an r by
+        r block. For inference: there is no gradient.
+    **arguments
+        As `ConvolutionDescriptor`.
+    """
+
+    def __init__(self, *args: int, sub_pixel_scale_factor: int = 1, **arguments: Any) -> None:
+        self._scale = sub_pixel_scale_factor
+        super().__init__(*args, **arguments)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {**super()._arguments(), "sub_pixel_scale_factor": self.sub_pixel_scale_factor}
+
+
+class ConvolutionDataSource(ABC):
+    """Supplies descriptor, weights and biases when a kernel asks (``MPSCNNConvolutionDataSource``).
+
+    A kernel calls `load`, then any of the others, then `purge`, at construction and at each reload
+    from the data source; on any thread. Any object with these methods will do, this class need not
+    be a base. Optional: ``weights_quantization_type()`` with ``ranges_for_uint8_kernel()`` or
+    ``lookup_table_for_uint8_kernel()`` for uint8 weights, and ``copy(device=None)``, which copying
+    a kernel calls so that no two kernels share one set of weights.
+    """
+
+    @abstractmethod
+    def descriptor(self) -> ConvolutionDescriptor:
+        """Return the descriptor."""
+
+    @abstractmethod
+    def weights(self) -> npt.NDArray[Any]:
+        """Return the weights, OHWI (depthwise OHW), in the dtype of `data_type`."""
+
+    @abstractmethod
+    def bias_terms(self) -> npt.NDArray[np.float32] | None:
+        """Return one float32 a output channel, or None."""
+
+    def data_type(self) -> DataType:
+        """Return the type of `weights`: FLOAT32, FLOAT16 or UINT8."""
+        return DataType.FLOAT32
+
+    def kernel_weights_data_type(self) -> DataType:
+        """Return the precision the kernel multiplies with. Apple's default is FLOAT16."""
+        return DataType.FLOAT16
+
+    def load(self) -> bool:
+        """Prepare to be read; False makes the kernel's constructor fail."""
+        return True
+
+    def purge(self) -> None:  # noqa: B027  nothing to do for most sources
+        """Release what `load` prepared."""
+
+    def label(self) -> str | None:
+        """Return a name for the kernel's label."""
+        return None
+
+
+class ArrayConvolutionDataSource(ConvolutionDataSource):
+    """Weights and biases in NumPy arrays.
+
+    Parameters
+    ----------
+    weights : array_like, shape (O, kernel_height, kernel_width, I / groups)
+        float32, float16 or uint8 arrays keep their dtype, anything else becomes float32. Depthwise
+        weights have shape ``(O, kernel_height, kernel_width)``. Kept, not copied: `weights_array`
+        may be changed, and a reload reads it again.
+    biases : array_like, shape (O,), optional
+        float32; kept as `bias_array`.
+    descriptor : ConvolutionDescriptor, optional
+        By default a plain convolution of the weights' shape with stride 1 (depthwise for three
+        axes).
+    kernel_weights_data_type : DataType, default FLOAT32
+        Precision the kernel multiplies with; FLOAT16 is Apple's default, and what uint8 and float16
+        weights need.
+    quantization : WeightsQuantizationType, default NONE
+        How uint8 weights stand for numbers.
+    ranges : array_like, shape (O, 2), optional
+        (minimum, maximum) of each output channel, for LINEAR.
+    lookup_table : array_like, shape (256,), optional
+        For LOOKUP_TABLE.
+    label : str, optional
+
+    Raises
+    ------
+    ValueError
+        If the weights' shape is not the descriptor's.
+    """
+
+    def __init__(
+        self,
+        weights: npt.ArrayLike,
+        biases: npt.ArrayLike | None = None,
+        *,
+        descriptor: ConvolutionDescriptor | None = None,
+        kernel_weights_data_type: DataType | None = None,
+        quantization: WeightsQuantizationType = WeightsQuantizationType.NONE,
+        ranges: npt.ArrayLike | None = None,
+        lookup_table: npt.ArrayLike | None = None,
+        label: str | None = None,
+    ) -> None:
+        array = np.asarray(weights)
+        if array.dtype not in (np.float32, np.float16, np.uint8):
+            array = array.astype(np.float32)
+        if descriptor is None:
+            if array.ndim not in (3, 4):
+                raise ValueError(
+                    "ArrayConvolutionDataSource: weights must have shape (O, H, W, I), or "
+                    f"(O, H, W) for a depthwise convolution, got {array.shape}"
+                )
+            depthwise = array.ndim == 3
+            cls = DepthWiseConvolutionDescriptor if depthwise else ConvolutionDescriptor
+            descriptor = cls(
+                array.shape[2],
+                array.shape[1],
+                input_feature_channels=array.shape[0 if depthwise else 3],
+                output_feature_channels=array.shape[0],
+            )
+        if array.shape != descriptor.weight_shape:
+            raise ValueError(
+                f"ArrayConvolutionDataSource: weights must have shape {descriptor.weight_shape}, "
+                f"got {array.shape}"
+            )
+        self.weights_array = array
+        self.bias_array = None if biases is None else np.asarray(biases, np.float32)
+        self._descriptor = descriptor
+        exact = DataType.FLOAT32 if array.dtype == np.float32 else DataType.FLOAT16
+        self._kernel_type = exact if kernel_weights_data_type is None else kernel_weights_data_type
+        self._quantization = quantization
+        self._ranges = ranges
+        self._lookup_table = lookup_table
+        self._label = label
+
+    def descriptor(self) -> ConvolutionDescriptor:
+        """Return the descriptor."""
+        return self._descriptor
+
+    def data_type(self) -> DataType:
+        """Return the type of the weights."""
+        return {"f2": DataType.FLOAT16, "f4": DataType.FLOAT32, "u1": DataType.UINT8}[
+            self.weights_array.dtype.str[1:]
+        ]
+
+    def kernel_weights_data_type(self) -> DataType:
+        """Return the precision the kernel multiplies with."""
+        return self._kernel_type
+
+    def weights(self) -> npt.NDArray[Any]:
+        """Return the weights."""
+        return self.weights_array
+
+    def bias_terms(self) -> npt.NDArray[np.float32] | None:
+        """Return the biases, or None."""
+        return self.bias_array
+
+    def label(self) -> str | None:
+        """Return the name for the kernel's label."""
+        return self._label
+
+    def weights_quantization_type(self) -> WeightsQuantizationType:
+        """Return how uint8 weights stand for numbers."""
+        return self._quantization
+
+    def ranges_for_uint8_kernel(self) -> npt.NDArray[np.float32]:
+        """Return (minimum, maximum) of each output channel."""
+        return np.asarray([] if self._ranges is None else self._ranges, np.float32)
+
+    def lookup_table_for_uint8_kernel(self) -> npt.NDArray[np.float32]:
+        """Return the 256 numbers the bytes stand for."""
+        return np.asarray([] if self._lookup_table is None else self._lookup_table, np.float32)
+
+    def copy(self, device: _core.Device | None = None) -> Self:  # noqa: ARG002
+        """Return a source with arrays of its own."""
+        return type(self)(
+            self.weights_array.copy(),
+            None if self.bias_array is None else self.bias_array.copy(),
+            descriptor=self._descriptor.copy(),
+            kernel_weights_data_type=self._kernel_type,
+            quantization=self._quantization,
+            ranges=self._ranges,
+            lookup_table=self._lookup_table,
+            label=self._label,
+        )
+
+    def __repr__(self) -> str:
+        """Show shape and precision."""
+        biases = "no biases" if self.bias_array is None else "biases"
+        weights = f"{self.weights_array.dtype} {self.weights_array.shape}"
+        return f"ArrayConvolutionDataSource({weights}, {biases})"
+
+
+class _ConvolutionKernel(KernelFacade):
+    """What the four kernels share."""
+
+    descriptor: Any
+    data_source: Any
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"weights": self.data_source}
+
+    @property
+    def groups(self) -> int:
+        """Groups of channels."""
+        return self.descriptor.groups
+
+    @property
+    def channel_multiplier(self) -> int:
+        """0 for a regular convolution, 1 for a depthwise one."""
+        return self.descriptor.channel_multiplier
+
+
+class _ForwardConvolution(_ConvolutionKernel):
+    _own_settings = ("accumulator_precision",)
+
+    @property
+    def input_feature_channels(self) -> int:
+        """Channels read."""
+        return self.descriptor.input_feature_channels
+
+    @property
+    def output_feature_channels(self) -> int:
+        """Channels of the convolution's result, before depth to space."""
+        return self.descriptor.output_feature_channels
+
+    @property
+    def sub_pixel_scale_factor(self) -> int:
+        """Growth of width and height; 1 for a plain convolution."""
+        return self.descriptor.sub_pixel_scale_factor
+
+    @property
+    def fused_neuron_descriptor(self) -> NeuronDescriptor:
+        """Activation applied to the result."""
+        neuron = self.descriptor.fused_neuron_descriptor
+        return NeuronDescriptor(neuron.neuron_type, neuron.a, neuron.b, neuron.c, neuron.data)
+
+    def export_weights_and_biases(
+        self: Any, command_buffer: _core.CommandBuffer, temporary_ok: bool = False
+    ) -> _core.ConvolutionWeightsAndBiasesState:
+        """Encode a copy of the weights the kernel multiplies with, as float32.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        temporary_ok : bool, default False
+            Allow a temporary state, for use on this command buffer only.
+
+        Returns
+        -------
+        ConvolutionWeightsAndBiasesState
+            Its ``biases`` are None if the data source has none.
+        """
+        return super().export_weights_and_biases(command_buffer, temporary_ok)
+
+
+class Convolution(_ForwardConvolution, ArrayUnaryKernel, _core.Convolution):
+    """Convolution, in the sense of cross-correlation (``MPSCNNConvolution``).
+
+    Parameters
+    ----------
+    weights : ConvolutionDataSource
+        Read now, and again by `reload_weights_and_biases_from_data_source`.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the source's arrays do not fit its descriptor.
+    RuntimeError
+        If ``load()`` returns False.
+    """
+
+    def __init__(
+        self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
+    ) -> None:
+        super().__init__(resolve_device(device), weights)
+
+
+class FullyConnected(_ForwardConvolution, ArrayUnaryKernel, _core.FullyConnected):
+    """Inner product over the whole image, with a 1x1 result (``MPSCNNFullyConnected``).
+
+    Parameters
+    ----------
+    weights : ConvolutionDataSource
+        Its window is the source's extent; strides, dilations and groups are 1. The flattening order
+        is (row, column, channel).
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the source's arrays do not fit its descriptor, or the descriptor is not of this kind.
+    """
+
+    def __init__(
+        self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
+    ) -> None:
+        super().__init__(resolve_device(device), weights)
+
+
+class _BackwardConvolution(_ConvolutionKernel):
+    _own_settings = ("gradient_option",)
+
+    @property
+    def source_gradient_feature_channels(self) -> int:
+        """Channels of the incoming gradient."""
+        return self.descriptor.output_feature_channels
+
+    @property
+    def source_image_feature_channels(self) -> int:
+        """Channels of the forward source, and of the result."""
+        return self.descriptor.input_feature_channels
+
+
+class ConvolutionGradient(_BackwardConvolution, ArrayGradientKernel, _core.ConvolutionGradient):
+    """Gradients of a convolution (``MPSCNNConvolutionGradient``).
+
+    The result is the gradient with respect to the forward source. Those with respect to weights and
+    biases are summed over the batch into the `ConvolutionGradientState`, where a later encode with
+    the same state adds to them; nothing divides by the batch size. ``gradient_option`` chooses.
+
+    Parameters
+    ----------
+    weights : ConvolutionDataSource
+        The forward kernel's. The weights are first read from the source of the convolution that
+        made the first state; after that only reloads change them, so every update must go to both
+        kernels.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        If the descriptor has a fused neuron, batch normalization or a sub-pixel factor, or uint8
+        weights.
+    """
+
+    def __init__(
+        self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
+    ) -> None:
+        super().__init__(resolve_device(device), weights)
+
+
+class FullyConnectedGradient(
+    _BackwardConvolution, ArrayGradientKernel, _core.FullyConnectedGradient
+):
+    """Gradients of a fully connected kernel (``MPSCNNFullyConnectedGradient``).
+
+    As `ConvolutionGradient`, for states of `FullyConnected`.
+
+    Parameters
+    ----------
+    weights : ConvolutionDataSource
+        The forward kernel's.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        If the descriptor is not one of a fully connected kernel, or has a fused neuron.
+    """
+
+    def __init__(
+        self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
+    ) -> None:
+        super().__init__(resolve_device(device), weights)
