@@ -1,6 +1,7 @@
 // Builds each device: which kernel families it has.
 #include "base/errors.hpp"
 #include "cpu/cpu_device.hpp"
+#include "cpu/cpu_queue.hpp"
 #include "device/device.hpp"
 #if defined(MPSGRAD_HAVE_METAL)
 #include "metal/metal_device.hpp"
@@ -38,6 +39,13 @@ std::shared_ptr<Device> find_device(const std::string& kind) {
 #endif
   static const std::shared_ptr<Device> cpu = std::make_shared<CpuDevice>();
   return cpu;
+}
+
+void drain_all_devices() {
+  cpu::drain_all_queues();
+#if defined(MPSGRAD_HAVE_METAL)
+  metal::drain();
+#endif
 }
 
 }  // namespace mpsgrad

@@ -4,10 +4,10 @@
 
 #include "base/errors.hpp"
 #include "base/warnings.hpp"
-#include "cpu/cpu_queue.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/memory.hpp"
 #include "cpu/threads.hpp"
+#include "device/device.hpp"
 
 namespace py = pybind11;
 
@@ -101,7 +101,7 @@ system: it stands still while a program repeats the same step.
   m.def(
       "release_cached_memory", [] { cpu::MemoryPool::instance().release_cached(); },
       "Give the CPU device's unused storage back to the system.");
-  m.def("_drain", &cpu::drain_all_queues, py::call_guard<py::gil_scoped_release>());
+  m.def("_drain", &drain_all_devices, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace

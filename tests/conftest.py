@@ -1,4 +1,4 @@
-"""Options and fixtures of the whole suite: `pytest --device cpu|metal` chooses what runs the kernels."""
+"""Options and fixtures of the suite: `pytest --device cpu|metal` chooses what runs the kernels."""
 
 import hypothesis
 import pytest

@@ -193,7 +193,8 @@ void GradientKernel::encode_checked(const std::shared_ptr<CommandBuffer>& comman
                     0,
                     0,
                     shot.consumed_channels,
-                    creates};
+                    creates,
+                    *this};
   check_depth(*this, gradient, call.first_gradient, call.images());
   check_depth(*this, source, call.first_source, call.images());
   call.gradient_channels =

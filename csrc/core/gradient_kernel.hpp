@@ -83,6 +83,7 @@ struct GradientCall {
   Index source_channels;
   Index produced_channels;
   bool creates_destination;
+  const KernelBase& kernel;
   Index images() const { return clip.size.depth; }
   const GradientState& state() const { return static_cast<const GradientState&>(*states.front()); }
 };

@@ -42,6 +42,8 @@ struct ForwardSnapshot {
 class StatePayload {
  public:
   virtual ~StatePayload() = default;
+  // The read count of a temporary state fell to 0: nobody uses it any more.
+  virtual void end() {}
 };
 
 class GradientState : public State {
@@ -56,6 +58,14 @@ class GradientState : public State {
   bool is_temporary() const override { return read_count_object() != nullptr; }
 
   std::shared_ptr<StatePayload> payload;
+
+ protected:
+  void release_contents() override {
+    State::release_contents();
+    if (payload) {
+      payload->end();
+    }
+  }
 
  private:
   const ReadCount* read_count_object() const { return const_cast<GradientState*>(this)->count(); }

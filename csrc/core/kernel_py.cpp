@@ -142,7 +142,7 @@ size : (width, height) or (width, height, depth)
       .def(
           "__eq__", [](const Region& a, const Region& b) { return a == b; }, py::is_operator())
       .def("__reduce__",
-           [](const py::object& self) {
+           [](const py::object& self) -> py::tuple {
              return py::make_tuple(py::type::of<Region>(),
                                    py::make_tuple(self.attr("origin"), self.attr("size")));
            })
@@ -208,7 +208,7 @@ left, right, top, bottom : int, default 0
       .def_readonly("bottom", &ExplicitPadding::bottom)
       .def("__repr__",
            [](const ExplicitPadding& self) { return text("ExplicitPadding(", self.label(), ")"); })
-      .def("__reduce__", [](const py::object& self) {
+      .def("__reduce__", [](const py::object& self) -> py::tuple {
         return py::make_tuple(py::type::of(self),
                               py::make_tuple(self.attr("left"), self.attr("right"),
                                              self.attr("top"), self.attr("bottom")));

@@ -202,7 +202,8 @@ UnaryCall UnaryKernel::prepare(const CommandBuffer& command_buffer,
                  effective_clip(properties.clip_rect, destination),
                  properties.offset.z,
                  0,
-                 0};
+                 0,
+                 *this};
   check_depth(*this, source, call.first_source, call.images());
   call.consumed_channels =
       consumed_channels(*this, source, properties.source_channel_offset,

@@ -25,6 +25,7 @@ struct UnaryCall {
   Index first_source;
   Index consumed_channels;
   Index produced_channels;
+  const KernelBase& kernel;
   Index images() const { return clip.size.depth; }
 };
 

@@ -114,18 +114,23 @@ void CommandBuffer::enqueue() {
   device_enqueue();
 }
 
-void CommandBuffer::commit() {
-  require_open("commit()");
+void CommandBuffer::begin_commit(const char* call) {
+  require_open(call);
   if (work_->status() == CommandBufferStatus::NotEnqueued) {
     enqueue();
   }
   work_->mark_committed();
   committed_.push_back(work_);
+}
+
+void CommandBuffer::commit() {
+  begin_commit("commit()");
   device_commit();
 }
 
 void CommandBuffer::commit_and_continue() {
-  commit();
+  begin_commit("commit_and_continue()");
+  device_commit_and_continue();
   auto next = std::make_shared<Work>(queue_->clock());
   queue_->track(next);
   work_ = std::move(next);

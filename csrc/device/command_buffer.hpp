@@ -90,6 +90,8 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
  protected:
   virtual void device_enqueue() = 0;
   virtual void device_commit() = 0;
+  // The commit of commit_and_continue(): what is temporary must outlive it.
+  virtual void device_commit_and_continue() { device_commit(); }
   virtual void device_new_root() = 0;
   virtual void device_abandon() {}
   // A chance for the waiting thread to run pending work itself.
@@ -98,6 +100,7 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
 
  private:
   void require_open(const char* call) const;
+  void begin_commit(const char* call);
 
   std::shared_ptr<CommandQueue> queue_;
   std::shared_ptr<Work> work_;

@@ -66,6 +66,10 @@ class Device : public std::enable_shared_from_this<Device> {
 // DeviceError where the build or the machine has no such device.
 std::shared_ptr<Device> find_device(const std::string& kind);
 
+// Waits for everything committed on any device, and drops what devices keep for themselves: for the
+// end of the process.
+void drain_all_devices();
+
 // Downcast to the device's own class; throws std::invalid_argument if the object belongs to another
 // device.
 template <class Own, class Base>

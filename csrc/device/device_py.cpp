@@ -75,8 +75,9 @@ py::array shared_array(const std::shared_ptr<Buffer>& buffer) {
   return py::array_t<float>(static_cast<py::ssize_t>(buffer->size() / sizeof(float)), data, keep);
 }
 
-void bind_device_class(py::module_& m) {
-  py::class_<Device, py::smart_holder>(m, "Device", R"(A device that runs kernels (``MTLDevice``).
+py::class_<Device, py::smart_holder> bind_device_class(py::module_& m) {
+  py::class_<Device, py::smart_holder> device(m, "Device",
+                                              R"(A device that runs kernels (``MTLDevice``).
 
 Parameters
 ----------
@@ -87,12 +88,11 @@ Raises
 ------
 DeviceError
     If this build or this machine has no such device.
-)")
-      .def(py::init([](const std::string& kind) { return find_device(kind); }), "kind"_a = "")
+)");
+  device.def(py::init([](const std::string& kind) { return find_device(kind); }), "kind"_a = "")
       .def_property_readonly("kind", &Device::kind, "``\"cpu\"`` or ``\"metal\"``.")
       .def_property_readonly("name", &Device::name,
                              "What runs the work: instruction set and threads, or the GPU.")
-      .def("command_queue", &Device::make_queue, "Return a new `CommandQueue`.")
       .def("__eq__",
            [](const Device& self, const py::object& other) {
              return py::isinstance<Device>(other) && other.cast<const Device*>() == &self;
@@ -101,16 +101,32 @@ DeviceError
       .def(
           "__repr__",
           [](const Device& self) { return text("Device('", self.kind(), "': ", self.name(), ")"); })
-      .def("__reduce__", [](const py::object& self) {
+      .def("__reduce__", [](const py::object& self) -> py::tuple {
         return py::make_tuple(py::type::of(self), py::make_tuple(self.attr("kind")));
       });
+  return device;
 }
 
-void bind_commands(py::module_& m) {
-  py::class_<CommandQueue, py::smart_holder>(
+void bind_commands(py::module_& m, py::class_<Device, py::smart_holder>& device) {
+  // Classes first, then methods: a signature shows only those Python names that exist already.
+  py::class_<CommandQueue, py::smart_holder> queue(
       m, "CommandQueue",
-      "Runs command buffers in the order they are enqueued (``MTLCommandQueue``).")
-      .def(py::init([](Device& device) { return device.make_queue(); }), "device"_a)
+      "Runs command buffers in the order they are enqueued (``MTLCommandQueue``).");
+  py::class_<CommandBuffer, py::smart_holder> command_buffer(
+      m, "CommandBuffer",
+      R"(Work that is encoded now and runs after `commit` (``MPSCommandBuffer``).
+
+Use it as a context manager to commit on a clean exit; that does not wait.
+
+Parameters
+----------
+queue : CommandQueue
+    Where the work will run.
+)");
+
+  device.def("command_queue", &Device::make_queue, "Return a new `CommandQueue`.");
+
+  queue.def(py::init([](Device& device) { return device.make_queue(); }), "device"_a)
       .def("command_buffer", &CommandQueue::make_command_buffer,
            py::call_guard<py::gil_scoped_release>(),
            R"(Return a new `CommandBuffer`.
@@ -143,17 +159,7 @@ offset : int, default 0
       .def_property_readonly("buffer", &Predicate::buffer)
       .def_property_readonly("offset", &Predicate::offset);
 
-  py::class_<CommandBuffer, py::smart_holder>(
-      m, "CommandBuffer",
-      R"(Work that is encoded now and runs after `commit` (``MPSCommandBuffer``).
-
-Use it as a context manager to commit on a clean exit; that does not wait.
-
-Parameters
-----------
-queue : CommandQueue
-    Where the work will run.
-)")
+  command_buffer
       .def(py::init([](const std::shared_ptr<CommandQueue>& queue) {
              const py::gil_scoped_release unlocked;
              return queue->make_command_buffer();
@@ -311,9 +317,9 @@ RuntimeError
 
 void bind_device(py::module_& m) {
   bind_enumerations(m);
-  bind_device_class(m);
+  auto device = bind_device_class(m);
   bind_buffer(m);
-  bind_commands(m);
+  bind_commands(m, device);
 }
 
 }  // namespace mpsgrad

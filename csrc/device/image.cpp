@@ -43,7 +43,13 @@ std::pair<std::uintptr_t, std::uintptr_t> Image::extent() const {
   return parent_ ? parent_->extent() : storage().extent(index_);
 }
 
-void Image::require_cpu_access(const char*) const {}
+void Image::require_cpu_access(const char* call) const {
+  require<std::runtime_error>(
+      descriptor_.storage_mode == StorageMode::Shared ||
+          descriptor_.storage_mode == StorageMode::Managed,
+      class_name(), ": ", call,
+      " is impossible, the descriptor's storage_mode hides it from the CPU");
+}
 
 void Image::read(Index image, DataLayout layout, void* out) const {
   require_cpu_access("read()");
@@ -93,7 +99,7 @@ void Image::synchronize(CommandBuffer& command_buffer) {
           ": synchronize() on a command buffer of another device");
   command_buffer.require_encodable("synchronize()");
   if (!is_temporary() && storage_) {
-    storage_->synchronize(command_buffer);
+    storage_->synchronize(command_buffer, index_);
   }
 }
 
@@ -106,6 +112,9 @@ TemporaryImage::TemporaryImage(std::shared_ptr<Device> device, const ImageDescri
       owner_(owner) {}
 
 TemporaryImage::~TemporaryImage() {
+  if (storage_) {
+    storage_->end_temporary(index_);
+  }
   if (count_.value() > 0 && !discarded_) {
     warn(WarningKind::Resource,
          text("TemporaryImage ", descriptor_, " was dropped with read count ", count_.value(),
@@ -124,6 +133,7 @@ void TemporaryImage::after_count_change() {
   if (count_.value() > 0 || !storage_) {
     return;
   }
+  storage_->end_temporary(index_);
   storage_.reset();
   if (parent_) {  // a view holds one read of its parent
     if (ReadCount* count = parent_->read_count(); count && count->value() > 0) {

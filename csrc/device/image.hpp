@@ -46,7 +46,10 @@ class ImageStorage {
   // The dense NHWC array of all images if that is how the device stores them, else null.
   virtual void* dense_memory() { return nullptr; }
   virtual std::shared_ptr<ImageStorage> view(const ViewRange& range) = 0;
-  virtual void synchronize(CommandBuffer&) {}
+  virtual void synchronize(CommandBuffer&, Index /*index*/) {}
+  // Of a temporary image: its read count fell to 0, or it was dropped before. Nobody uses it any
+  // more.
+  virtual void end_temporary(Index /*index*/) {}
   virtual Index resource_size() = 0;  // bytes of one image's backing store; 0 for wrapped memory
 
  private:

@@ -202,6 +202,15 @@ Parameters
 device : Device
 descriptor : ImageDescriptor
 )");
+  // Before any method: a signature shows only those Python names that exist already.
+  py::class_<ImageBatch, py::smart_holder> batch(m, "ImageBatch",
+                                                 R"(Images of one kind (``MPSImageBatch``).
+
+Parameters
+----------
+images : sequence of Image
+    Any images; an encode checks that they match.
+)");
   const auto of = [](auto member) {
     return [member](const Image& self) { return self.descriptor().*member; };
   };
@@ -325,14 +334,7 @@ descriptor : ImageDescriptor
           },
           "How many more encodes may read it; at 0 the texels are gone.");
 
-  py::class_<ImageBatch, py::smart_holder>(m, "ImageBatch",
-                                           R"(Images of one kind (``MPSImageBatch``).
-
-Parameters
-----------
-images : sequence of Image
-    Any images; an encode checks that they match.
-)")
+  batch
       .def(py::init([](const py::sequence& images) {
              ImageArgument argument = image_argument(py::list(images), "ImageBatch");
              require(!argument.images.empty(), "ImageBatch: a batch must hold at least one image");

@@ -118,7 +118,7 @@ def finish(
     command_buffer.wait_until_completed()
     result = images.to_array()
     if out is not None:
-        if not np.shares_memory(out, result, max_work=1):  # this device cannot write NumPy's memory
+        if not np.may_share_memory(out, result):  # this device cannot write NumPy's memory
             np.copyto(out, result)
         result = out
     return result[0] if single else result

@@ -67,12 +67,12 @@ class NeuronDescriptor(_core.NeuronDescriptor):
         data: npt.ArrayLike | None = None,
     ) -> None:
         standard = _DEFAULTS.get(type, (0.0, 0.0, 0.0))
-        values = [
+        a, b, c = (
             given if given is not None else usual
             for given, usual in zip((a, b, c), standard, strict=True)
-        ]
+        )
         slopes = [] if data is None else np.asarray(data, np.float32).ravel().tolist()
-        super().__init__(type, *values, slopes)
+        super().__init__(type, a, b, c, slopes)
 
     def __repr__(self) -> str:
         """Show type and parameters."""
@@ -94,7 +94,10 @@ class NeuronDescriptor(_core.NeuronDescriptor):
 class _NeuronKernel(KernelFacade):
     """What the two kernels share: their descriptor's fields."""
 
-    _core_descriptor: Any
+    if TYPE_CHECKING:
+
+        @property
+        def descriptor(self) -> _core.NeuronDescriptor: ...
 
     @property
     def neuron_type(self) -> NeuronType:
@@ -120,8 +123,6 @@ class _NeuronKernel(KernelFacade):
     def data(self) -> npt.NDArray[np.float32] | None:
         """Slopes of ``PRELU``, or None."""
         return np.array(self.descriptor.data, np.float32) if self.descriptor.data else None
-
-    descriptor: Any
 
     def _arguments(self) -> dict[str, Any]:
         d = self.descriptor

@@ -1,0 +1,527 @@
+// Forward pass and data gradient. Both correlate rows of an operand with packed weights; for the data gradient the results
+// fall into phases, one for each remainder of the stride, each of which is a dense correlation with some of the taps.
+#include "kernels/convolution/convolution_engine.hpp"
+
+#include <array>
+#include <cstdint>
+#include <numeric>
+
+#include "cpu/threads.hpp"
+#include "kernels/convolution/convolution_rows.hpp"
+
+namespace mpsgrad::cpu {
+namespace {
+
+using namespace convolution;
+
+// One remainder of a data gradient's position, or all positions of a forward pass, along one axis.
+struct Phase {
+  Index first = 0, step = 1, count = 0;         // results
+  Index operand_first = 0, operand_step = 1;    // position of the first tap of the first result; from result to result
+  Index first_tap = 0, taps = 0, tap_step = 1;  // among the axis's taps; positions from tap to tap
+
+  Index operand_last() const { return operand_first + (count - 1) * operand_step + (taps - 1) * tap_step; }
+};
+
+struct Axis {
+  std::vector<Phase> phases;
+  std::vector<Index> taps;  // in the order in which the packed weights have them
+
+  Index most_results() const {
+    Index most = 0;
+    for (const Phase& phase : phases) {
+      most = std::max(most, phase.count);
+    }
+    return most;
+  }
+};
+
+Axis forward_axis(Index results, Index stride, Index first, Index kernel, Index dilation) {
+  Axis axis;
+  axis.taps.resize(static_cast<std::size_t>(kernel));
+  std::iota(axis.taps.begin(), axis.taps.end(), 0);
+  axis.phases.push_back({0, 1, results, first, stride, 0, kernel, dilation});
+  return axis;
+}
+
+// Result y takes E[j] * W[q] wherever stride * j + first + dilation * q == y. Within a phase j grows as q falls.
+Axis data_axis(Index results, Index stride, Index first, Index kernel, Index dilation) {
+  const Index common = std::gcd(stride, dilation);
+  const Index classes = std::min(stride / common, kernel);  // taps of one class differ by stride / common
+  Axis axis;
+  std::vector<Index> class_first;
+  for (Index c = 0; c < classes; ++c) {
+    class_first.push_back(static_cast<Index>(axis.taps.size()));
+    for (Index q = c + (kernel - 1 - c) / (stride / common) * (stride / common); q >= 0; q -= stride / common) {
+      axis.taps.push_back(q);
+    }
+  }
+  class_first.push_back(static_cast<Index>(axis.taps.size()));
+  for (Index remainder = 0; remainder < std::min(stride, results); ++remainder) {
+    Phase phase{remainder, stride, ceil_div(results - remainder, stride), 0, 1, 0, 0, dilation / common};
+    for (Index c = 0; c < classes; ++c) {
+      const auto at = static_cast<std::size_t>(c);
+      const Index distance = remainder - first - dilation * axis.taps[static_cast<std::size_t>(class_first[at])];
+      if (distance % stride == 0) {
+        phase.operand_first = distance / stride;
+        phase.first_tap = class_first[at];
+        phase.taps = class_first[at + 1] - class_first[at];
+        break;
+      }
+    }
+    axis.phases.push_back(phase);
+  }
+  return axis;
+}
+
+struct Correlation {
+  Index batch;
+  Index operand_height, operand_width;
+  Index groups, group_operands, group_results;
+  bool depthwise;
+  EdgeMode edge;
+  Axis y, x;
+  ConvolutionImages operand, result;
+  ConvolutionHook hook;
+
+  Index operand_channels() const { return groups * group_operands; }
+};
+
+// Results of some rows (of one phase) and columns (of every phase) of some samples, in some blocks of channels.
+struct Piece {
+  Index sample, samples;
+  std::size_t phase;
+  Index row, rows;
+  Index column, columns;
+  Index block, blocks;
+};
+
+// How many operand rows `rows` results of a phase need.
+Index rows_needed(const Phase& phase, Index rows) {
+  const Index reach = (rows - 1) * phase.operand_step + (phase.taps - 1) * phase.tap_step + 1;
+  return std::max<Index>(0, std::min(rows * phase.taps, reach));
+}
+
+class Plan {
+ public:
+  Plan(const Correlation& c, const CorrelationLoops& loops) : c_(c), lanes_(choose_lanes(loops)) {
+    const Index widest = c.x.most_results();
+    const auto kernel = static_cast<Index>(c.y.taps.size() * c.x.taps.size());
+    const auto phases = static_cast<Index>(c.y.phases.size() * c.x.phases.size());
+    const Phase& largest = *std::max_element(
+        c.y.phases.begin(), c.y.phases.end(),
+        [](const Phase& a, const Phase& b) { return rows_needed(a, a.count) < rows_needed(b, b.count); });
+    const Index pixel_bytes = c.operand_channels() * 4 * c.x.phases[0].operand_step;
+    blocks_ = c.depthwise ? 1 : c.groups * ceil_div(c.group_results, lanes_);
+
+    // A share of the activations, so that scratch is a small part of them.
+    const Index activations =
+        c.batch * (c.operand_height * c.operand_width * c.operand_channels() +
+                   largest.count * widest * phases * c.groups * c.group_results) * 4;
+    const Index budget = std::clamp(activations / 16, kPieceBytes / 4, kPieceBytes);
+
+    columns_ = widest;
+    if (columns_ > 28 && largest.taps * columns_ * pixel_bytes > budget) {
+      columns_ = std::max<Index>(28, budget / std::max<Index>(1, largest.taps * pixel_bytes) / 14 * 14);
+    }
+    const Index row_bytes = columns_ * pixel_bytes;
+    rows_ = 1;
+    while (rows_ < largest.count && rows_needed(largest, rows_ + 1) * row_bytes <= budget) {
+      ++rows_;
+    }
+    const Index flops_per_result = 2 * c.group_operands * c.groups * c.group_results * kernel /
+                                   std::max<Index>(1, phases);
+    const Index row_flops = std::max<Index>(1, flops_per_result * columns_ * static_cast<Index>(c.x.phases.size()));
+    if (rows_ == largest.count) {
+      const Index by_size = budget / std::max<Index>(1, rows_needed(largest, rows_) * row_bytes);
+      const Index by_work = ceil_div(kPieceFlops, rows_ * row_flops);
+      samples_ = std::clamp<Index>(std::min(by_size, std::max<Index>(by_work, 1)), 1, c.batch);
+      if (rows_ * row_flops * c.batch <= kPieceFlops) {
+        samples_ = c.batch;
+      }
+    }
+    splits_ = 1;
+    const auto wanted = [&] {
+      const Index now = ceil_div(c.batch, samples_) * static_cast<Index>(c.y.phases.size()) *
+                        ceil_div(largest.count, rows_) * ceil_div(widest, columns_);
+      const Index worth = samples_ * rows_ * row_flops / kPieceFlops;
+      return std::clamp<Index>(ceil_div(kPieces, now), 1, std::max<Index>(1, worth));
+    };
+    samples_ = ceil_div(samples_, wanted());
+    const Index weight_bytes = kernel * c.group_operands * c.groups * c.group_results * 4;
+    if (largest.count * row_bytes * 2 >= weight_bytes || blocks_ < 8) {
+      rows_ = ceil_div(rows_, wanted());
+    }
+    splits_ = std::clamp<Index>(wanted(), 1, std::max<Index>(1, blocks_ / 4));
+    rows_per_split_ = ceil_div(blocks_, splits_);
+    add_pieces(widest);
+  }
+
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  Index lanes() const { return lanes_; }
+  Index blocks() const { return blocks_; }
+
+ private:
+  // Lanes of results unless so few of them are used that dot products are cheaper.
+  Index choose_lanes(const CorrelationLoops& loops) const {
+    const Index lanes = loops.lanes;
+    if (c_.depthwise) {
+      return lanes;
+    }
+    const auto taps_x = static_cast<Index>(c_.x.taps.size());
+    const auto taps_y = static_cast<Index>(c_.y.taps.size());
+    const Index across = c_.group_operands * taps_x * taps_y * ceil_div(c_.group_results, lanes);
+    const bool merged = c_.groups == 1 && c_.x.phases.size() == 1 && c_.x.phases[0].tap_step == 1;
+    const Index run_vectors = merged ? ceil_div(taps_x * c_.group_operands, lanes)
+                                     : taps_x * ceil_div(c_.group_operands, lanes);
+    const auto phases = static_cast<Index>(c_.y.phases.size() * c_.x.phases.size());
+    const Index dot = c_.group_results * (taps_y * run_vectors + phases * lanes / 2);
+    return dot + dot / 4 < across ? 1 : lanes;
+  }
+
+  void add_pieces(Index widest) {
+    for (Index n = 0; n < c_.batch; n += samples_) {
+      for (std::size_t phase = 0; phase < c_.y.phases.size(); ++phase) {
+        const Index count = c_.y.phases[phase].count;
+        for (Index row = 0; row < count; row += rows_) {
+          for (Index column = 0; column < widest; column += columns_) {
+            for (Index block = 0; block < blocks_; block += rows_per_split_) {
+              pieces_.push_back({n, std::min(samples_, c_.batch - n), phase, row, std::min(rows_, count - row), column,
+                                 std::min(columns_, widest - column), block,
+                                 std::min(rows_per_split_, blocks_ - block)});
+            }
+          }
+        }
+      }
+    }
+  }
+
+  const Correlation& c_;
+  Index lanes_;
+  Index blocks_ = 1;
+  Index samples_ = 1, rows_ = 1, columns_ = 1, splits_ = 1, rows_per_split_ = 1;
+  std::vector<Piece> pieces_;
+};
+
+struct Prepared {
+  const Correlation& c;
+  const float* weights;
+  const float* bias;  // padded
+  void (*loop)(const CorrelationTask&);
+};
+
+// The part of a phase's columns that a piece does.
+struct Columns {
+  Index first, count;
+};
+
+Columns columns_of(const Phase& phase, const Piece& piece) {
+  const Index first = std::min(piece.column, phase.count);
+  return {first, std::min(piece.column + piece.columns, phase.count) - first};
+}
+
+void run_piece(const Prepared& prepared, const Piece& piece) {
+  const Correlation& c = prepared.c;
+  const Phase& y = c.y.phases[piece.phase];
+  RowWindow window{&c.operand, c.operand_height, c.operand_width, 0, c.operand_channels(), c.edge, 0, 0, false};
+  Index first_x = std::numeric_limits<Index>::max();
+  Index last_x = std::numeric_limits<Index>::min();
+  for (const Phase& x : c.x.phases) {
+    const Columns columns = columns_of(x, piece);
+    if (x.taps > 0 && columns.count > 0) {
+      const Index first = x.operand_first + columns.first * x.operand_step;
+      first_x = std::min(first_x, first);
+      last_x = std::max(last_x, first + (columns.count - 1) * x.operand_step + (x.taps - 1) * x.tap_step);
+    }
+  }
+  if (first_x <= last_x) {
+    window.first_x = first_x;
+    window.span = last_x - first_x + 1;
+  }
+  window.direct = window.can_be_direct();
+
+  const Index rows = piece.samples * piece.rows;
+  const Index first_y = y.operand_first + piece.row * y.operand_step;
+  const Index last_y = first_y + (piece.rows - 1) * y.operand_step + (y.taps - 1) * y.tap_step;
+  const Index slots = RowCache::slots(window, std::max<Index>(1, last_y - first_y + 1));
+  const Index cached = piece.samples * std::min(rows_needed(y, piece.rows), window.height);
+  const auto kernel = static_cast<Index>(c.y.taps.size() * c.x.taps.size());
+  Scratch scratch(RowCache::bytes(window, cached, slots) + 2 * Scratch::bytes<const float*>(rows * y.taps) +
+                  Scratch::bytes<ConvolutionRow>(rows) + Scratch::bytes<std::byte>(24 * kernel));
+  RowCache cache(window, cached, slots, scratch);
+  auto** found = scratch.take<const float*>(rows * y.taps);
+  auto** operand = scratch.take<const float*>(rows * y.taps);
+  auto* result = scratch.take<ConvolutionRow>(rows);
+
+  for (Index n = 0; n < piece.samples; ++n) {
+    if (y.taps > 0) {
+      cache.start(piece.sample + n, first_y, last_y);
+    }
+    for (Index r = 0; r < piece.rows; ++r) {
+      for (Index t = 0; t < y.taps; ++t) {
+        found[(n * piece.rows + r) * y.taps + t] = cache.row(first_y + r * y.operand_step + t * y.tap_step);
+      }
+    }
+  }
+
+  CorrelationTask task{};
+  task.operand = operand;
+  task.result = result;
+  task.rows = rows;
+  task.taps_y = y.taps;
+  task.groups = c.groups;
+  task.group_operands = c.group_operands;
+  task.group_results = c.group_results;
+  task.weights = prepared.weights;
+  task.first_tap_y = y.first_tap;
+  task.kernel_taps = kernel;
+  task.kernel_width = static_cast<Index>(c.x.taps.size());
+  task.bias = prepared.bias;
+  task.first_block = piece.block;
+  task.last_block = piece.block + piece.blocks;
+  task.format = static_cast<int>(c.result.format);
+  task.hook = c.hook;
+  task.runs = scratch.take<std::byte>(24 * kernel);
+  for (const Phase& x : c.x.phases) {
+    const Columns columns = columns_of(x, piece);
+    if (columns.count == 0) {
+      continue;
+    }
+    const Index start = x.taps == 0 ? 0 : x.operand_first + columns.first * x.operand_step - window.first_x;
+    for (Index i = 0; i < rows * y.taps; ++i) {
+      operand[i] = found[i] == nullptr ? nullptr : found[i] + start * window.pixel_stride();
+    }
+    const Index item = item_size(c.result.format);
+    task.first_x = x.first + columns.first * x.step;
+    for (Index n = 0; n < piece.samples; ++n) {
+      for (Index r = 0; r < piece.rows; ++r) {
+        const Index at_y = y.first + (piece.row + r) * y.step;
+        std::byte* data = c.result.samples[piece.sample + n] +
+                          (at_y * c.result.row_stride + task.first_x * c.result.pixel_stride) * item;
+        result[n * piece.rows + r] = {data, piece.sample + n, at_y};
+      }
+    }
+    task.width = columns.count;
+    task.taps_x = x.taps;
+    task.first_tap_x = x.first_tap;
+    task.operand_step = x.operand_step * window.pixel_stride();
+    task.operand_tap_step = x.tap_step * window.pixel_stride();
+    task.result_step = x.step * c.result.pixel_stride;
+    task.x_step = x.step;
+    prepared.loop(task);
+  }
+}
+
+void run(const Correlation& c, const ConvolutionWeights& weights, bool of_results, bool transposed, const float* bias) {
+  if (c.batch == 0 || c.y.most_results() == 0 || c.x.most_results() == 0) {
+    return;
+  }
+  const CorrelationLoops& loops = correlation_loops();
+  const Plan plan(c, loops);
+  ConvolutionWeights::Form form;
+  form.of_results = of_results;
+  form.depthwise = c.depthwise;
+  form.transposed = transposed;
+  form.lanes = c.depthwise ? 1 : plan.lanes();
+  form.groups = c.groups;
+  form.group_operands = c.group_operands;
+  form.group_results = c.group_results;
+  form.taps_y = c.y.taps;
+  form.taps_x = c.x.taps;
+
+  const Index lanes = plan.lanes();
+  const Index channels = c.depthwise ? ceil_div(c.group_results, lanes) * lanes : plan.blocks() * lanes;
+  Scratch scratch(Scratch::bytes<float>(channels));
+  auto* padded = scratch.take<float>(channels);
+  std::fill_n(padded, channels, 0.0F);
+  if (bias != nullptr) {
+    const Index per_group = c.depthwise ? channels : ceil_div(c.group_results, lanes) * lanes;
+    for (Index g = 0; g < c.groups; ++g) {
+      std::copy_n(bias + g * c.group_results, c.group_results, padded + g * per_group);
+    }
+  }
+  const Prepared prepared{c, weights.packed(form), padded,
+                          c.depthwise ? loops.correlate_depthwise
+                          : lanes == 1 && loops.lanes != 1 ? loops.correlate_dot
+                                                           : loops.correlate};
+  const std::vector<Piece>& pieces = plan.pieces();
+  parallel_for(static_cast<Index>(pieces.size()),
+               [&](Index i) { run_piece(prepared, pieces[static_cast<std::size_t>(i)]); });
+}
+
+}  // namespace
+
+namespace convolution {
+
+static bool is_one_row(const ConvolutionImages& images, Index height, Index width) {
+  return height == 1 || images.row_stride == width * images.pixel_stride;
+}
+
+bool merge_positions(ConvolutionGeometry& g, ConvolutionImages& source, ConvolutionImages& destination) {
+  const bool plain = g.groups == 1 && !g.depthwise && g.stride_x == 1 && g.stride_y == 1 && g.first_x == 0 &&
+                     g.first_y == 0;
+  const bool one_tap = g.kernel_height == 1 && g.kernel_width == 1;
+  // A window as large as the image: samples become the pixels of one row, and a whole image becomes one pixel.
+  if (plain && g.destination_height == 1 && g.destination_width == 1 && g.kernel_height == g.source_height &&
+      g.kernel_width == g.source_width && (g.dilation_y == 1 || g.kernel_height == 1) &&
+      (g.dilation_x == 1 || g.kernel_width == 1) && (!g.transposed_weights || one_tap) &&
+      (one_tap || source.pixel_stride == g.source_channels) &&
+      is_one_row(source, g.source_height, g.source_width)) {
+    Index source_step = 0;
+    Index destination_step = 0;
+    if (even_sample_stride(source, g.batch, &source_step) &&
+        even_sample_stride(destination, g.batch, &destination_step)) {
+      g.source_channels *= g.source_height * g.source_width;
+      source.pixel_stride = source_step;
+      destination.pixel_stride = destination_step;
+      source.row_stride = destination.row_stride = 0;
+      g.source_height = g.source_width = g.kernel_height = g.kernel_width = 1;
+      g.source_width = g.destination_width = g.batch;
+      g.batch = 1;
+      return true;
+    }
+  }
+  // Small images and one tap: all pixels of an image become one row.
+  constexpr Index kNarrow = 8;
+  if (plain && one_tap && g.source_width < kNarrow && g.source_height > 1 && g.source_width == g.destination_width &&
+      g.source_height == g.destination_height && is_one_row(source, g.source_height, g.source_width) &&
+      is_one_row(destination, g.source_height, g.source_width)) {
+    g.source_width *= g.source_height;
+    g.destination_width = g.source_width;
+    g.source_height = g.destination_height = 1;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace convolution
+
+const float* ConvolutionWeights::packed(const Form& form) const {
+  const std::lock_guard lock(mutex_);
+  for (const Packed& packed : packed_) {
+    if (packed.form == form) {
+      return reinterpret_cast<const float*>(packed.block->data());
+    }
+  }
+  const auto height = static_cast<Index>(form.taps_y.size());
+  const auto width = static_cast<Index>(form.taps_x.size());
+  const Index taps = height * width;
+  const Index results = form.group_results;
+  const Index operands = form.group_operands;
+  const Index lanes = form.lanes;
+  const Index blocks_per_group = ceil_div(results, lanes);
+  const Index blocks = form.groups * blocks_per_group;
+  const Index block_floats = taps * operands * lanes;
+  const Index floats = form.depthwise ? taps * results : blocks * block_floats;
+  auto block = MemoryPool::instance().acquire(static_cast<std::size_t>(std::max<Index>(floats, 1)) * sizeof(float));
+  auto* out = reinterpret_cast<float*>(block->data());
+  // Position of packed tap (y, x) in the values.
+  const auto tap_of = [&](Index y, Index x) {
+    const Index tap = form.taps_y[static_cast<std::size_t>(y)] * width + form.taps_x[static_cast<std::size_t>(x)];
+    return form.transposed ? taps - 1 - tap : tap;
+  };
+  if (form.depthwise) {
+    for (Index tap = 0; tap < taps; ++tap) {
+      for (Index c = 0; c < results; ++c) {
+        out[tap * results + c] = values_[c * taps + tap_of(tap / width, tap % width)];
+      }
+    }
+  } else {
+    // The values' outer axis counts the results of a forward pass or, when transposed, of a data gradient.
+    const bool results_outside = form.of_results == form.transposed;
+    const Index inner = results_outside ? operands : results;
+    const Index result_step = results_outside ? taps * operands : 1;
+    const Index operand_step = results_outside ? 1 : taps * results;
+    parallel_for(blocks, [&](Index b) {
+      const Index first = b % blocks_per_group * lanes;
+      const Index here = std::min(lanes, results - first);
+      const float* from = values_ + b / blocks_per_group * (results * operands * taps) + first * result_step;
+      float* to = out + b * block_floats;
+      for (Index tap = 0; tap < taps; ++tap, to += operands * lanes) {
+        const float* weights = from + tap_of(tap / width, tap % width) * inner;
+        if (here < lanes) {
+          std::fill_n(to, operands * lanes, 0.0F);
+        }
+        if (results_outside) {
+          for (Index l = 0; l < here; ++l) {
+            for (Index k = 0; k < operands; ++k) {
+              to[k * lanes + l] = weights[l * result_step + k];
+            }
+          }
+        } else {
+          for (Index k = 0; k < operands; ++k) {
+            std::copy_n(weights + k * operand_step, here, to + k * lanes);
+          }
+        }
+      }
+    });
+  }
+  packed_.push_back({form, std::move(block)});
+  return out;
+}
+
+namespace {
+
+// For a hook whose samples have become the pixels of one row.
+void apply_by_sample(void* context, const ConvolutionTile& tile) {
+  const auto& inner = *static_cast<const ConvolutionHook*>(context);
+  for (Index i = 0; i < tile.pixels; ++i) {
+    inner.apply(inner.context, {tile.x + i * tile.x_step, 0, 0, 1, 1, tile.channel, tile.channels,
+                                tile.values + i * tile.value_step, tile.value_step});
+  }
+}
+
+}  // namespace
+
+void convolve(const ConvolutionGeometry& geometry, const ConvolutionImages& source, const ConvolutionWeights& weights,
+              const float* bias, const ConvolutionImages& destination, const ConvolutionHook& hook) {
+  ConvolutionGeometry g = geometry;
+  Correlation c{};
+  c.operand = source;
+  c.result = destination;
+  c.hook = hook;
+  ConvolutionHook inner = hook;
+  if (hook.apply == nullptr) {
+    merge_positions(g, c.operand, c.result);
+  } else if (g.destination_height == 1 && g.destination_width == 1 && merge_positions(g, c.operand, c.result)) {
+    c.hook.apply = apply_by_sample;
+    c.hook.context = &inner;
+  }
+  c.batch = g.batch;
+  c.operand_height = g.source_height;
+  c.operand_width = g.source_width;
+  c.groups = g.groups;
+  c.group_operands = g.source_channels / g.groups;
+  c.group_results = g.destination_channels / g.groups;
+  c.depthwise = g.depthwise;
+  c.edge = g.edge;
+  c.y = forward_axis(g.destination_height, g.stride_y, g.first_y, g.kernel_height, g.dilation_y);
+  c.x = forward_axis(g.destination_width, g.stride_x, g.first_x, g.kernel_width, g.dilation_x);
+  run(c, weights, false, g.transposed_weights, bias);
+}
+
+void convolution_data_gradient(const ConvolutionGeometry& geometry, const ConvolutionImages& gradient,
+                               const ConvolutionWeights& weights, const float* bias,
+                               const ConvolutionImages& source_gradient, const ConvolutionHook& hook) {
+  ConvolutionGeometry g = geometry;
+  Correlation c{};
+  c.operand = gradient;
+  c.result = source_gradient;
+  if (hook.apply == nullptr && bias == nullptr) {
+    merge_positions(g, c.result, c.operand);
+  }
+  c.batch = g.batch;
+  c.operand_height = g.destination_height;
+  c.operand_width = g.destination_width;
+  c.groups = g.groups;
+  c.group_operands = g.destination_channels / g.groups;
+  c.group_results = g.source_channels / g.groups;
+  c.depthwise = g.depthwise;
+  c.edge = EdgeMode::Zero;
+  c.y = data_axis(g.source_height, g.stride_y, g.first_y, g.kernel_height, g.dilation_y);
+  c.x = data_axis(g.source_width, g.stride_x, g.first_x, g.kernel_width, g.dilation_x);
+  c.hook = hook;
+  run(c, weights, true, g.transposed_weights, bias);
+}
+
+}  // namespace mpsgrad::cpu

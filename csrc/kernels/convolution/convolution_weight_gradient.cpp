@@ -1,0 +1,314 @@
+// Weight and bias gradients: sums over all positions, cut into parts by rows and by channels. Parts of different rows add
+// up in buffers of their own, which are added in order at the end.
+#include "cpu/threads.hpp"
+#include "kernels/convolution/convolution_engine.hpp"
+#include "kernels/convolution/convolution_rows.hpp"
+
+namespace mpsgrad::cpu {
+namespace {
+
+using namespace convolution;
+
+constexpr Index kBandPixels = 800;
+
+struct Sums {
+  ConvolutionGeometry g;
+  Index taps = 0, group_sources = 0, group_gradients = 0;
+  RowWindow source, gradient;
+  bool by_source = false;            // else by gradient or depthwise
+  bool every_pixel = false;          // source rows hold what lies outside
+  Index band_rows = 0, columns = 0;
+  Index parts = 0, splits = 0;       // of the rows, of the channel blocks
+  Index blocks = 0;
+  Index partial_floats = 0;
+  float* first_partial = nullptr;    // possibly the result itself
+  float* more_partials = nullptr;    // [parts - 1][partial_floats]
+  float* bias_partials = nullptr;    // [parts][destination_channels], or null
+  const WeightGradientLoops* loops = nullptr;
+
+  float* partial(Index part) const {
+    return part == 0 ? first_partial : more_partials + (part - 1) * partial_floats;
+  }
+};
+
+void zero(float* data, Index count) {
+  constexpr Index kChunk = 64 * 1024;
+  parallel_for(ceil_div(count, kChunk),
+               [&](Index i) { std::fill_n(data + i * kChunk, std::min(kChunk, count - i * kChunk), 0.0F); });
+}
+
+// Gradient rows [first, last), counted over all samples, and blocks [first_block, last_block).
+struct Part {
+  Index first, last;
+  Index first_block, last_block;
+  float* out;
+  float* bias;
+};
+
+void run_part(const Sums& sums, const Part& part) {
+  const ConvolutionGeometry& g = sums.g;
+  RowWindow source = sums.source;
+  Index source_channel = 0;  // where the source rows begin
+  if (sums.by_source && !source.direct) {
+    const Index blocks_per_group = ceil_div(sums.group_sources, kConvolutionBlock);
+    const auto start_of = [&](Index block) {
+      return block / blocks_per_group * sums.group_sources + block % blocks_per_group * kConvolutionBlock;
+    };
+    source_channel = start_of(part.first_block);
+    source.channel = source_channel;
+    source.channels = std::min(start_of(part.last_block), g.source_channels) - source_channel;
+  }
+  const Index reach = (g.kernel_height - 1) * g.dilation_y + 1;
+  const Index rows = std::min(sums.band_rows, part.last - part.first);
+  // Rows of a band may belong to different samples, each of which needs its own rows of the source.
+  const Index samples = std::min(g.batch, ceil_div(rows - 1, g.destination_height) + 1);
+  const Index per_sample = std::min(rows, g.destination_height);
+  const Index positions = (per_sample - 1) * g.stride_y + reach;
+  const Index source_rows =
+      std::min(samples * std::min(positions, g.source_height), rows * std::min(g.kernel_height, g.source_height));
+  const Index slots = RowCache::slots(source, positions);
+  const Index gradient_slots = RowCache::slots(sums.gradient, per_sample);
+  const Index zeros = sums.by_source ? 0 : source.span * source.pixel_stride() + source.channels;
+  Scratch scratch(RowCache::bytes(source, source_rows, slots) + RowCache::bytes(sums.gradient, rows, gradient_slots) +
+                  Scratch::bytes<const float*>(rows) + Scratch::bytes<const float*>(rows * g.kernel_height) +
+                  Scratch::bytes<float>(zeros) + 2 * Scratch::bytes<Index>(g.kernel_width) +
+                  Scratch::bytes<std::byte>(16 * rows));
+  auto** gradient_rows = scratch.take<const float*>(rows);
+  auto** found = scratch.take<const float*>(rows * g.kernel_height);
+  auto* begin = scratch.take<Index>(g.kernel_width);
+  auto* end = scratch.take<Index>(g.kernel_width);
+  WeightGradientTask task{};
+  task.gradient = gradient_rows;
+  task.source = found;
+  auto* memory = scratch.take<float>(zeros);
+  std::fill_n(memory, zeros, 0.0F);
+  task.zeros = memory;
+  task.taps_y = g.kernel_height;
+  task.taps_x = g.kernel_width;
+  task.source_step = g.stride_x * source.pixel_stride();
+  task.source_tap_step = g.dilation_x * source.pixel_stride();
+  task.begin = begin;
+  task.end = end;
+  task.groups = g.groups;
+  task.group_sources = sums.group_sources;
+  task.group_gradients = sums.group_gradients;
+  task.first = part.first_block;
+  task.last = part.last_block;
+  task.out = part.out;
+  task.bias = part.bias;
+  task.pairs = scratch.take<std::byte>(16 * rows);
+
+  RowWindow gradient = sums.gradient;
+  RowCache source_cache(source, source_rows, slots, scratch);
+  RowCache gradient_cache(gradient, rows, gradient_slots, scratch);
+  for (Index column = 0; column < g.destination_width; column += sums.columns) {
+    const Index width = std::min(sums.columns, g.destination_width - column);
+    gradient.first_x = column;
+    gradient.span = width;
+    task.width = width;
+    const Index first_x = g.first_x + column * g.stride_x;
+    if (sums.every_pixel) {
+      source.first_x = first_x;
+      source.span = (width - 1) * g.stride_x + (g.kernel_width - 1) * g.dilation_x + 1;
+      task.source_offset = -source_channel;
+      std::fill_n(begin, g.kernel_width, 0);
+      std::fill_n(end, g.kernel_width, width);
+    } else {
+      task.source_offset = first_x * source.pixel_stride() - source_channel;
+      for (Index p = 0; p < g.kernel_width; ++p) {
+        const Index x = first_x + p * g.dilation_x;
+        begin[p] = std::clamp<Index>(floor_div(-x + g.stride_x - 1, g.stride_x), 0, width);
+        end[p] = std::clamp<Index>(floor_div(g.source_width - 1 - x, g.stride_x) + 1, begin[p], width);
+      }
+    }
+    source_cache.use(source);
+    gradient_cache.use(gradient);
+    task.gradient_step = gradient.pixel_stride();
+    for (Index band = part.first; band < part.last; band += rows) {
+      const Index last = std::min(band + rows, part.last);
+      source_cache.clear();
+      gradient_cache.clear();
+      for (Index row = band; row < last; ++row) {
+        const Index n = row / g.destination_height;
+        const Index j = row % g.destination_height;
+        if (row == band || j == 0) {
+          const Index last_j = std::min(g.destination_height, j + last - row) - 1;
+          source_cache.start(n, g.first_y + j * g.stride_y, g.first_y + last_j * g.stride_y + reach - 1);
+          gradient_cache.start(n, j, last_j);
+        }
+        gradient_rows[row - band] = gradient_cache.row(j);
+        for (Index q = 0; q < g.kernel_height; ++q) {
+          found[(row - band) * g.kernel_height + q] =
+              source_cache.row(g.first_y + j * g.stride_y + q * g.dilation_y);
+        }
+      }
+      task.rows = last - band;
+      (g.depthwise ? sums.loops->depthwise : sums.by_source ? sums.loops->by_source : sums.loops->by_gradient)(task);
+    }
+  }
+}
+
+// Adds the parts up in order and puts every weight where the layout of the weights has it.
+void finish(const Sums& sums, float* result, bool accumulate) {
+  const ConvolutionGeometry& g = sums.g;
+  const Index taps = sums.taps;
+  const Index inputs = g.depthwise ? 1 : sums.group_sources;
+  if (sums.first_partial == result) {
+    constexpr Index kChunk = 16 * 1024;
+    if (sums.parts > 1) {
+      parallel_for(ceil_div(sums.partial_floats, kChunk), [&](Index chunk) {
+        const Index last = std::min(sums.partial_floats, (chunk + 1) * kChunk);
+        for (Index part = 1; part < sums.parts; ++part) {
+          const float* from = sums.partial(part);
+          for (Index i = chunk * kChunk; i < last; ++i) {
+            result[i] += from[i];
+          }
+        }
+      });
+    }
+    return;
+  }
+  parallel_for(g.destination_channels, [&](Index o) {
+    const Index group = o / sums.group_gradients;
+    for (Index tap = 0; tap < taps; ++tap) {
+      const Index to_tap = g.transposed_weights ? taps - 1 - tap : tap;
+      for (Index c = 0; c < inputs; ++c) {
+        const Index from = g.depthwise     ? tap * g.destination_channels + o
+                           : sums.by_source ? (o * taps + tap) * inputs + c
+                                            : ((group * taps + tap) * inputs + c) * sums.group_gradients +
+                                                  o % sums.group_gradients;
+        const Index to = g.transposed_weights && !g.depthwise
+                             ? ((group * inputs + c) * taps + to_tap) * sums.group_gradients + o % sums.group_gradients
+                             : (o * taps + to_tap) * inputs + c;
+        float total = sums.partial(0)[from];
+        for (Index part = 1; part < sums.parts; ++part) {
+          total += sums.partial(part)[from];
+        }
+        result[to] = accumulate ? result[to] + total : total;
+      }
+    }
+  });
+}
+
+void finish_sums(const float* partials, Index parts, Index channels, float* sums, bool accumulate) {
+  for (Index c = 0; c < channels; ++c) {
+    float total = 0.0F;
+    for (Index part = 0; part < parts; ++part) {
+      total += partials[part * channels + c];
+    }
+    sums[c] = accumulate ? sums[c] + total : total;
+  }
+}
+
+}  // namespace
+
+void convolution_weight_gradient(const ConvolutionGeometry& geometry, const ConvolutionImages& source_images,
+                                 const ConvolutionImages& gradient_images, float* weight_gradient,
+                                 float* bias_gradient, bool accumulate) {
+  ConvolutionGeometry g = geometry;
+  ConvolutionImages source = source_images;
+  ConvolutionImages gradient = gradient_images;
+  merge_positions(g, source, gradient);
+  const WeightGradientLoops& loops = weight_gradient_loops();
+  Sums sums;
+  sums.g = g;
+  sums.loops = &loops;
+  sums.taps = g.kernel_height * g.kernel_width;
+  sums.group_sources = g.source_channels / g.groups;
+  sums.group_gradients = g.destination_channels / g.groups;
+  // A vector of source channels for each gradient channel, or the other way round, whichever is fuller; the latter
+  // has more pointers to follow.
+  sums.by_source = !g.depthwise && ceil_div(sums.group_sources, loops.lanes) * sums.group_gradients * 10 <=
+                                       ceil_div(sums.group_gradients, loops.lanes) * sums.group_sources * 13;
+  const Index reach_x = (g.destination_width - 1) * g.stride_x + (g.kernel_width - 1) * g.dilation_x + 1;
+  sums.source = {&source, g.source_height, g.source_width, 0, g.source_channels, g.edge, g.first_x, reach_x, false};
+  sums.source.direct = sums.source.can_be_direct();
+  sums.every_pixel = true;
+  if (sums.by_source && source.format == ChannelFormat::Float32 && (sums.source.direct || g.edge != EdgeMode::Clamp)) {
+    sums.source.direct = true;
+    sums.source.first_x = 0;
+    sums.source.span = g.source_width;
+    sums.every_pixel = false;
+  }
+  sums.gradient = {&gradient, g.destination_height, g.destination_width, 0, g.destination_channels, EdgeMode::Zero,
+                   0, g.destination_width, gradient.format == ChannelFormat::Float32};
+
+  const Index weights = g.destination_channels * sums.taps * (g.depthwise ? 1 : sums.group_sources);
+  const Index rows = g.batch * g.destination_height;
+  const Index copied = (sums.source.direct ? 0 : g.source_channels * g.stride_x) +
+                       (sums.gradient.direct ? 0 : g.destination_channels);
+  const Index activations = 4 * g.batch *
+                            (g.source_height * g.source_width * g.source_channels +
+                             g.destination_height * g.destination_width * g.destination_channels);
+  const Index budget = std::clamp(activations / 16, kPieceBytes / 4, 2 * kPieceBytes);
+  sums.columns = g.destination_width;
+  if (copied > 0) {
+    sums.columns = std::clamp<Index>(budget / (copied * 4), 16, std::max<Index>(g.destination_width, 16));
+    sums.columns = std::max<Index>(1, std::min(sums.columns, g.destination_width));
+  }
+  sums.band_rows = std::max<Index>(1, kBandPixels / std::max<Index>(1, sums.columns));
+  if (copied > 0) {
+    sums.band_rows = std::clamp<Index>(budget / (sums.columns * copied * 4), 1, sums.band_rows);
+  }
+  const Index flops = 2 * rows * g.destination_width * weights;
+  const Index worth = std::clamp<Index>(flops / kPieceFlops, 1, kPieces);
+  sums.parts = std::clamp<Index>(activations / 10 / (weights * 4), 1, std::min(worth, ceil_div(rows, sums.band_rows)));
+  sums.parts = std::max<Index>(1, sums.parts);
+  sums.blocks = sums.by_source ? g.groups * ceil_div(sums.group_sources, kConvolutionBlock)
+                : g.depthwise  ? ceil_div(g.destination_channels, kConvolutionBlock)
+                               : g.groups * ceil_div(sums.group_gradients, kConvolutionBlock);
+  sums.splits = std::clamp<Index>(ceil_div(worth, sums.parts), 1, sums.blocks);
+  sums.partial_floats = weights;
+
+  const bool in_place = sums.by_source && !g.transposed_weights;
+  Scratch scratch(Scratch::bytes<float>((sums.parts - (in_place ? 1 : 0)) * weights) +
+                  Scratch::bytes<float>(sums.parts * g.destination_channels));
+  auto* memory = scratch.take<float>((sums.parts - (in_place ? 1 : 0)) * weights);
+  sums.first_partial = in_place ? weight_gradient : memory;
+  sums.more_partials = in_place ? memory : memory + weights;
+  if (in_place && !accumulate) {
+    zero(weight_gradient, weights);
+  }
+  zero(memory, (sums.parts - (in_place ? 1 : 0)) * weights);
+  if (bias_gradient != nullptr) {
+    sums.bias_partials = scratch.take<float>(sums.parts * g.destination_channels);
+    std::fill_n(sums.bias_partials, sums.parts * g.destination_channels, 0.0F);
+  }
+  if (rows > 0 && g.destination_width > 0) {
+    parallel_for(sums.parts * sums.splits, [&](Index i) {
+      const Index part = i / sums.splits;
+      const Index split = i % sums.splits;
+      float* bias = bias_gradient != nullptr && split == 0 ? sums.bias_partials + part * g.destination_channels : nullptr;
+      run_part(sums, {part * rows / sums.parts, (part + 1) * rows / sums.parts, split * sums.blocks / sums.splits,
+                      (split + 1) * sums.blocks / sums.splits, sums.partial(part), bias});
+    });
+  }
+  finish(sums, weight_gradient, accumulate);
+  if (bias_gradient != nullptr) {
+    finish_sums(sums.bias_partials, sums.parts, g.destination_channels, bias_gradient, accumulate);
+  }
+}
+
+void convolution_channel_sums(Index batch, Index height, Index width, Index channels, const ConvolutionImages& images,
+                              float* sums, bool accumulate) {
+  const WeightGradientLoops& loops = weight_gradient_loops();
+  const Index rows = batch * height;
+  const Index parts = std::clamp<Index>(rows * width * channels / 65536, 1, std::min(kPieces, std::max<Index>(rows, 1)));
+  const RowWindow all{&images, height, width, 0, channels, EdgeMode::Zero, 0, width,
+                      images.format == ChannelFormat::Float32};
+  Scratch scratch(Scratch::bytes<float>(parts * channels));
+  auto* partials = scratch.take<float>(parts * channels);
+  std::fill_n(partials, parts * channels, 0.0F);
+  parallel_for(parts, [&](Index part) {
+    Scratch own(RowCache::bytes(all, 1, 1));
+    RowCache cache(all, 1, 1, own);
+    for (Index row = part * rows / parts; row < (part + 1) * rows / parts; ++row) {
+      cache.clear();
+      cache.start(row / height, row % height, row % height);
+      loops.channel_sums(cache.row(row % height), width, all.pixel_stride(), channels, partials + part * channels);
+    }
+  });
+  finish_sums(partials, parts, channels, sums, accumulate);
+}
+
+}  // namespace mpsgrad::cpu

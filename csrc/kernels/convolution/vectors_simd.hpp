@@ -1,0 +1,134 @@
+// Vectors of float in the notation both compilers share, as wide as the instruction set has them, and whole tiles of
+// them in registers. Only for *_simd.cpp files.
+#pragma once
+
+#include "cpu/simd/simd.hpp"
+
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+// The same for a lambda, after its parameters.
+#define MPSGRAD_LAMBDA_INLINE __attribute__((always_inline))
+
+namespace mpsgrad::MPSGRAD_ISA {
+
+using Index = std::int64_t;
+
+#if defined(__AVX512F__)
+inline constexpr int kLanes = 16;
+inline constexpr int kRegisters = 32;
+inline constexpr int kSpare = 0;  // registers a multiply-add needs besides its operands
+#elif defined(__AVX2__)
+inline constexpr int kLanes = 8;
+inline constexpr int kRegisters = 16;
+inline constexpr int kSpare = 1;
+#elif defined(__aarch64__)
+inline constexpr int kLanes = 4;
+inline constexpr int kRegisters = 32;
+inline constexpr int kSpare = 1;
+#else
+inline constexpr int kLanes = 4;
+inline constexpr int kRegisters = 16;
+inline constexpr int kSpare = 2;
+#endif
+
+typedef float Vec __attribute__((vector_size(kLanes * sizeof(float))));
+typedef float UnalignedVec
+    __attribute__((vector_size(kLanes * sizeof(float)), aligned(alignof(float)), may_alias));
+
+MPSGRAD_INLINE Vec load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
+MPSGRAD_INLINE void store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
+
+// The first lanes of a vector; the others are neither read nor written.
+#if defined(__AVX512F__)
+struct Mask {
+  __mmask16 bits;
+};
+MPSGRAD_INLINE Mask first_lanes(Index count) {
+  return {static_cast<__mmask16>((1U << static_cast<unsigned>(count)) - 1U)};
+}
+MPSGRAD_INLINE Vec load(const float* p, Mask mask) {
+  return reinterpret_cast<Vec>(_mm512_maskz_loadu_ps(mask.bits, p));
+}
+MPSGRAD_INLINE void store(float* p, Vec v, Mask mask) {
+  _mm512_mask_storeu_ps(p, mask.bits, reinterpret_cast<__m512>(v));
+}
+#elif defined(__AVX2__)
+struct Mask {
+  __m256i bits;
+};
+MPSGRAD_INLINE Mask first_lanes(Index count) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return {_mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lanes)};
+}
+MPSGRAD_INLINE Vec load(const float* p, Mask mask) {
+  return reinterpret_cast<Vec>(_mm256_maskload_ps(p, mask.bits));
+}
+MPSGRAD_INLINE void store(float* p, Vec v, Mask mask) {
+  _mm256_maskstore_ps(p, mask.bits, reinterpret_cast<__m256>(v));
+}
+#else
+struct Mask {
+  int count;
+};
+MPSGRAD_INLINE Mask first_lanes(Index count) { return {static_cast<int>(count)}; }
+MPSGRAD_INLINE Vec load(const float* p, Mask mask) {
+  Vec v{};
+  for (int i = 0; i < mask.count; ++i) {
+    v[i] = p[i];
+  }
+  return v;
+}
+MPSGRAD_INLINE void store(float* p, Vec v, Mask mask) {
+  for (int i = 0; i < mask.count; ++i) {
+    p[i] = v[i];
+  }
+}
+#endif
+
+MPSGRAD_INLINE float sum(Vec v) {
+  float total = 0.0F;
+  for (int i = 0; i < kLanes; ++i) {
+    total += v[i];
+  }
+  return total;
+}
+
+// Tiles of `rows` by `vecs` accumulators: rows broadcast a scalar, vecs are loaded.
+inline constexpr int kMaxRows = 14;
+inline constexpr int kMaxVecs = 4;
+
+constexpr int tile_rows(int vecs) {
+  const int rows = (kRegisters - kSpare - vecs) / vecs;
+  return rows < kMaxRows ? rows : kMaxRows;
+}
+
+constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
+constexpr Index smaller(Index a, Index b) { return a < b ? a : b; }
+constexpr Index larger(Index a, Index b) { return a > b ? a : b; }
+
+// How many vectors wide tiles should be for `rows` rows and `vecs` vectors of results: the cheapest of the shapes, where
+// a tile costs its multiply-adds (at least as many as hide their latency) and a little for its loads.
+inline Index best_vecs(Index rows, Index vecs) {
+  Index best = 1;
+  Index best_cost = INT64_MAX;
+  for (int width = 1; width <= kMaxVecs; ++width) {
+    const Index row_tiles = ceil_div(rows, tile_rows(width));
+    const Index height = ceil_div(rows, row_tiles);
+    const auto cost = [&](Index columns) {
+      return 8 * larger(height * columns, 8) + 2 * (height + columns) + 4;
+    };
+    Index total = row_tiles * (vecs / width) * cost(width);
+    if (vecs % width != 0) {
+      total += row_tiles * cost(vecs % width);
+    }
+    if (total < best_cost) {
+      best_cost = total;
+      best = width;
+    }
+  }
+  return best;
+}
+
+}  // namespace mpsgrad::MPSGRAD_ISA

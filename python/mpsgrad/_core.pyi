@@ -1,0 +1,1672 @@
+# Types of the extension module. Written by tools/stubs; do not edit.
+
+"""
+Compiled part of mpsgrad.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import typing
+
+import numpy
+import numpy.typing
+import typing_extensions
+
+__all__: list[str] = [
+    "BinaryKernel",
+    "Buffer",
+    "ChannelFormat",
+    "CommandBuffer",
+    "CommandBufferStatus",
+    "CommandQueue",
+    "DEFAULT",
+    "DataLayout",
+    "DefaultPadding",
+    "Device",
+    "EdgeMode",
+    "ExplicitPadding",
+    "GradientKernel",
+    "GradientState",
+    "Image",
+    "ImageAllocator",
+    "ImageBatch",
+    "ImageDescriptor",
+    "Kernel",
+    "NO_CLIP",
+    "Neuron",
+    "NeuronDescriptor",
+    "NeuronGradient",
+    "NeuronType",
+    "Offset",
+    "Padding",
+    "Predicate",
+    "Region",
+    "ResourceList",
+    "State",
+    "StateResourceType",
+    "StorageMode",
+    "TEMPORARY",
+    "TemporaryImage",
+    "TextureInfo",
+    "UnaryKernel",
+    "cpu_instruction_set",
+    "get_num_threads",
+    "increment_read_count",
+    "iterate",
+    "memory_statistics",
+    "release_cached_memory",
+    "resource_size",
+    "set_num_threads",
+    "synchronize",
+]
+
+class ChannelFormat:
+    """
+    Storage of one channel value (``MPSImageFeatureChannelFormat``).
+
+    Members:
+
+      NONE
+
+      UNORM8
+
+      UNORM16
+
+      FLOAT16
+
+      FLOAT32
+    """
+
+    FLOAT16: typing.ClassVar[ChannelFormat]
+    FLOAT32: typing.ClassVar[ChannelFormat]
+    NONE: typing.ClassVar[ChannelFormat]
+    UNORM16: typing.ClassVar[ChannelFormat]
+    UNORM8: typing.ClassVar[ChannelFormat]
+    __members__: typing.ClassVar[dict[str, ChannelFormat]]
+
+    @typing.overload
+    def __eq__(self, other: ChannelFormat) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: ChannelFormat) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class EdgeMode:
+    """
+    What lies outside an image (``MPSImageEdgeMode``).
+
+    Members:
+
+      ZERO
+
+      CLAMP
+
+      MIRROR
+
+      MIRROR_WITH_EDGE
+
+      CONSTANT
+    """
+
+    CLAMP: typing.ClassVar[EdgeMode]
+    CONSTANT: typing.ClassVar[EdgeMode]
+    MIRROR: typing.ClassVar[EdgeMode]
+    MIRROR_WITH_EDGE: typing.ClassVar[EdgeMode]
+    ZERO: typing.ClassVar[EdgeMode]
+    __members__: typing.ClassVar[dict[str, EdgeMode]]
+
+    @typing.overload
+    def __eq__(self, other: EdgeMode) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: EdgeMode) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class DataLayout:
+    """
+    Order of axes in CPU memory (``MPSDataLayout``).
+
+    Members:
+
+      HWC
+
+      CHW
+    """
+
+    CHW: typing.ClassVar[DataLayout]
+    HWC: typing.ClassVar[DataLayout]
+    __members__: typing.ClassVar[dict[str, DataLayout]]
+
+    @typing.overload
+    def __eq__(self, other: DataLayout) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: DataLayout) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class StorageMode:
+    """
+    Who can see an image's memory (``MTLStorageMode``).
+
+    Members:
+
+      SHARED
+
+      MANAGED
+
+      PRIVATE
+
+      MEMORYLESS
+    """
+
+    MANAGED: typing.ClassVar[StorageMode]
+    MEMORYLESS: typing.ClassVar[StorageMode]
+    PRIVATE: typing.ClassVar[StorageMode]
+    SHARED: typing.ClassVar[StorageMode]
+    __members__: typing.ClassVar[dict[str, StorageMode]]
+
+    @typing.overload
+    def __eq__(self, other: StorageMode) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: StorageMode) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class CommandBufferStatus:
+    """
+    Life of a command buffer (``MTLCommandBufferStatus``).
+
+    Members:
+
+      NOT_ENQUEUED
+
+      ENQUEUED
+
+      COMMITTED
+
+      SCHEDULED
+
+      COMPLETED
+
+      ERROR
+    """
+
+    COMMITTED: typing.ClassVar[CommandBufferStatus]
+    COMPLETED: typing.ClassVar[CommandBufferStatus]
+    ENQUEUED: typing.ClassVar[CommandBufferStatus]
+    ERROR: typing.ClassVar[CommandBufferStatus]
+    NOT_ENQUEUED: typing.ClassVar[CommandBufferStatus]
+    SCHEDULED: typing.ClassVar[CommandBufferStatus]
+    __members__: typing.ClassVar[dict[str, CommandBufferStatus]]
+
+    @typing.overload
+    def __eq__(self, other: CommandBufferStatus) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: CommandBufferStatus) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class Device:
+    """
+    A device that runs kernels (``MTLDevice``).
+
+    Parameters
+    ----------
+    kind : {"cpu", "metal"}, optional
+        Which device; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    DeviceError
+        If this build or this machine has no such device.
+    """
+
+    def __eq__(self, arg0: object) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __init__(self, kind: str = "") -> None: ...
+    def __reduce__(self) -> tuple[typing.Any, ...]: ...
+    def __repr__(self) -> str: ...
+    def command_queue(self) -> CommandQueue:
+        """
+        Return a new `CommandQueue`.
+        """
+
+    @property
+    def kind(self) -> str:
+        """
+        ``"cpu"`` or ``"metal"``.
+        """
+
+    @property
+    def name(self) -> str:
+        """
+        What runs the work: instruction set and threads, or the GPU.
+        """
+
+class Buffer:
+    """
+    Plain device memory (``MTLBuffer``).
+
+    Exports the buffer protocol and DLPack without a copy, as a one-dimensional float32 array.
+
+    Parameters
+    ----------
+    device : Device
+    data : buffer of float32 or uint32, or int
+        Initial contents, copied; or the size in bytes, zero-filled.
+    """
+
+    def __array__(
+        self, dtype: typing.Any = None, copy: typing.Any = None
+    ) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]: ...
+    def __dlpack__(self, **kwargs: typing.Any) -> typing.Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    @typing.overload
+    def __init__(self, device: Device, data: typing_extensions.Buffer) -> None: ...
+    @typing.overload
+    def __init__(self, device: Device, size: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __len__(self) -> int: ...
+    def __repr__(self) -> str: ...
+    def to_numpy(self) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        Return a copy as a one-dimensional float32 array.
+
+        Raises
+        ------
+        RuntimeError
+            If the command buffer that writes it has not been waited for, or the memory is private to the device.
+        """
+
+    def write(
+        self,
+        data: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]],
+        offset: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Copy an array's bytes into the buffer.
+        """
+
+    @property
+    def device(self) -> Device: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class CommandQueue:
+    """
+    Runs command buffers in the order they are enqueued (``MTLCommandQueue``).
+    """
+
+    label: str
+
+    def __init__(self, device: Device) -> None: ...
+    def __repr__(self) -> str: ...
+    def command_buffer(self) -> CommandBuffer:
+        """
+        Return a new `CommandBuffer`.
+
+        Waits while 64 buffers of this queue are under way.
+
+        Raises
+        ------
+        CommandBufferError
+            If 64 buffers exist of which none is committed.
+        """
+
+    @property
+    def device(self) -> Device: ...
+
+class CommandBuffer:
+    """
+    Work that is encoded now and runs after `commit` (``MPSCommandBuffer``).
+
+    Use it as a context manager to commit on a clean exit; that does not wait.
+
+    Parameters
+    ----------
+    queue : CommandQueue
+        Where the work will run.
+    """
+
+    label: str
+
+    def __enter__(self) -> typing.Any: ...
+    def __exit__(self, arg0: typing.Any, arg1: typing.Any, arg2: typing.Any) -> None: ...
+    def __init__(self, queue: CommandQueue) -> None: ...
+    def __repr__(self) -> str: ...
+    def add_completed_handler(self, handler: collections.abc.Callable[..., typing.Any]) -> None:
+        """
+        Call ``handler(command_buffer)`` when the work has ended, on any thread.
+        """
+
+    def add_scheduled_handler(self, handler: collections.abc.Callable[..., typing.Any]) -> None:
+        """
+        Call ``handler(command_buffer)`` when the work starts, on any thread.
+        """
+
+    def commit(self) -> None:
+        """
+        Hand the work to the device.
+        """
+
+    def commit_and_continue(self) -> None:
+        """
+        Commit what is encoded and go on encoding; temporaries stay usable.
+        """
+
+    def enqueue(self) -> None:
+        """
+        Reserve this buffer's place in the queue.
+        """
+
+    def wait_until_completed(self) -> None:
+        """
+        Wait for everything committed.
+
+        Raises
+        ------
+        CommandBufferError
+            If the work failed, or would never end because it is not committed.
+        """
+
+    def wait_until_scheduled(self) -> None: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def error(self) -> typing.Any:
+        """
+        The `CommandBufferError` that waiting would raise, or None.
+        """
+
+    @property
+    def predicate(self) -> Predicate:
+        """
+        `Predicate` of the kernels encoded from now on, or None.
+        """
+
+    @predicate.setter
+    def predicate(self, arg1: Predicate) -> None: ...
+    @property
+    def queue(self) -> CommandQueue: ...
+    @property
+    def status(self) -> CommandBufferStatus:
+        """
+        `CommandBufferStatus` of the current root.
+        """
+
+class Predicate:
+    """
+    Decides on the device whether kernels run (``MPSPredicate``).
+
+    Parameters
+    ----------
+    buffer : Buffer
+        Holds the condition.
+    offset : int, default 0
+        Byte offset of a uint32, a multiple of 4. Kernels encoded while the predicate is set on a command buffer run if it
+        is not 0 when their turn comes.
+    """
+
+    def __init__(
+        self, buffer: Buffer, offset: typing.SupportsInt | typing.SupportsIndex = 0
+    ) -> None: ...
+    @property
+    def buffer(self) -> Buffer: ...
+    @property
+    def offset(self) -> int: ...
+
+class ImageDescriptor:
+    """
+    An image before it exists (``MPSImageDescriptor``).
+
+    Parameters
+    ----------
+    width, height : int, default 1
+        Pixels, 1 to 16384.
+    feature_channels : int, default 1
+    number_of_images : int, default 1
+        Images in one container; at most 2048 slices of four channels in all.
+    channel_format : ChannelFormat, default FLOAT32
+
+    Raises
+    ------
+    ValueError
+        If a field is out of range.
+    """
+
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+    channel_format: ChannelFormat
+    storage_mode: StorageMode
+
+    def __copy__(self) -> ImageDescriptor: ...
+    def __deepcopy__(self, memo: dict[typing.Any, typing.Any]) -> ImageDescriptor: ...
+    def __eq__(self, arg0: object) -> bool: ...
+    def __init__(
+        self,
+        width: typing.SupportsInt | typing.SupportsIndex = 1,
+        height: typing.SupportsInt | typing.SupportsIndex = 1,
+        feature_channels: typing.SupportsInt | typing.SupportsIndex = 1,
+        number_of_images: typing.SupportsInt | typing.SupportsIndex = 1,
+        channel_format: ChannelFormat = ChannelFormat.FLOAT32,
+        storage_mode: StorageMode = StorageMode.MANAGED,
+        usage: typing.SupportsInt | typing.SupportsIndex = 3,
+    ) -> None: ...
+    def __repr__(self) -> str: ...
+    def copy(self) -> ImageDescriptor: ...
+    @property
+    def array_length(self) -> int: ...
+    @property
+    def cpu_cache_mode(self) -> int: ...
+    @cpu_cache_mode.setter
+    def cpu_cache_mode(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def feature_channels(self) -> int: ...
+    @feature_channels.setter
+    def feature_channels(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def height(self) -> int: ...
+    @height.setter
+    def height(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def number_of_images(self) -> int: ...
+    @number_of_images.setter
+    def number_of_images(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def pixel_format(self) -> int:
+        """
+        ``MTLPixelFormat`` number.
+        """
+
+    @property
+    def slices(self) -> int:
+        """
+        Slices of four channels in one image.
+        """
+
+    @property
+    def texture_type(self) -> int:
+        """
+        ``MTLTextureType``: 2 is 2D, 3 is a 2D array.
+        """
+
+    @property
+    def usage(self) -> int: ...
+    @usage.setter
+    def usage(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def width(self) -> int: ...
+    @width.setter
+    def width(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class Image:
+    """
+    Multi-channel image on a device (``MPSImage``).
+
+    Parameters
+    ----------
+    device : Device
+    descriptor : ImageDescriptor
+    """
+
+    label: str
+
+    def __array__(
+        self, dtype: typing.Any = None, copy: typing.Any = None
+    ) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]: ...
+    def __init__(self, device: Device, descriptor: ImageDescriptor) -> None: ...
+    def __repr__(self) -> str: ...
+    def batch_representation(
+        self, first: typing.Any = None, count: typing.Any = None
+    ) -> ImageBatch:
+        """
+        Return views of the contained images as a batch.
+        """
+
+    def read(
+        self,
+        layout: DataLayout = DataLayout.HWC,
+        image_index: typing.Any = None,
+        dtype: typing.Any = None,
+    ) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]:
+        """
+        Return the texels, in the storage encoding.
+
+        Parameters
+        ----------
+        layout : DataLayout, default HWC
+        image_index : int, optional
+            One image of a container; by default all of them, along a leading axis.
+        dtype : dtype, optional
+            Convert with NumPy afterwards; unorm values stay 0 to 255 or 65535.
+
+        Returns
+        -------
+        ndarray, shape (H, W, C) or (C, H, W)
+            float32, float16, uint8 or uint16, as the channel format says.
+
+        Raises
+        ------
+        RuntimeError
+            If the work that writes the image has not been waited for, or the image is temporary.
+        """
+
+    def sub_image_with_feature_channel_range(
+        self,
+        first: typing.SupportsInt | typing.SupportsIndex,
+        channels: typing.SupportsInt | typing.SupportsIndex,
+    ) -> Image:
+        """
+        Return a view of some channels; both numbers are multiples of 4, over-long ranges are cut.
+        """
+
+    def synchronize(self, command_buffer: CommandBuffer) -> None:
+        """
+        Make the device's results visible to the CPU when the command buffer has completed.
+        """
+
+    def write(
+        self,
+        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]],
+        layout: DataLayout = DataLayout.HWC,
+        image_index: typing.Any = None,
+    ) -> None:
+        """
+        Replace the texels; visible to work that has been encoded but not committed.
+
+        Parameters
+        ----------
+        array : ndarray
+            Exactly the dtype and shape that `read` returns; nothing is converted.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If dtype or shape differ.
+        RuntimeError
+            If committed work that nobody has waited for uses the image, or the image is temporary.
+        """
+
+    @property
+    def descriptor(self) -> ImageDescriptor:
+        """
+        A copy of it.
+        """
+
+    @property
+    def device(self) -> Device: ...
+    @property
+    def feature_channel_format(self) -> ChannelFormat: ...
+    @property
+    def feature_channels(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    @property
+    def is_temporary(self) -> bool: ...
+    @property
+    def number_of_images(self) -> int: ...
+    @property
+    def parent(self) -> Image:
+        """
+        The image this one is a view of, or None.
+        """
+
+    @property
+    def pixel_format(self) -> int: ...
+    @property
+    def pixel_size(self) -> int:
+        """
+        Bytes of one texel of one slice.
+        """
+
+    @property
+    def precision(self) -> int:
+        """
+        Bits of significand: 8, 16, 11 or 24.
+        """
+
+    @property
+    def resource_size(self) -> int:
+        """
+        Bytes of backing store; 0 for views.
+        """
+
+    @property
+    def texture_type(self) -> int: ...
+    @property
+    def usage(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+
+class ImageBatch:
+    """
+    Images of one kind (``MPSImageBatch``).
+
+    Parameters
+    ----------
+    images : sequence of Image
+        Any images; an encode checks that they match.
+    """
+
+    @staticmethod
+    def allocate(
+        device: Device,
+        descriptor: ImageDescriptor,
+        count: typing.SupportsInt | typing.SupportsIndex,
+    ) -> ImageBatch:
+        """
+        Return ``count`` new zero-filled images, one allocation where the device can.
+        """
+
+    @staticmethod
+    def from_array(
+        device: Device, array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+    ) -> ImageBatch:
+        """
+        Return a batch over an array.
+
+        Parameters
+        ----------
+        device : Device
+        array : ndarray, shape (N, H, W, C), C-contiguous
+            float32, float16, uint8 or uint16. The CPU device uses it in place; Metal copies it.
+        """
+
+    @staticmethod
+    def temporary(
+        command_buffer: CommandBuffer,
+        descriptor: ImageDescriptor,
+        count: typing.SupportsInt | typing.SupportsIndex,
+    ) -> ImageBatch:
+        """
+        Return ``count`` temporary images of a command buffer.
+        """
+
+    def __getitem__(self, index: typing.SupportsInt | typing.SupportsIndex) -> Image: ...
+    def __init__(self, images: collections.abc.Sequence[typing.Any]) -> None: ...
+    def __iter__(self) -> collections.abc.Iterator[Image]: ...
+    def __len__(self) -> int: ...
+    def __repr__(self) -> str: ...
+    def to_array(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]:
+        """
+        Return the texels as one array, shape (N, H, W, C).
+
+        The CPU device returns its own memory, 64-byte aligned and writable, where the batch is one allocation; otherwise a copy.
+
+        Raises
+        ------
+        RuntimeError
+            If the work that writes the batch has not been waited for.
+        """
+
+class TemporaryImage(Image):
+    """
+    Scratch image of one command buffer (``MPSTemporaryImage``).
+
+    Parameters
+    ----------
+    command_buffer : CommandBuffer
+    descriptor : ImageDescriptor
+    """
+
+    def __init__(self, command_buffer: CommandBuffer, descriptor: ImageDescriptor) -> None: ...
+    @property
+    def read_count(self) -> int:
+        """
+        How many more encodes may read it; at 0 the texels are gone.
+        """
+
+    @read_count.setter
+    def read_count(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class TextureInfo:
+    """
+    Texture of a state (``MPSStateTextureInfo``).
+    """
+
+    def __init__(
+        self,
+        width: typing.SupportsInt | typing.SupportsIndex,
+        height: typing.SupportsInt | typing.SupportsIndex = 1,
+        depth: typing.SupportsInt | typing.SupportsIndex = 1,
+        array_length: typing.SupportsInt | typing.SupportsIndex = 1,
+        pixel_format: typing.SupportsInt | typing.SupportsIndex = 55,
+        texture_type: typing.SupportsInt | typing.SupportsIndex = 2,
+        usage: typing.SupportsInt | typing.SupportsIndex = 3,
+    ) -> None: ...
+    @property
+    def array_length(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    @property
+    def pixel_format(self) -> int: ...
+    @property
+    def texture_type(self) -> int: ...
+    @property
+    def usage(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+
+class StateResourceType:
+    """
+    Kind of a state's resource (``MPSStateResourceType``).
+
+    Members:
+
+      NONE
+
+      BUFFER
+
+      TEXTURE
+    """
+
+    BUFFER: typing.ClassVar[StateResourceType]
+    NONE: typing.ClassVar[StateResourceType]
+    TEXTURE: typing.ClassVar[StateResourceType]
+    __members__: typing.ClassVar[dict[str, StateResourceType]]
+
+    @typing.overload
+    def __eq__(self, other: StateResourceType) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: StateResourceType) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class ResourceList:
+    """
+    Resources a state shall have (``MPSStateResourceList``); textures come first.
+    """
+
+    def __init__(self) -> None: ...
+    def append_buffer(self, size: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def append_texture(self, info: TextureInfo) -> None: ...
+
+class State:
+    """
+    Opaque carrier of buffers between kernels (``MPSState``).
+
+    Parameters
+    ----------
+    device : Device
+    resources : int, TextureInfo, ResourceList or Buffer
+        Size of one buffer, one texture, several of both, or an existing buffer. Storage is allocated when first needed.
+    """
+
+    label: str
+
+    @staticmethod
+    def temporary(command_buffer: CommandBuffer, resources: typing.Any = None) -> State:
+        """
+        Return a state that lives on one command buffer.
+        """
+
+    def __init__(self, device: Device, resources: typing.Any) -> None: ...
+    def __repr__(self) -> str: ...
+    def buffer_size_at(self, index: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Bytes, or 0 if it is not a buffer.
+        """
+
+    def resource_at(
+        self, index: typing.SupportsInt | typing.SupportsIndex, allocate: bool = True
+    ) -> Buffer:
+        """
+        Return the resource's memory, or None if it does not exist yet and ``allocate`` is false.
+        """
+
+    def resource_type_at(
+        self, index: typing.SupportsInt | typing.SupportsIndex
+    ) -> StateResourceType: ...
+    def synchronize(self, command_buffer: CommandBuffer) -> None:
+        """
+        Make the device's results visible to the CPU when the command buffer has completed.
+        """
+
+    def texture_info_at(self, index: typing.SupportsInt | typing.SupportsIndex) -> TextureInfo:
+        """
+        All zero if it is not a texture.
+        """
+
+    @property
+    def device(self) -> Device: ...
+    @property
+    def is_temporary(self) -> bool: ...
+    @property
+    def read_count(self) -> int:
+        """
+        0 for an ordinary state.
+        """
+
+    @read_count.setter
+    def read_count(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def resource_count(self) -> int: ...
+    @property
+    def resource_size(self) -> int:
+        """
+        Bytes of all resources.
+        """
+
+class Offset:
+    """
+    Signed pixels (``MPSOffset``); z selects an image.
+    """
+
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+
+    def __eq__(self, arg0: object) -> bool: ...
+    @typing.overload
+    def __init__(
+        self,
+        x: typing.SupportsInt | typing.SupportsIndex = 0,
+        y: typing.SupportsInt | typing.SupportsIndex = 0,
+        z: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None: ...
+    @typing.overload
+    def __init__(self, arg0: tuple[typing.Any, ...]) -> None: ...
+    def __iter__(self) -> collections.abc.Iterator[typing.Any]: ...
+    def __reduce__(self) -> tuple[type, tuple[int, int, int]]: ...
+    def __repr__(self) -> str: ...
+    @property
+    def x(self) -> int: ...
+    @property
+    def y(self) -> int: ...
+    @property
+    def z(self) -> int: ...
+
+class Region:
+    """
+    Part of an image (``MTLRegion``).
+
+    Parameters
+    ----------
+    origin : (x, y) or (x, y, z)
+    size : (width, height) or (width, height, depth)
+        Parts left out have no limit.
+    """
+
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+
+    def __eq__(self, arg0: object) -> bool: ...
+    def __init__(
+        self,
+        origin: collections.abc.Sequence[typing.Any],
+        size: collections.abc.Sequence[typing.Any],
+    ) -> None: ...
+    def __reduce__(self) -> tuple[typing.Any, ...]: ...
+    def __repr__(self) -> str: ...
+    @property
+    def origin(self) -> tuple[int, int, int]: ...
+    @property
+    def size(self) -> tuple[typing.Any, typing.Any, typing.Any]:
+        """
+        None stands for no limit.
+        """
+
+class NeuronType:
+    """
+    Activation functions (``MPSCNNNeuronType``).
+
+    Members:
+
+      NONE
+
+      RELU
+
+      LINEAR
+
+      SIGMOID
+
+      HARD_SIGMOID
+
+      TANH
+
+      ABSOLUTE
+
+      SOFT_PLUS
+
+      SOFT_SIGN
+
+      ELU
+
+      PRELU
+
+      RELUN
+
+      POWER
+
+      EXPONENTIAL
+
+      LOGARITHM
+
+      GELU
+    """
+
+    ABSOLUTE: typing.ClassVar[NeuronType]
+    ELU: typing.ClassVar[NeuronType]
+    EXPONENTIAL: typing.ClassVar[NeuronType]
+    GELU: typing.ClassVar[NeuronType]
+    HARD_SIGMOID: typing.ClassVar[NeuronType]
+    LINEAR: typing.ClassVar[NeuronType]
+    LOGARITHM: typing.ClassVar[NeuronType]
+    NONE: typing.ClassVar[NeuronType]
+    POWER: typing.ClassVar[NeuronType]
+    PRELU: typing.ClassVar[NeuronType]
+    RELU: typing.ClassVar[NeuronType]
+    RELUN: typing.ClassVar[NeuronType]
+    SIGMOID: typing.ClassVar[NeuronType]
+    SOFT_PLUS: typing.ClassVar[NeuronType]
+    SOFT_SIGN: typing.ClassVar[NeuronType]
+    TANH: typing.ClassVar[NeuronType]
+    __members__: typing.ClassVar[dict[str, NeuronType]]
+
+    @typing.overload
+    def __eq__(self, other: NeuronType) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: NeuronType) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class NeuronDescriptor:
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+    neuron_type: NeuronType
+
+    def __eq__(self, arg0: object) -> bool: ...
+    def __init__(
+        self,
+        type: NeuronType,
+        a: typing.SupportsFloat | typing.SupportsIndex,
+        b: typing.SupportsFloat | typing.SupportsIndex,
+        c: typing.SupportsFloat | typing.SupportsIndex,
+        data: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex],
+    ) -> None: ...
+    @property
+    def a(self) -> float: ...
+    @a.setter
+    def a(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def b(self) -> float: ...
+    @b.setter
+    def b(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def c(self) -> float: ...
+    @c.setter
+    def c(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def data(self) -> list[float]: ...
+    @data.setter
+    def data(
+        self, arg0: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]
+    ) -> None: ...
+
+class Padding:
+    """
+    How a creating encode sizes its result (``MPSNNPadding``).
+
+    Subclass it for a policy of your own: ``padding_method()`` returns `PaddingMethod` bits; with ``CUSTOM`` among them,
+    ``destination_descriptor(source_images, source_states, kernel, suggested_descriptor)`` returns the descriptor and may
+    set properties of the kernel, which keep their values.
+    """
+
+    def __init__(self) -> None: ...
+    def inverse(self) -> Padding:
+        """
+        Return the policy that undoes this one's size, or None.
+        """
+
+    def label(self) -> str: ...
+    def padding_method(self) -> int: ...
+
+class DefaultPadding(Padding):
+    """
+    Ready-made policies (``MPSNNDefaultPadding``).
+
+    Parameters
+    ----------
+    method : PaddingMethod
+        Alignment, remainder side and size bits; ``CUSTOM`` is refused.
+    """
+
+    @staticmethod
+    def tensorflow_average_pooling() -> DefaultPadding:
+        """
+        Return TensorFlow's SAME for average pooling: 0x401C, and the kernel's edge mode becomes CLAMP.
+        """
+
+    @staticmethod
+    def tensorflow_average_pooling_valid_only() -> DefaultPadding:
+        """
+        Return TensorFlow's VALID for average pooling: 0x400C, and the kernel's edge mode becomes CLAMP.
+        """
+
+    def __init__(self, method: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __reduce__(self) -> tuple[typing.Any, ...]: ...
+    def __repr__(self) -> str: ...
+
+class ExplicitPadding(Padding):
+    """
+    Pixels of padding on each side.
+
+    Parameters
+    ----------
+    left, right, top, bottom : int, default 0
+        The result has ``(size + left + right - extent) // stride + 1`` columns, and rows likewise.
+    """
+
+    def __init__(
+        self,
+        left: typing.SupportsInt | typing.SupportsIndex = 0,
+        right: typing.SupportsInt | typing.SupportsIndex = 0,
+        top: typing.SupportsInt | typing.SupportsIndex = 0,
+        bottom: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None: ...
+    def __reduce__(self) -> tuple[typing.Any, ...]: ...
+    def __repr__(self) -> str: ...
+    @property
+    def bottom(self) -> int: ...
+    @property
+    def left(self) -> int: ...
+    @property
+    def right(self) -> int: ...
+    @property
+    def top(self) -> int: ...
+
+class ImageAllocator:
+    """
+    Makes the destinations of creating encodes (``MPSImageAllocator``).
+    """
+
+    def __reduce__(self) -> str: ...
+    def __repr__(self) -> str: ...
+
+class Kernel:
+    """
+    Root of all kernels (``MPSKernel``); never made directly.
+    """
+
+    label: str
+
+    @property
+    def device(self) -> Device: ...
+    @property
+    def options(self) -> int:
+        """
+        Bits of `KernelOptions`.
+        """
+
+    @options.setter
+    def options(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class UnaryKernel(Kernel):
+    """
+    A kernel with one source and one destination (``MPSCNNKernel``).
+    """
+
+    def destination_descriptor(
+        self, sources: typing.Any, states: typing.Any = None
+    ) -> ImageDescriptor:
+        """
+        Return the descriptor the padding policy gives, and set `offset` accordingly.
+
+        Parameters
+        ----------
+        sources : Image or list of one Image
+            One image, not a batch.
+        """
+
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: typing.Any,
+        destination: typing.Any = None,
+        *,
+        destination_state: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode the kernel.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source : Image, or batch
+            A list or `ImageBatch` selects the batch form.
+        destination : Image, or batch, optional
+            Written with `offset` as it stands. Without it, the padding policy sizes a new one and sets `offset`.
+        destination_state : State, or list, optional
+            From `result_state`; only together with ``destination``.
+        with_state, temporary_state : bool, default False
+            Create a state for the gradient kernel as well.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+
+        Returns
+        -------
+        Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
+            The destination. Nothing in it is valid before the command buffer has completed.
+        """
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        destinations: typing.Any = None,
+        *,
+        destination_states: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode a batch in one call; see `encode`.
+        """
+
+    def encoding_storage_size(
+        self, source: typing.Any, destination: typing.Any, source_states: typing.Any = None
+    ) -> int:
+        """
+        Best guess at scratch bytes; 0 on the CPU device.
+        """
+
+    def result_state(
+        self, source: typing.Any, destination: typing.Any, source_states: typing.Any = None
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value.
+        """
+
+    def result_state_batch(
+        self, sources: typing.Any, destinations: typing.Any, source_states: typing.Any = None
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value.
+        """
+
+    def temporary_result_state(
+        self,
+        command_buffer: CommandBuffer,
+        source: typing.Any,
+        destination: typing.Any,
+        source_states: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value.
+        """
+
+    def temporary_result_state_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        destinations: typing.Any,
+        source_states: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value.
+        """
+
+    @property
+    def append_batch_barrier(self) -> bool: ...
+    @property
+    def clip_rect(self) -> Region:
+        """
+        Part of the destination that is written; `NO_CLIP` for all of it.
+        """
+
+    @clip_rect.setter
+    def clip_rect(self, arg1: Region) -> None: ...
+    @property
+    def destination_feature_channel_offset(self) -> int:
+        """
+        First channel written, a multiple of 4.
+        """
+
+    @destination_feature_channel_offset.setter
+    def destination_feature_channel_offset(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def destination_image_allocator(self) -> typing.Any:
+        """
+        `DEFAULT`, `TEMPORARY`, or a callable ``(command_buffer, descriptor, kernel) -> Image``.
+        """
+
+    @destination_image_allocator.setter
+    def destination_image_allocator(self, arg1: typing.Any) -> None: ...
+    @property
+    def dilation_rate_x(self) -> int: ...
+    @property
+    def dilation_rate_y(self) -> int: ...
+    @property
+    def edge_mode(self) -> EdgeMode:
+        """
+        What lies outside the source: ZERO or CLAMP.
+        """
+
+    @edge_mode.setter
+    def edge_mode(self, arg1: EdgeMode) -> None: ...
+    @property
+    def is_backwards(self) -> bool: ...
+    @property
+    def is_result_state_reused_across_batch(self) -> bool: ...
+    @property
+    def is_state_modified(self) -> bool: ...
+    @property
+    def kernel_height(self) -> int: ...
+    @property
+    def kernel_width(self) -> int: ...
+    @property
+    def offset(self) -> Offset:
+        """
+        Source pixel under the centre of the first window; replaced by every encode that creates its destination.
+        """
+
+    @offset.setter
+    def offset(self, arg1: Offset) -> None: ...
+    @property
+    def padding(self) -> Padding:
+        """
+        `Padding` policy of encodes that create their destination.
+        """
+
+    @padding.setter
+    def padding(self, arg1: Padding) -> None: ...
+    @property
+    def source_feature_channel_max_count(self) -> typing.Any:
+        """
+        Most channels read; None for no limit.
+        """
+
+    @source_feature_channel_max_count.setter
+    def source_feature_channel_max_count(self, arg1: typing.Any) -> None: ...
+    @property
+    def source_feature_channel_offset(self) -> int:
+        """
+        First channel read, a multiple of 4.
+        """
+
+    @source_feature_channel_offset.setter
+    def source_feature_channel_offset(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def stride_in_pixels_x(self) -> int: ...
+    @property
+    def stride_in_pixels_y(self) -> int: ...
+
+class BinaryKernel(Kernel):
+    """
+    A kernel with a primary and a secondary source (``MPSCNNBinaryKernel``).
+    """
+
+    clip_rect: Region
+    destination_image_allocator: typing.Any
+    padding: Padding
+    primary_edge_mode: EdgeMode
+    primary_offset: Offset
+    primary_source_feature_channel_max_count: typing.Any
+    secondary_edge_mode: EdgeMode
+    secondary_offset: Offset
+    secondary_source_feature_channel_max_count: typing.Any
+
+    @property
+    def append_batch_barrier(self) -> bool: ...
+    @property
+    def destination_feature_channel_offset(self) -> int: ...
+    @destination_feature_channel_offset.setter
+    def destination_feature_channel_offset(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def is_backwards(self) -> bool: ...
+    @property
+    def is_result_state_reused_across_batch(self) -> bool: ...
+    @property
+    def is_state_modified(self) -> bool: ...
+    @property
+    def primary_dilation_rate_x(self) -> int: ...
+    @property
+    def primary_dilation_rate_y(self) -> int: ...
+    @property
+    def primary_kernel_height(self) -> int: ...
+    @property
+    def primary_kernel_width(self) -> int: ...
+    @property
+    def primary_source_feature_channel_offset(self) -> int: ...
+    @primary_source_feature_channel_offset.setter
+    def primary_source_feature_channel_offset(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def primary_stride_in_pixels_x(self) -> int: ...
+    @primary_stride_in_pixels_x.setter
+    def primary_stride_in_pixels_x(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def primary_stride_in_pixels_y(self) -> int: ...
+    @primary_stride_in_pixels_y.setter
+    def primary_stride_in_pixels_y(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def secondary_dilation_rate_x(self) -> int: ...
+    @property
+    def secondary_dilation_rate_y(self) -> int: ...
+    @property
+    def secondary_kernel_height(self) -> int: ...
+    @property
+    def secondary_kernel_width(self) -> int: ...
+    @property
+    def secondary_source_feature_channel_offset(self) -> int: ...
+    @secondary_source_feature_channel_offset.setter
+    def secondary_source_feature_channel_offset(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def secondary_stride_in_pixels_x(self) -> int: ...
+    @secondary_stride_in_pixels_x.setter
+    def secondary_stride_in_pixels_x(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def secondary_stride_in_pixels_y(self) -> int: ...
+    @secondary_stride_in_pixels_y.setter
+    def secondary_stride_in_pixels_y(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+
+class GradientKernel(BinaryKernel):
+    """
+    The backward pass of a kernel (``MPSCNNGradientKernel``).
+    """
+
+    def configure(self, source_gradient: typing.Any, source: typing.Any, state: typing.Any) -> None:
+        """
+        Copy the forward configuration into the properties, as an encode with a given destination needs.
+        """
+
+    def destination_descriptor(self, sources: typing.Any, states: typing.Any) -> ImageDescriptor:
+        """
+        Return the result's descriptor and copy the forward configuration into the properties.
+
+        Parameters
+        ----------
+        sources : [gradient, source]
+            One image of each.
+        states : [state]
+        """
+
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source_gradient: typing.Any,
+        source: typing.Any,
+        state: typing.Any,
+        destination: typing.Any = None,
+        *,
+        configure: bool = True,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode the gradient.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source_gradient : Image, or batch
+            Gradient of the loss with respect to the forward result.
+        source : Image, or batch
+            The image of the forward pass that the class names.
+        state : State, or list
+            From the forward kernel; one state stands for a whole batch.
+        destination : Image, or batch, optional
+            Written with the properties as they stand, so `configure` must have been called for the state.
+        configure : bool, default True
+            False: the caller has set the properties.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+
+        Returns
+        -------
+        Image or ImageBatch
+            Gradient of the loss with respect to the forward source.
+        """
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        source_gradients: typing.Any,
+        sources: typing.Any,
+        states: typing.Any,
+        destinations: typing.Any = None,
+        *,
+        configure: bool = True,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode a batch in one call; see `encode`.
+        """
+
+    @property
+    def kernel_offset_x(self) -> int:
+        """
+        Offset in the zero-inserted gradient, pixels.
+        """
+
+    @kernel_offset_x.setter
+    def kernel_offset_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def kernel_offset_y(self) -> int:
+        """
+        Offset in the zero-inserted gradient, pixels.
+        """
+
+    @kernel_offset_y.setter
+    def kernel_offset_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class GradientState(State):
+    """
+    A forward kernel's configuration for its gradient kernel (``MPSNNGradientState``).
+    """
+
+    def __repr__(self) -> str: ...
+    @property
+    def clip_rect(self) -> Region: ...
+    @property
+    def edge_mode(self) -> EdgeMode: ...
+    @property
+    def kernel_height(self) -> int: ...
+    @property
+    def kernel_width(self) -> int: ...
+    @property
+    def offset(self) -> Offset: ...
+    @property
+    def source_feature_channels(self) -> int: ...
+    @property
+    def source_height(self) -> int: ...
+    @property
+    def source_width(self) -> int: ...
+
+class Neuron(UnaryKernel):
+    def __init__(self, device: Device, descriptor: NeuronDescriptor) -> None: ...
+    @property
+    def descriptor(self) -> NeuronDescriptor: ...
+
+class NeuronGradient(GradientKernel):
+    def __init__(self, device: Device, descriptor: NeuronDescriptor) -> None: ...
+    @property
+    def descriptor(self) -> NeuronDescriptor: ...
+
+def _drain() -> None: ...
+def cpu_instruction_set() -> str:
+    """
+    Return the instruction set the CPU device uses; ``MPSGRAD_CPU`` forces one.
+    """
+
+def get_num_threads() -> int:
+    """
+    Return how many threads the CPU device uses.
+    """
+
+def increment_read_count(
+    batch: typing.Any, amount: typing.SupportsInt | typing.SupportsIndex
+) -> int:
+    """
+    Add to the read count of every temporary in a batch, once per distinct object.
+
+    Returns
+    -------
+    int
+        Number of distinct objects (``MPSImageBatchIncrementReadCount``, ``MPSStateBatchIncrementReadCount``).
+    """
+
+def iterate(batch: typing.Any, visit: collections.abc.Callable[..., typing.Any]) -> int | None:
+    """
+    Call ``visit(image, first_index)`` once per distinct image (``MPSImageBatchIterate``).
+
+    Returns
+    -------
+    int or None
+        What ``visit`` returned to stop, or None if it never did.
+    """
+
+def memory_statistics() -> dict[typing.Any, typing.Any]:
+    """
+    Return what the CPU device's storage takes, as a dict.
+
+    ``in_use`` and ``cached`` bytes now, ``peak`` bytes ever, and ``system_requests``, how often memory was taken from the
+    system: it stands still while a program repeats the same step.
+    """
+
+def release_cached_memory() -> None:
+    """
+    Give the CPU device's unused storage back to the system.
+    """
+
+def resource_size(batch: typing.Any) -> int:
+    """
+    Bytes of the distinct objects of a batch (``MPSImageBatchResourceSize``).
+    """
+
+def set_num_threads(count: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Set how many threads the CPU device uses.
+
+    Results do not depend on it.
+
+    Raises
+    ------
+    ValueError
+        If ``count`` is below 1.
+    """
+
+def synchronize(batch: typing.Any, command_buffer: CommandBuffer) -> None:
+    """
+    Synchronise the distinct objects of a batch (``MPSImageBatchSynchronize``).
+    """
+
+DEFAULT: ImageAllocator
+NO_CLIP: Region
+TEMPORARY: ImageAllocator
+__version__: str = "0.1.0"
