@@ -20,12 +20,20 @@ __all__: list[str] = [
     "CommandBuffer",
     "CommandBufferStatus",
     "CommandQueue",
+    "Convolution",
+    "ConvolutionAccumulatorPrecision",
+    "ConvolutionDescriptor",
+    "ConvolutionGradient",
+    "ConvolutionGradientState",
+    "ConvolutionWeightsAndBiasesState",
     "DEFAULT",
     "DataLayout",
     "DefaultPadding",
     "Device",
     "EdgeMode",
     "ExplicitPadding",
+    "FullyConnected",
+    "FullyConnectedGradient",
     "GradientKernel",
     "GradientState",
     "Image",
@@ -1587,6 +1595,258 @@ class GradientState(State):
     def source_height(self) -> int: ...
     @property
     def source_width(self) -> int: ...
+
+class ConvolutionDescriptor:
+    fused_neuron_descriptor: NeuronDescriptor
+
+    def __init__(
+        self,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+        input_feature_channels: typing.SupportsInt | typing.SupportsIndex,
+        output_feature_channels: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
+        dilation_rate_x: typing.SupportsInt | typing.SupportsIndex,
+        dilation_rate_y: typing.SupportsInt | typing.SupportsIndex,
+        groups: typing.SupportsInt | typing.SupportsIndex,
+        depthwise: bool,
+        sub_pixel_scale_factor: typing.SupportsInt | typing.SupportsIndex,
+        fused_neuron_descriptor: NeuronDescriptor,
+    ) -> None: ...
+    def set_batch_normalization_parameters_for_inference(
+        self,
+        mean: typing.Any,
+        variance: typing.Any,
+        gamma: typing.Any,
+        beta: typing.Any,
+        epsilon: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def _batch_normalization(self) -> typing.Any: ...
+    @property
+    def channel_multiplier(self) -> int: ...
+    @property
+    def dilation_rate_x(self) -> int: ...
+    @dilation_rate_x.setter
+    def dilation_rate_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def dilation_rate_y(self) -> int: ...
+    @dilation_rate_y.setter
+    def dilation_rate_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def groups(self) -> int: ...
+    @groups.setter
+    def groups(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def input_feature_channels(self) -> int: ...
+    @input_feature_channels.setter
+    def input_feature_channels(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def kernel_height(self) -> int: ...
+    @kernel_height.setter
+    def kernel_height(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def kernel_width(self) -> int: ...
+    @kernel_width.setter
+    def kernel_width(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def output_feature_channels(self) -> int: ...
+    @output_feature_channels.setter
+    def output_feature_channels(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def stride_in_pixels_x(self) -> int: ...
+    @stride_in_pixels_x.setter
+    def stride_in_pixels_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def stride_in_pixels_y(self) -> int: ...
+    @stride_in_pixels_y.setter
+    def stride_in_pixels_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def sub_pixel_scale_factor(self) -> int: ...
+    @sub_pixel_scale_factor.setter
+    def sub_pixel_scale_factor(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def weight_shape(self) -> tuple[typing.Any, ...]: ...
+
+class ConvolutionGradientState(GradientState):
+    """
+    Weight and bias gradients of one batch (``MPSCNNConvolutionGradientState``).
+
+    Made by `Convolution` or `FullyConnected`. One object serves the whole batch; every gradient encode adds to it.
+    """
+
+    @property
+    def convolution(self) -> Kernel:
+        """
+        The kernel that made it.
+        """
+
+    @property
+    def gradient_for_biases(self) -> Buffer:
+        """
+        `Buffer` of float32, one a output channel.
+        """
+
+    @property
+    def gradient_for_weights(self) -> Buffer:
+        """
+        `Buffer` of float32 in the layout of the weights.
+        """
+
+    @property
+    def weight_shape(self) -> tuple[typing.Any, ...]: ...
+
+class ConvolutionWeightsAndBiasesState(State):
+    """
+    Weights and biases on the device (``MPSCNNConvolutionWeightsAndBiasesState``).
+
+    Parameters
+    ----------
+    weights : Buffer
+        Exactly the weights, float32, in the layout of the data source.
+    biases : Buffer, optional
+        Exactly the biases, float32.
+    """
+
+    @staticmethod
+    def for_descriptor(
+        device: Device, descriptor: ConvolutionDescriptor
+    ) -> ConvolutionWeightsAndBiasesState:
+        """
+        Return a zero-filled state for the weights and biases a descriptor describes.
+        """
+
+    @staticmethod
+    def temporary(
+        command_buffer: CommandBuffer, descriptor: ConvolutionDescriptor
+    ) -> ConvolutionWeightsAndBiasesState:
+        """
+        Return a state that lives on one command buffer.
+        """
+
+    @staticmethod
+    def with_offsets(
+        weights: Buffer,
+        weights_offset: typing.SupportsInt | typing.SupportsIndex,
+        biases: Buffer,
+        biases_offset: typing.SupportsInt | typing.SupportsIndex,
+        descriptor: ConvolutionDescriptor,
+    ) -> ConvolutionWeightsAndBiasesState:
+        """
+        Return a state over parts of buffers; offsets in bytes, multiples of 4. Both may be one buffer.
+        """
+
+    def __init__(self, weights: Buffer, biases: Buffer | None = None) -> None: ...
+    @property
+    def biases(self) -> Buffer:
+        """
+        None where the state has none.
+        """
+
+    @property
+    def biases_offset(self) -> int:
+        """
+        Bytes.
+        """
+
+    @property
+    def weights(self) -> Buffer: ...
+    @property
+    def weights_offset(self) -> int:
+        """
+        Bytes.
+        """
+
+class ConvolutionAccumulatorPrecision:
+    """
+    Precision of sums (``MPSNNConvolutionAccumulatorPrecisionOption``).
+
+    Members:
+
+      HALF
+
+      FLOAT
+    """
+
+    FLOAT: typing.ClassVar[ConvolutionAccumulatorPrecision]
+    HALF: typing.ClassVar[ConvolutionAccumulatorPrecision]
+    __members__: typing.ClassVar[dict[str, ConvolutionAccumulatorPrecision]]
+
+    @typing.overload
+    def __eq__(self, other: ConvolutionAccumulatorPrecision) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: ConvolutionAccumulatorPrecision) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class Convolution(UnaryKernel):
+    accumulator_precision: ConvolutionAccumulatorPrecision
+
+    def __init__(self, device: Device, weights: typing.Any) -> None: ...
+    def export_weights_and_biases(
+        self, command_buffer: CommandBuffer, temporary_ok: bool = False
+    ) -> ConvolutionWeightsAndBiasesState:
+        """
+        Encode a copy of the weights the kernel multiplies with, as float32.
+
+        Returns
+        -------
+        ConvolutionWeightsAndBiasesState
+            Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none.
+        """
+
+    def reload_weights_and_biases(
+        self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
+    ) -> None:
+        """
+        Encode a copy of a state's weights into the kernel, for the encodes after it.
+        """
+
+    def reload_weights_and_biases_from_data_source(self) -> None:
+        """
+        Read the data source again; work that is encoded already keeps the weights it was encoded with.
+        """
+
+    @property
+    def data_source(self) -> typing.Any: ...
+    @property
+    def descriptor(self) -> ConvolutionDescriptor: ...
+
+class FullyConnected(Convolution):
+    def __init__(self, device: Device, weights: typing.Any) -> None: ...
+
+class ConvolutionGradient(GradientKernel):
+    def __init__(self, device: Device, weights: typing.Any) -> None: ...
+    def reload_weights_and_biases(
+        self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
+    ) -> None: ...
+    def reload_weights_and_biases_from_data_source(self) -> None: ...
+    @property
+    def data_source(self) -> typing.Any: ...
+    @property
+    def descriptor(self) -> ConvolutionDescriptor: ...
+    @property
+    def gradient_option(self) -> int: ...
+    @gradient_option.setter
+    def gradient_option(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class FullyConnectedGradient(ConvolutionGradient):
+    def __init__(self, device: Device, weights: typing.Any) -> None: ...
 
 class Neuron(UnaryKernel):
     def __init__(self, device: Device, descriptor: NeuronDescriptor) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -128,7 +128,8 @@ class ConvolutionDescriptor(_core.ConvolutionDescriptor):
 
     def copy(self) -> Self:
         """Return an equal descriptor."""
-        return _rebuild_descriptor(type(self), self._arguments(), self._batch_normalization)
+        copy = _rebuild_descriptor(type(self), self._arguments(), self._batch_normalization)
+        return cast("Self", copy)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild_descriptor, (type(self), self._arguments(), self._batch_normalization)
@@ -360,7 +361,7 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
 class _ConvolutionKernel(KernelFacade):
     """What the four kernels share."""
 
-    descriptor: Any
+    descriptor: _core.ConvolutionDescriptor
     data_source: Any
 
     def _arguments(self) -> dict[str, Any]:
@@ -400,24 +401,6 @@ class _ForwardConvolution(_ConvolutionKernel):
         """Activation applied to the result."""
         neuron = self.descriptor.fused_neuron_descriptor
         return NeuronDescriptor(neuron.neuron_type, neuron.a, neuron.b, neuron.c, neuron.data)
-
-    def export_weights_and_biases(
-        self: Any, command_buffer: _core.CommandBuffer, temporary_ok: bool = False
-    ) -> _core.ConvolutionWeightsAndBiasesState:
-        """Encode a copy of the weights the kernel multiplies with, as float32.
-
-        Parameters
-        ----------
-        command_buffer : CommandBuffer
-        temporary_ok : bool, default False
-            Allow a temporary state, for use on this command buffer only.
-
-        Returns
-        -------
-        ConvolutionWeightsAndBiasesState
-            Its ``biases`` are None if the data source has none.
-        """
-        return super().export_weights_and_biases(command_buffer, temporary_ok)
 
 
 class Convolution(_ForwardConvolution, ArrayUnaryKernel, _core.Convolution):

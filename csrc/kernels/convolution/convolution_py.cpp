@@ -240,11 +240,12 @@ weights : Buffer
 biases : Buffer, optional
     Exactly the biases, float32.
 )")
-      .def(py::init([](std::shared_ptr<Buffer> weights, std::shared_ptr<Buffer> biases) {
-             auto device = weights->device();
-             return std::make_shared<Weights>(std::move(device), std::move(weights),
-                                              std::move(biases));
-           }),
+      .def(py::init(
+               [](std::shared_ptr<Buffer> weights, std::optional<std::shared_ptr<Buffer>> biases) {
+                 auto device = weights->device();
+                 return std::make_shared<Weights>(std::move(device), std::move(weights),
+                                                  biases.value_or(nullptr));
+               }),
            "weights"_a, "biases"_a = py::none())
       .def_static(
           "for_descriptor",
@@ -300,10 +301,20 @@ void bind_convolution(py::module_& m) {
           "data_source", [](const Convolution& self) { return source_object(self.data_source()); })
       .def_property("accumulator_precision", &Convolution::accumulator_precision,
                     &Convolution::set_accumulator_precision)
-      .def("reload_weights_and_biases_from_data_source", &Convolution::reload_from_data_source)
-      .def("reload_weights_and_biases", &Convolution::reload, "command_buffer"_a, "state"_a)
+      .def("reload_weights_and_biases_from_data_source", &Convolution::reload_from_data_source,
+           "Read the data source again; work that is encoded already keeps the weights it was "
+           "encoded with.")
+      .def("reload_weights_and_biases", &Convolution::reload, "command_buffer"_a, "state"_a,
+           "Encode a copy of a state's weights into the kernel, for the encodes after it.")
       .def("export_weights_and_biases", &Convolution::export_weights, "command_buffer"_a,
-           "temporary_ok"_a);
+           "temporary_ok"_a = false,
+           R"(Encode a copy of the weights the kernel multiplies with, as float32.
+
+Returns
+-------
+ConvolutionWeightsAndBiasesState
+    Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none.
+)");
   py::class_<FullyConnected, Convolution, py::smart_holder>(m, "FullyConnected")
       .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
              return std::make_shared<FullyConnected>(std::move(device), source_argument(weights));
