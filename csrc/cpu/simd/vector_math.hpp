@@ -1,0 +1,388 @@
+// Elementary functions of float32 for *_simd.cpp loops: no branches, no tables, no calls, so that a
+// loop around one is vectorised. Unlike a compiler's fast-math versions they keep the special cases
+// of IEEE arithmetic: NaN comes through (its payload may not), infinities, signed zeros, overflow
+// and denormal results are those of the exact function rounded. They assume rounding to nearest and
+// denormals not flushed.
+//
+// "Error" is the largest distance from the exact value in units in the last place of the exact
+// value, measured over all 2^32 arguments with tests/cpp/vector_math_test.cpp --exhaustive, on each
+// instruction set; docs/numerics.md has the table. A compiler may move one in the second decimal by
+// contracting differently. Results are the same bits wherever in a loop an element lies.
+#pragma once
+
+#include "cpu/simd/simd.hpp"
+
+namespace mpsgrad::MPSGRAD_ISA {
+
+// a * b + c, rounded once where the instruction set can.
+MPSGRAD_INLINE float multiply_add(float a, float b, float c) {
+#if MPSGRAD_HAS_FMA
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+MPSGRAD_INLINE double multiply_add(double a, double b, double c) {
+#if MPSGRAD_HAS_FMA
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// c0 + x * (c1 + x * (c2 + ...)).
+template <class T>
+MPSGRAD_INLINE T polynomial(T /*x*/, T c0) {
+  return c0;
+}
+template <class T, class... Rest>
+MPSGRAD_INLINE T polynomial(T x, T c0, Rest... rest) {
+  return multiply_add(x, polynomial(x, rest...), c0);
+}
+
+inline constexpr std::uint32_t kSignBit = 0x80000000U;
+inline constexpr float kInfinity = __builtin_inff();
+inline constexpr float kNaN = __builtin_nanf("");
+
+MPSGRAD_INLINE float abs(float x) { return bits_float(float_bits(x) & ~kSignBit); }
+
+// The magnitude of x with the sign of `sign`.
+MPSGRAD_INLINE float copysign(float x, float sign) {
+  return bits_float((float_bits(x) & ~kSignBit) | (float_bits(sign) & kSignBit));
+}
+
+// 1, -1, or x itself for zeros and NaN.
+MPSGRAD_INLINE float sign(float x) {
+  const float not_positive = x < 0.0F ? -1.0F : x;
+  return x > 0.0F ? 1.0F : not_positive;
+}
+
+// Correctly rounded; NaN below zero.
+MPSGRAD_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
+
+namespace detail {
+
+// Adding it to a number below 2^22 in magnitude rounds that number to an integer, found in the low
+// bits of the sum.
+inline constexpr float kRounder = 0x1.8p23F;
+inline constexpr std::uint32_t kRounderBits = 0x4b400000U;
+// The bits of sqrt(1/2): significands are taken from [sqrt(1/2), sqrt(2)).
+inline constexpr std::uint32_t kRootHalfBits = 0x3f3504f3U;
+// ln(2) in two parts; products of the first with exponents are exact.
+inline constexpr float kLn2High = 0x1.62e4p-1F;
+inline constexpr float kLn2Low = 0x1.7f7d1cp-20F;
+inline constexpr float kLog2E = 0x1.715476p0F;
+
+// 2^n for -127 < n < 128, n in two's complement.
+MPSGRAD_INLINE float power_of_two(std::uint32_t n) { return bits_float((n + 127U) << 23U); }
+
+MPSGRAD_INLINE std::uint32_t shift_right_signed(std::uint32_t n, int by) {
+  return static_cast<std::uint32_t>(static_cast<std::int32_t>(n) >> by);
+}
+
+// A number m * 2^n whose exponent may lie outside float32's range.
+struct Scaled {
+  float m;
+  std::uint32_t n;
+};
+
+// Rounds at most once, also when the result is denormal, for -250 < n < 250 and 2^-50 < |m| < 2^2.
+MPSGRAD_INLINE float rounded(Scaled x) {
+  const std::uint32_t half = shift_right_signed(x.n, 1);
+  return x.m * power_of_two(half) * power_of_two(x.n - half);
+}
+
+// x = n * ln(2) + r with |r| <= ln(2) / 2, for |x| < 2^20.
+struct Reduced {
+  float r;
+  std::uint32_t n;
+};
+
+MPSGRAD_INLINE Reduced reduce_by_ln2(float x) {
+  const float shifted = multiply_add(x, kLog2E, kRounder);
+  const float n = shifted - kRounder;
+  const float r = multiply_add(n, -kLn2Low, multiply_add(n, -kLn2High, x));
+  return {r, float_bits(shifted) - kRounderBits};
+}
+
+// e^(x + tail), |tail| < 2^-5 |x| or so, without limits on the result; |x| < 150.
+MPSGRAD_INLINE Scaled exp_scaled(float x, float tail) {
+  const Reduced reduced = reduce_by_ln2(x);
+  const float r = reduced.r + tail;
+  const float p = polynomial(r, 0x1.fffff8p-2F, 0x1.55548ep-3F, 0x1.555b98p-5F, 0x1.123bd8p-7F,
+                             0x1.685148p-10F);
+  const float sum = 1.0F + r;
+  const float lost = (1.0F - sum) + r;
+  return {sum + multiply_add(r * r, p, lost), reduced.n};
+}
+
+// 2^r for |r| <= 1/2.
+MPSGRAD_INLINE float exp2_fraction(float r) {
+  return polynomial(r, 1.0F, 0x1.62e43p-1F, 0x1.ebfbd8p-3F, 0x1.c6af78p-5F, 0x1.3b30bp-7F,
+                    0x1.5f0a66p-10F, 0x1.3f9068p-13F);
+}
+
+// x = 2^k * (1 + f), 1 + f in [sqrt(1/2), sqrt(2)), for positive finite x, denormal ones too;
+// anything for other x.
+struct Logarithmand {
+  float k;
+  float f;
+};
+
+MPSGRAD_INLINE Logarithmand split_logarithmand(float x) {
+  const bool denormal = x < 0x1p-126F;
+  const float scaled = denormal ? x * 0x1p23F : x;
+  const float shift = denormal ? -23.0F : 0.0F;
+  const std::uint32_t bits = float_bits(scaled) - kRootHalfBits;
+  const auto exponent = static_cast<float>(static_cast<std::int32_t>(bits) >> 23);
+  return {exponent + shift, bits_float((bits & 0x7fffffU) + kRootHalfBits) - 1.0F};
+}
+
+// ln(1 + f) - f for 1 + f in [sqrt(1/2), sqrt(2)].
+MPSGRAD_INLINE float log_remainder(float f) {
+  const float p = polynomial(f, 0x1.55552ep-2F, -0x1.000216p-2F, 0x1.99b034p-3F, -0x1.548186p-3F,
+                             0x1.21cd2cp-3F, -0x1.0c0eb4p-3F, 0x1.0ae6ep-3F, -0x1.4c628cp-4F);
+  return f * f * multiply_add(f, p, -0.5F);
+}
+
+// k ln(2) + ln(1 + f), smallest parts first.
+MPSGRAD_INLINE float log_sum(float k, float f) {
+  const float low = multiply_add(k, kLn2Low, log_remainder(f));
+  return multiply_add(k, kLn2High, f + low);
+}
+
+// `finite` where x is positive and finite; the logarithm of any other x.
+MPSGRAD_INLINE float with_log_limits(float x, float finite) {
+  const float positive = x < kInfinity ? finite : x;
+  const float rest = x == 0.0F ? -kInfinity : kNaN;
+  return x > 0.0F ? positive : rest;
+}
+
+inline constexpr float kInverseRootTwoPi = 0x1.988454p-2F;
+
+// e^(-x^2 / 2), and the factor that makes it the upper tail of the standard normal distribution for
+// |x| >= 1. `magnitude` is |x|, limited to where both have long been rounded to 0.
+struct NormalTail {
+  Scaled exponential;
+  float factor;
+  float magnitude;
+};
+
+MPSGRAD_INLINE NormalTail normal_tail(float x) {
+  const float whole = abs(x);
+  const float a = whole > 15.0F ? 15.0F : whole;
+  // a^2 in two parts, the first of them exact: its relative error would be a hundredfold in the
+  // exponential.
+  const float high = bits_float(float_bits(a) & 0xfffff000U);
+  const Scaled exponential = exp_scaled(-0.5F * (high * high), -0.5F * ((a - high) * (a + high)));
+  const float t = 1.0F / (a + 2.0F);
+  const float factor =
+      t * polynomial(t, 0x1.9888d6p-2F, 0x1.97f0dap-1F, 0x1.3a582cp0F, 0x1.4b845p-2F, 0x1.2f24e2p1F,
+                     -0x1.fbdbb8p4F, 0x1.2b5bdap6F, -0x1.24437cp6F, 0x1.98fda6p4F);
+  return {exponential, factor, a};
+}
+
+// normal_cdf(x) for |x| <= 1.
+MPSGRAD_INLINE float normal_centre(float x) {
+  const float series = polynomial(x * x, 0x1.988454p-2F, -0x1.10587p-4F, 0x1.46d908p-7F,
+                                  -0x1.37bfd2p-10F, 0x1.e8123cp-14F, -0x1.23c10ap-17F);
+  return multiply_add(x, series, 0.5F);
+}
+
+}  // namespace detail
+
+// e^x.
+MPSGRAD_INLINE float exp(float x) {
+  const float below = x > 89.0F ? 89.0F : x;
+  const float limited = below < -104.0F ? -104.0F : below;
+  return detail::rounded(detail::exp_scaled(limited, 0.0F));
+}
+
+// 2^x.
+MPSGRAD_INLINE float exp2(float x) {
+  const float below = x > 129.0F ? 129.0F : x;
+  const float limited = below < -151.0F ? -151.0F : below;
+  const float shifted = limited + detail::kRounder;
+  const float fraction = limited - (shifted - detail::kRounder);
+  return detail::rounded(
+      {detail::exp2_fraction(fraction), float_bits(shifted) - detail::kRounderBits});
+}
+
+// e^x - 1, without cancellation at small x.
+MPSGRAD_INLINE float expm1(float x) {
+  const float below = x > 89.0F ? 89.0F : x;
+  const float limited = below < -30.0F ? -30.0F : below;
+  const detail::Reduced reduced = detail::reduce_by_ln2(limited);
+  const float r = reduced.r;
+  const float p = polynomial(r, 0.5F, 0x1.555554p-3F, 0x1.5554fp-5F, 0x1.111306p-7F,
+                             0x1.6d4372p-10F, 0x1.9e0c28p-13F);
+  const float fraction = multiply_add(r * r, p, r);
+  // 2^n (1 + fraction) - 1; 2^128 is no float, and 2^127 then stands for it.
+  const bool top = x > 88.0F;
+  const float power = detail::power_of_two(reduced.n - (top ? 1U : 0U));
+  const float result = multiply_add(fraction, power, power - 1.0F) * (top ? 2.0F : 1.0F);
+  return copysign(result, x);
+}
+
+// ln(x).
+MPSGRAD_INLINE float log(float x) {
+  const detail::Logarithmand split = detail::split_logarithmand(x);
+  return detail::with_log_limits(x, detail::log_sum(split.k, split.f));
+}
+
+// log2(x), exact at powers of two.
+MPSGRAD_INLINE float log2(float x) {
+  const detail::Logarithmand split = detail::split_logarithmand(x);
+  const float f = split.f;
+  const float p =
+      polynomial(f, -0x1.71547p-1F, 0x1.ec7094p-2F, -0x1.715acap-2F, 0x1.277ef8p-2F, -0x1.eab1p-3F,
+                 0x1.a2e54p-3F, -0x1.877e68p-3F, 0x1.7e19a4p-3F, -0x1.c3734p-4F);
+  // log2(e) in two parts.
+  const float low = multiply_add(f * f, p, f * 0x1.4ae0cp-26F);
+  return detail::with_log_limits(x, split.k + multiply_add(f, detail::kLog2E, low));
+}
+
+// ln(1 + x), without cancellation at small x.
+MPSGRAD_INLINE float log1p(float x) {
+  const float u = 1.0F + x;
+  const std::uint32_t bits = float_bits(u) - detail::kRootHalfBits;
+  const std::uint32_t exponent = detail::shift_right_signed(bits, 23);
+  const float k = static_cast<float>(static_cast<std::int32_t>(exponent));
+  // (1 + x) / 2^k - 1 from x itself, since u is rounded; for large x that no longer matters.
+  const float scale = detail::power_of_two(0U - exponent);
+  const float from_x = multiply_add(x, scale, scale - 1.0F);
+  const float from_u = bits_float((bits & 0x7fffffU) + detail::kRootHalfBits) - 1.0F;
+  const float f = x < 0x1p30F ? from_x : from_u;
+  return copysign(detail::with_log_limits(u, detail::log_sum(k, f)), x);
+}
+
+// x^y with the special cases of IEEE 754: 1 for y = 0 and for x = 1 whatever the other is, NaN for
+// finite negative x unless y is an integer.
+MPSGRAD_INLINE float pow(float x, float y) {
+  const float a = abs(x);
+  // y * log2(a) in double: its absolute error is a relative one of the result.
+  const detail::Logarithmand split = detail::split_logarithmand(a);
+  const auto f = static_cast<double>(split.f);
+  const double s = f / (f + 2.0);
+  const double series =
+      polynomial(s * s, 0x1.71547652beedbp1, 0x1.ec709d11be598p-1, 0x1.277780bc4101bp-1,
+                 0x1.a58d212845008p-2, 0x1.5cf021af1194dp-2);
+  const double product =
+      static_cast<double>(y) * multiply_add(s, series, static_cast<double>(split.k));
+  const double below = product > 200.0 ? 200.0 : product;
+  const double t = below < -200.0 ? -200.0 : below;
+  constexpr double kRounder = 0x1.8p52;
+  const double whole = (t + kRounder) - kRounder;
+  const float n = static_cast<float>(whole) + detail::kRounder;
+  float result = detail::rounded(
+      {detail::exp2_fraction(static_cast<float>(t - whole)), float_bits(n) - detail::kRounderBits});
+  // Magnitudes that have no logarithm, or one of 0.
+  result = a == 0.0F ? (y < 0.0F ? kInfinity : 0.0F) : result;
+  result = a == kInfinity ? (y < 0.0F ? 0.0F : kInfinity) : result;
+  result = a == 1.0F ? 1.0F : result;
+  // Signs: an infinite or very large y counts as an even integer.
+  const float magnitude = abs(y);
+  const float small = magnitude < 0x1p24F ? magnitude : 0.0F;
+  const float integer = small < 0x1p23F ? (small + 0x1p23F) - 0x1p23F : small;
+  const float even = 2.0F * ((0.5F * small + 0x1p23F) - 0x1p23F);
+  const std::uint32_t odd = ((integer == small) & (even != small)) ? kSignBit : 0U;
+  result = bits_float(float_bits(result) | (float_bits(x) & odd));
+  const float negative = integer == small ? result : (a == kInfinity ? result : kNaN);
+  result = x < 0.0F ? negative : result;
+  result = ((x != x) | (y != y)) ? kNaN : result;
+  return ((x == 1.0F) | (y == 0.0F)) ? 1.0F : result;
+}
+
+// (e^x - e^-x) / (e^x + e^-x).
+MPSGRAD_INLINE float tanh(float x) {
+  const float e = expm1(-2.0F * abs(x));
+  return copysign(e / (2.0F + e), x);
+}
+
+// 1 - tanh(x)^2, without cancellation at large x.
+MPSGRAD_INLINE float tanh_slope(float x) {
+  const float e = exp(-2.0F * abs(x));
+  const float sum = 1.0F + e;
+  return 4.0F * e / (sum * sum);
+}
+
+// 1 / (1 + e^-x).
+MPSGRAD_INLINE float sigmoid(float x) {
+  const float e = exp(-abs(x));
+  return (x < 0.0F ? e : 1.0F) / (1.0F + e);
+}
+
+// sigmoid(x) * (1 - sigmoid(x)), without cancellation at large x.
+MPSGRAD_INLINE float sigmoid_slope(float x) {
+  const float e = exp(-abs(x));
+  const float sum = 1.0F + e;
+  return e / (sum * sum);
+}
+
+// ln(1 + e^x).
+MPSGRAD_INLINE float softplus(float x) {
+  const float e = exp(-abs(x));
+  // 1 + e lies in [1, 2]: its exponent is 0, or 1 from sqrt(2) on.
+  const bool upper = e > 0x1.a8279ap-2F;
+  const float f = upper ? 0.5F * (e - 1.0F) : e;
+  return (x > 0.0F ? x : 0.0F) + detail::log_sum(upper ? 1.0F : 0.0F, f);
+}
+
+// The error function, 2 / sqrt(pi) times the integral of e^-t^2 from 0 to x.
+MPSGRAD_INLINE float erf(float x) {
+  const float a = abs(x);
+  const float z = a * a;
+  const float series =
+      polynomial(z, 0x1.06eba8p-3F, -0x1.81274p-2F, 0x1.ce2d52p-4F, -0x1.b7fec4p-6F, 0x1.542fecp-8F,
+                 -0x1.a5197ap-11F, 0x1.4c5cb4p-14F);
+  const float inner = multiply_add(a, series, a);
+  // ln(1 - erf(a)); at 4 that is far below a unit in the last place of 1.
+  const float b = a < 4.0F ? a : 4.0F;
+  const float logarithm =
+      polynomial(b, -0x1.661cf4p-12F, -0x1.2088eap0F, -0x1.46baecp-1F, -0x1.a65344p-4F,
+                 0x1.65cb7ap-6F, -0x1.825afep-9F, 0x1.86dd8ep-13F);
+  const detail::Scaled complement = detail::exp_scaled(logarithm, 0.0F);
+  const float outer = 1.0F - complement.m * detail::power_of_two(complement.n);
+  return copysign(a > 1.0F ? outer : inner, x);
+}
+
+// The density of the standard normal distribution, e^(-x^2 / 2) / sqrt(2 pi).
+MPSGRAD_INLINE float normal_density(float x) {
+  detail::Scaled exponential = detail::normal_tail(x).exponential;
+  exponential.m *= detail::kInverseRootTwoPi;
+  return detail::rounded(exponential);
+}
+
+// Its integral up to x, (1 + erf(x / sqrt(2))) / 2, without cancellation at negative x.
+MPSGRAD_INLINE float normal_cdf(float x) {
+  const detail::NormalTail tail = detail::normal_tail(x);
+  const float beyond = detail::rounded({tail.exponential.m * tail.factor, tail.exponential.n});
+  const float outer = x > 0.0F ? 1.0F - beyond : beyond;
+  return abs(x) > 1.0F ? outer : detail::normal_centre(x);
+}
+
+// x * normal_cdf(x), in the limit -0 and infinity at the infinities.
+MPSGRAD_INLINE float gelu(float x) {
+  const detail::NormalTail tail = detail::normal_tail(x);
+  const float part = copysign(tail.magnitude, x) * (tail.exponential.m * tail.factor);
+  const float beyond = detail::rounded({part, tail.exponential.n});
+  const float outer = x > 0.0F ? x - beyond : beyond;
+  return abs(x) > 1.0F ? outer : x * detail::normal_centre(x);
+}
+
+// normal_cdf(x) + x * normal_density(x), in the limit -0 and 1 at the infinities. It has a zero
+// near x = -0.75, so its error counts in units in the last place of normal_cdf(x) + |x| *
+// normal_density(x).
+MPSGRAD_INLINE float gelu_slope(float x) {
+  const detail::NormalTail tail = detail::normal_tail(x);
+  const float factor = multiply_add(tail.magnitude, -detail::kInverseRootTwoPi, tail.factor);
+  const float beyond = detail::rounded({tail.exponential.m * factor, tail.exponential.n});
+  const float outer = x > 0.0F ? 1.0F - beyond : beyond;
+  const float series =
+      polynomial(x * x, 0x1.988454p-1F, -0x1.105862p-2F, 0x1.ea42fp-5F, -0x1.37cee6p-7F,
+                 0x1.35d86ep-10F, -0x1.19733p-13F, 0x1.e7eeaap-17F);
+  return abs(x) > 1.0F ? outer : multiply_add(x, series, 0.5F);
+}
+
+}  // namespace mpsgrad::MPSGRAD_ISA

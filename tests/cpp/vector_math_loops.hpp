@@ -1,0 +1,23 @@
+// Loops over the functions of vector_math.hpp, compiled for every instruction set as the library's
+// own loops are.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/isa.hpp"
+
+namespace mpsgrad {
+
+struct VectorMathLoops {
+  using Unary = void (*)(const float* x, float* out, std::int64_t n);
+
+  Unary exp, exp2, expm1, log, log2, log1p, tanh, tanh_slope, sigmoid, sigmoid_slope, softplus, erf,
+      normal_density, normal_cdf, gelu, gelu_slope, sqrt, sign;
+  // x to one exponent, and to as many as there are x.
+  void (*pow_scalar)(const float* x, float y, float* out, std::int64_t n);
+  void (*pow)(const float* x, const float* y, float* out, std::int64_t n);
+};
+
+MPSGRAD_LOOPS(VectorMathLoops, vector_math_loops)
+
+}  // namespace mpsgrad
