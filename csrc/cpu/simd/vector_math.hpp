@@ -278,20 +278,29 @@ MPSGRAD_INLINE float pow(float x, float y) {
   float result = detail::rounded(
       {detail::exp2_fraction(static_cast<float>(t - whole)), float_bits(n) - detail::kRounderBits});
   // Magnitudes that have no logarithm, or one of 0.
-  result = a == 0.0F ? (y < 0.0F ? kInfinity : 0.0F) : result;
-  result = a == kInfinity ? (y < 0.0F ? 0.0F : kInfinity) : result;
+  const std::uint32_t reciprocal = y < 0.0F ? ~0U : 0U;
+  const float zero_to_y = bits_float(float_bits(kInfinity) & reciprocal);
+  const float infinity_to_y = bits_float(float_bits(kInfinity) & ~reciprocal);
+  result = a == 0.0F ? zero_to_y : result;
+  result = a == kInfinity ? infinity_to_y : result;
   result = a == 1.0F ? 1.0F : result;
   // Signs: an infinite or very large y counts as an even integer.
   const float magnitude = abs(y);
   const float small = magnitude < 0x1p24F ? magnitude : 0.0F;
   const float integer = small < 0x1p23F ? (small + 0x1p23F) - 0x1p23F : small;
   const float even = 2.0F * ((0.5F * small + 0x1p23F) - 0x1p23F);
-  const std::uint32_t odd = ((integer == small) & (even != small)) ? kSignBit : 0U;
-  result = bits_float(float_bits(result) | (float_bits(x) & odd));
-  const float negative = integer == small ? result : (a == kInfinity ? result : kNaN);
-  result = x < 0.0F ? negative : result;
-  result = ((x != x) | (y != y)) ? kNaN : result;
-  return ((x == 1.0F) | (y == 0.0F)) ? 1.0F : result;
+  // In masks, not in conditions of conditions: GCC would not vectorise those.
+  const std::uint32_t fractional = integer == small ? 0U : ~0U;
+  const std::uint32_t odd = even == small ? 0U : ~fractional;
+  const std::uint32_t negative = x < 0.0F ? ~0U : 0U;
+  const std::uint32_t finite = a < kInfinity ? ~0U : 0U;
+  const std::uint32_t unordered = (x == x ? 0U : ~0U) | (y == y ? 0U : ~0U);
+  const std::uint32_t no_number = (negative & finite & fractional) | unordered;
+  result = bits_float(float_bits(result) | (float_bits(x) & kSignBit & odd) |
+                      (float_bits(kNaN) & no_number));
+  result = x == 1.0F ? 1.0F : result;
+  const std::uint32_t other = y == 0.0F ? 0U : ~0U;
+  return bits_float((float_bits(result) & other) | (float_bits(1.0F) & ~other));
 }
 
 // (e^x - e^-x) / (e^x + e^-x).
