@@ -284,14 +284,10 @@ MPSGRAD_INLINE float pow(float x, float y) {
   result = a == 0.0F ? zero_to_y : result;
   result = a == kInfinity ? infinity_to_y : result;
   result = a == 1.0F ? 1.0F : result;
-  // Signs: an infinite or very large y counts as an even integer.
-  const float magnitude = abs(y);
-  const float small = magnitude < 0x1p24F ? magnitude : 0.0F;
-  const float integer = small < 0x1p23F ? (small + 0x1p23F) - 0x1p23F : small;
-  const float even = 2.0F * ((0.5F * small + 0x1p23F) - 0x1p23F);
-  // In masks, not in conditions of conditions: GCC would not vectorise those.
-  const std::uint32_t fractional = integer == small ? 0U : ~0U;
-  const std::uint32_t odd = even == small ? 0U : ~fractional;
+  // In masks, not in conditions of conditions, which GCC would not vectorise. An infinite or very
+  // large y is an even integer.
+  const std::uint32_t fractional = __builtin_rintf(y) == y ? 0U : ~0U;
+  const std::uint32_t odd = __builtin_rintf(0.5F * y) == 0.5F * y ? 0U : ~fractional;
   const std::uint32_t negative = x < 0.0F ? ~0U : 0U;
   const std::uint32_t finite = a < kInfinity ? ~0U : 0U;
   const std::uint32_t unordered = (x == x ? 0U : ~0U) | (y == y ? 0U : ~0U);
