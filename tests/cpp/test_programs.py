@@ -118,3 +118,8 @@ def test_unknown_mpsgrad_cpu_is_refused(convert_test):
     done = run([convert_test], MPSGRAD_CPU="quantum")
     assert done.returncode == 2
     assert "unknown instruction set 'quantum'; possible here: " in done.stdout
+
+
+def test_elementary_functions_on_every_instruction_set(build):
+    done = run([build("vector_math_test", "tests/cpp/vector_math_loops_simd.cpp")])
+    assert passed(done), done.stdout

@@ -176,11 +176,17 @@ MPSGRAD_INLINE NormalTail normal_tail(float x) {
   // exponential.
   const float high = bits_float(float_bits(a) & 0xfffff000U);
   const Scaled exponential = exp_scaled(-0.5F * (high * high), -0.5F * ((a - high) * (a + high)));
-  const float t = 1.0F / (a + 2.0F);
+  const float sum = a + 2.0F;
+  const float t = 1.0F / sum;
   const float factor =
       t * polynomial(t, 0x1.9888d6p-2F, 0x1.97f0dap-1F, 0x1.3a582cp0F, 0x1.4b845p-2F, 0x1.2f24e2p1F,
                      -0x1.fbdbb8p4F, 0x1.2b5bdap6F, -0x1.24437cp6F, 0x1.98fda6p4F);
-  return {exponential, factor, a};
+  // What rounding made of t, and the factor is about the 1.45th power of t.
+  float error = t * ((2.0F - sum) + a);
+#if MPSGRAD_HAS_FMA
+  error -= __builtin_fmaf(-t, sum, 1.0F);
+#endif
+  return {exponential, multiply_add(factor, -1.45F * error, factor), a};
 }
 
 // normal_cdf(x) for |x| <= 1.
