@@ -7,6 +7,7 @@ lies; any other memory order is copied once into one. Other dtypes are refused.
 
 from __future__ import annotations
 
+import atexit
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 _queues: dict[_core.Device, _core.CommandQueue] = {}
+atexit.register(_queues.clear)  # before the devices, not when the interpreter happens to
 
 
 def resolve_device(device: _core.Device | str | None) -> _core.Device:

@@ -1,4 +1,6 @@
 // Queues, command buffers and blit encoders: commands are recorded, and run on the queue's thread.
+#include <Block.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -221,8 +223,8 @@ id<MTLCommandQueue> make_queue(id<MTLDevice> device, int device_index, NSUIntege
 
 @implementation EmulatedCommandBuffer
 - (void)dealloc {
-  for (const MTLCommandBufferHandler block : state_->scheduled) [block release];
-  for (const MTLCommandBufferHandler block : state_->completed) [block release];
+  for (const MTLCommandBufferHandler block : state_->scheduled) Block_release(block);
+  for (const MTLCommandBufferHandler block : state_->completed) Block_release(block);
   if (state_->status < MTLCommandBufferStatusCommitted) {
     QueueBody& queue = **state_->queue.get()->body_;
     std::lock_guard lock(queue.mutex);
@@ -406,7 +408,7 @@ id<MTLCommandQueue> make_queue(id<MTLDevice> device, int device_index, NSUIntege
   state_->scheduled.clear();
   state_->completed.clear();
   state_->commands.clear();
-  for (const MTLCommandBufferHandler block : blocks) [block release];
+  for (const MTLCommandBufferHandler block : blocks) Block_release(block);
   {
     std::lock_guard lock(queue->mutex);
     --queue->committed;
@@ -420,12 +422,12 @@ id<MTLCommandQueue> make_queue(id<MTLDevice> device, int device_index, NSUIntege
 - (void)addScheduledHandler:(MTLCommandBufferHandler)block {
   REQUIRE(block != nil, nil_argument, HERE, "block");
   REQUIRE([self status] < MTLCommandBufferStatusCommitted, handler_after_commit, HERE);
-  state_->scheduled.push_back([block copy]);
+  state_->scheduled.push_back(Block_copy(block));
 }
 - (void)addCompletedHandler:(MTLCommandBufferHandler)block {
   REQUIRE(block != nil, nil_argument, HERE, "block");
   REQUIRE([self status] < MTLCommandBufferStatusCommitted, handler_after_commit, HERE);
-  state_->completed.push_back([block copy]);
+  state_->completed.push_back(Block_copy(block));
 }
 - (void)waitUntilScheduled {
   REQUIRE([self status] >= MTLCommandBufferStatusCommitted, wait_before_commit, HERE);

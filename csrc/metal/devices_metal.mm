@@ -1,0 +1,48 @@
+// Composes the Metal device: which kernel families it has.
+#include "metal/metal_device.hpp"
+#include "metal/metal_objects.hpp"
+
+namespace mpsgrad {
+
+const NeuronBackend& metal_neuron();
+
+namespace metal {
+
+void wait_for_all();
+
+namespace {
+
+class MetalDevice final : public MetalDeviceBase {
+ public:
+  using MetalDeviceBase::MetalDeviceBase;
+  const NeuronBackend* neuron() const override { return &metal_neuron(); }
+};
+
+std::shared_ptr<MetalDevice> make_device() {
+  const PoolScope pool;
+  auto device = Retained<id<MTLDevice>>::share(MPSGetPreferredDevice(MPSDeviceOptionsDefault));
+  if (!device || !MPSSupportsMTLDevice(device.get())) {
+    return nullptr;
+  }
+  return std::make_shared<MetalDevice>(std::move(device));
+}
+
+// Never destroyed: the GPU outlives every static object.
+const std::shared_ptr<MetalDevice>& only_device() {
+  static const auto* device = new std::shared_ptr<MetalDevice>(make_device());
+  return *device;
+}
+
+}  // namespace
+
+std::shared_ptr<Device> find_metal_device() { return only_device(); }
+
+void drain() {
+  wait_for_all();
+  if (const auto& device = only_device()) {
+    device->drop_caches();
+  }
+}
+
+}  // namespace metal
+}  // namespace mpsgrad

@@ -1,0 +1,63 @@
+// From a checked encode to one call of Apple's: the two shapes that most kernels share.
+#pragma once
+
+#include "core/gradient_kernel.hpp"
+#include "core/unary_kernel.hpp"
+#include "metal/metal_objects.hpp"
+
+namespace mpsgrad::metal {
+
+inline id<MTLDevice> mtl_device(Device& device) { return as<MetalDeviceBase>(device).get(); }
+
+// Throws DeviceError if the initialiser returned nil.
+template <class Kernel>
+Retained<Kernel*> adopt_kernel(Kernel* kernel, const char* class_name) {
+  auto result = Retained<Kernel*>::adopt(kernel);
+  require<DeviceError>(static_cast<bool>(result), class_name, ": the device could not make it");
+  return result;
+}
+
+// The images of an operand; `kernel_writes` for destinations.
+NSArray<MPSImage*>* mps_images(const ImageBatch::Images& images, bool kernel_writes);
+MPSImage* mps_image(const Image& image);
+
+// Apple's state of each of ours; throws StateError if no forward encode has filled one.
+NSArray<MPSState*>* mps_states(const char* who, const StateBatch& states);
+MetalStatePayload& payload_of(const State& state);
+
+// Copies the call into the kernel's properties.
+void set_properties(MPSCNNKernel* kernel, const UnaryCall& call);
+void set_properties(MPSCNNGradientKernel* kernel, const GradientCall& call);
+
+void encode(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall& call);
+void encode(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel, const GradientCall& call);
+
+class MetalUnaryEncoder final : public UnaryEncoder {
+ public:
+  explicit MetalUnaryEncoder(Retained<MPSCNNKernel*> kernel) : kernel_(std::move(kernel)) {}
+  void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
+    const PoolScope pool;
+    metal::encode(command_buffer, kernel_.get(), call);
+  }
+  std::shared_ptr<StatePayload> make_payload(const ForwardSnapshot&) override {
+    return std::make_shared<MetalStatePayload>();
+  }
+
+ private:
+  Retained<MPSCNNKernel*> kernel_;
+};
+
+class MetalGradientEncoder final : public GradientEncoder {
+ public:
+  explicit MetalGradientEncoder(Retained<MPSCNNGradientKernel*> kernel)
+      : kernel_(std::move(kernel)) {}
+  void encode(CommandBuffer& command_buffer, const GradientCall& call) override {
+    const PoolScope pool;
+    metal::encode(command_buffer, kernel_.get(), call);
+  }
+
+ private:
+  Retained<MPSCNNGradientKernel*> kernel_;
+};
+
+}  // namespace mpsgrad::metal

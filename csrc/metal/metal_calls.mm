@@ -1,0 +1,195 @@
+// Encodes of kernels with one source and of gradient kernels.
+#include "metal/metal_calls.hpp"
+
+#include <set>
+
+namespace mpsgrad::metal {
+namespace {
+
+NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+
+MPSOffset to_mps(const Offset& offset) { return {offset.x, offset.y, offset.z}; }
+
+// The effective clip: it never reaches outside, which some kernels would refuse.
+MTLRegion to_mtl(const Region& clip) {
+  return MTLRegionMake3D(to_ns(clip.origin.x), to_ns(clip.origin.y), to_ns(clip.origin.z),
+                         to_ns(clip.size.width), to_ns(clip.size.height), to_ns(clip.size.depth));
+}
+
+// A count only where it limits something.
+NSUInteger channel_maximum(const ImageBatch::Images& images, Index offset, Index used) {
+  return offset + used == images.front()->descriptor().feature_channels ? NSUIntegerMax
+                                                                        : to_ns(used);
+}
+
+void set_options(MPSKernel* kernel, const KernelBase& ours) {
+  kernel.options = static_cast<MPSKernelOptions>(ours.options());
+  if (!ours.label.empty()) {
+    kernel.label = [NSString stringWithUTF8String:ours.label.c_str()];
+  }
+}
+
+// Fresh states of Apple's for each of ours, made with the very properties of the encode to come.
+void fill_states(MetalCommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall& call,
+                 NSArray<MPSImage*>* sources, NSArray<MPSImage*>* destinations) {
+  std::set<const State*> done;
+  for (std::size_t i = 0; i < call.states.size(); ++i) {
+    State& state = *call.states[i];
+    if (!done.insert(&state).second) {
+      continue;
+    }
+    MPSImage* source = [sources objectAtIndex:i];
+    MPSImage* destination = [destinations objectAtIndex:i];
+    MPSState* made = state.count()
+                         ? [kernel temporaryResultStateForCommandBuffer:command_buffer.for_kernel()
+                                                            sourceImage:source
+                                                           sourceStates:nil
+                                                       destinationImage:destination]
+                         : [kernel resultStateForSourceImage:source
+                                                sourceStates:nil
+                                            destinationImage:destination];
+    require<DeviceError>(made != nil, call.kernel.class_name(), ": the device made no state");
+    payload_of(state).assign(made, command_buffer.temporaries());
+  }
+}
+
+}  // namespace
+
+MPSImage* mps_image(const Image& image) {
+  return as<MetalImageStorage>(image.storage()).image(image.index());
+}
+
+NSArray<MPSImage*>* mps_images(const ImageBatch::Images& images, bool kernel_writes) {
+  auto& first = as<MetalImageStorage>(images.front()->storage());
+  bool whole = first.count() == static_cast<Index>(images.size());
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    auto& storage = as<MetalImageStorage>(images[i]->storage());
+    whole = whole && &storage == &first && images[i]->index() == static_cast<Index>(i);
+    if (kernel_writes) {
+      storage.note_written_by_kernel(images[i]->index());
+    }
+  }
+  if (whole) {
+    return first.images();
+  }
+  NSMutableArray<MPSImage*>* result = [NSMutableArray arrayWithCapacity:images.size()];
+  for (const auto& image : images) {
+    [result addObject:mps_image(*image)];
+  }
+  return result;
+}
+
+MetalStatePayload& payload_of(const State& state) {
+  const auto* ours = dynamic_cast<const GradientState*>(&state);
+  auto* payload = ours ? dynamic_cast<MetalStatePayload*>(ours->payload.get()) : nullptr;
+  require(payload != nullptr, "object belongs to another device");
+  return *payload;
+}
+
+NSArray<MPSState*>* mps_states(const char* who, const StateBatch& states) {
+  NSMutableArray<MPSState*>* result = [NSMutableArray arrayWithCapacity:states.size()];
+  for (const auto& state : states) {
+    MPSState* filled = payload_of(*state).get();
+    require<StateError>(filled != nil, who,
+                        ": no forward encode has filled this state; encode the forward kernel "
+                        "with it first");
+    [result addObject:filled];
+  }
+  return result;
+}
+
+void set_properties(MPSCNNKernel* kernel, const UnaryCall& call) {
+  const UnaryProperties& p = call.properties;
+  set_options(kernel, call.kernel);
+  kernel.offset = to_mps(p.offset);
+  kernel.clipRect = to_mtl(call.clip);
+  kernel.edgeMode = static_cast<MPSImageEdgeMode>(p.edge_mode);
+  kernel.destinationFeatureChannelOffset = to_ns(p.destination_channel_offset);
+  kernel.sourceFeatureChannelOffset = to_ns(p.source_channel_offset);
+  kernel.sourceFeatureChannelMaxCount =
+      channel_maximum(call.sources, p.source_channel_offset, call.consumed_channels);
+}
+
+void set_properties(MPSCNNGradientKernel* kernel, const GradientCall& call) {
+  const BinaryProperties& p = call.properties;
+  set_options(kernel, call.kernel);
+  kernel.primaryOffset = to_mps(p.primary.offset);
+  kernel.secondaryOffset = to_mps(p.secondary.offset);
+  kernel.clipRect = to_mtl(call.clip);
+  kernel.primaryEdgeMode = static_cast<MPSImageEdgeMode>(p.primary.edge_mode);
+  kernel.secondaryEdgeMode = static_cast<MPSImageEdgeMode>(p.secondary.edge_mode);
+  kernel.primaryStrideInPixelsX = to_ns(p.primary.window.stride_x);
+  kernel.primaryStrideInPixelsY = to_ns(p.primary.window.stride_y);
+  kernel.secondaryStrideInPixelsX = to_ns(p.secondary.window.stride_x);
+  kernel.secondaryStrideInPixelsY = to_ns(p.secondary.window.stride_y);
+  kernel.destinationFeatureChannelOffset = to_ns(p.destination_channel_offset);
+  kernel.primarySourceFeatureChannelOffset = to_ns(p.primary.channel_offset);
+  kernel.secondarySourceFeatureChannelOffset = to_ns(p.secondary.channel_offset);
+  kernel.primarySourceFeatureChannelMaxCount =
+      channel_maximum(call.gradients, p.primary.channel_offset, call.gradient_channels);
+  kernel.secondarySourceFeatureChannelMaxCount =
+      channel_maximum(call.sources, p.secondary.channel_offset, call.source_channels);
+  kernel.kernelOffsetX = p.kernel_offset_x;
+  kernel.kernelOffsetY = p.kernel_offset_y;
+}
+
+void encode(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall& call) {
+  auto& own = as<MetalCommandBuffer>(command_buffer);
+  set_properties(kernel, call);
+  NSArray<MPSImage*>* sources = mps_images(call.sources, false);
+  NSArray<MPSImage*>* destinations = mps_images(call.destinations, true);
+  NSArray<MPSState*>* states = nil;
+  if (!call.states.empty()) {
+    fill_states(own, kernel, call, sources, destinations);
+    states = mps_states(call.kernel.class_name(), call.states);
+    own.keep(states);
+  }
+  MPSCommandBuffer* buffer = own.for_kernel();
+  if (call.batch) {
+    [kernel encodeBatchToCommandBuffer:buffer
+                          sourceImages:sources
+                     destinationStates:states
+                     destinationImages:destinations];
+  } else if (states != nil) {
+    [kernel encodeToCommandBuffer:buffer
+                      sourceImage:[sources objectAtIndex:0]
+                 destinationState:[states objectAtIndex:0]
+                 destinationImage:[destinations objectAtIndex:0]];
+  } else {
+    [kernel encodeToCommandBuffer:buffer
+                      sourceImage:[sources objectAtIndex:0]
+                 destinationImage:[destinations objectAtIndex:0]];
+  }
+  own.keep(sources);
+  own.keep(destinations);
+  own.keep(kernel);
+}
+
+void encode(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel, const GradientCall& call) {
+  auto& own = as<MetalCommandBuffer>(command_buffer);
+  NSArray<MPSState*>* states = mps_states(call.kernel.class_name(), call.states);
+  set_properties(kernel, call);
+  NSArray<MPSImage*>* gradients = mps_images(call.gradients, false);
+  NSArray<MPSImage*>* sources = mps_images(call.sources, false);
+  NSArray<MPSImage*>* destinations = mps_images(call.destinations, true);
+  MPSCommandBuffer* buffer = own.for_kernel();
+  if (call.batch) {
+    [kernel encodeBatchToCommandBuffer:buffer
+                       sourceGradients:gradients
+                          sourceImages:sources
+                        gradientStates:states
+                  destinationGradients:destinations];
+  } else {
+    [kernel encodeToCommandBuffer:buffer
+                   sourceGradient:[gradients objectAtIndex:0]
+                      sourceImage:[sources objectAtIndex:0]
+                    gradientState:[states objectAtIndex:0]
+              destinationGradient:[destinations objectAtIndex:0]];
+  }
+  for (id object : {static_cast<id>(states), static_cast<id>(gradients), static_cast<id>(sources),
+                    static_cast<id>(destinations), static_cast<id>(kernel)}) {
+    own.keep(object);
+  }
+}
+
+}  // namespace mpsgrad::metal

@@ -1,0 +1,228 @@
+// The Metal device without its kernel families (devices_metal.mm adds those): queues, command
+// buffers, images and buffers over Apple's own. Written against the documented behaviour of both
+// discrete and unified memory.
+#pragma once
+
+#import <Foundation/Foundation.h>
+#import <Metal/Metal.h>
+#import <MetalPerformanceShaders/MetalPerformanceShaders.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/errors.hpp"
+#include "core/gradient_state.hpp"
+#include "device/buffer.hpp"
+#include "device/command_buffer.hpp"
+#include "device/device.hpp"
+#include "device/image.hpp"
+#include "metal/retained.hpp"
+
+namespace mpsgrad::metal {
+
+// Apple's own read count of a temporary object: far above any number of reads, so that the object
+// ends when our ledger says so and never inside an encode, whatever a release of the system counts.
+inline constexpr NSUInteger kManyReads = NSUInteger{1} << 30;
+
+// Something of Apple's with a read count, which must be 0 before its command buffer is committed.
+class TemporaryObject {
+ public:
+  virtual ~TemporaryObject() = default;
+  virtual void end_all() = 0;
+};
+
+// The temporary objects of one command buffer, which some of them outlive.
+class TemporaryRegistry {
+ public:
+  void add(TemporaryObject* object);
+  void remove(TemporaryObject* object);
+  void end_all();  // youngest first: views before what they are views of
+
+ private:
+  std::mutex mutex_;
+  std::vector<TemporaryObject*> objects_;
+};
+
+class MetalDeviceBase : public Device {
+ public:
+  explicit MetalDeviceBase(Retained<id<MTLDevice>> device) : device_(std::move(device)) {}
+
+  std::string kind() const override { return "metal"; }
+  std::string name() const override;
+  std::shared_ptr<CommandQueue> make_queue() override;
+  std::shared_ptr<ImageStorage> make_images(const ImageDescriptor& descriptor, Index count,
+                                            bool zeroed) override;
+  std::shared_ptr<ImageStorage> make_temporary_images(CommandBuffer& command_buffer,
+                                                      const ImageDescriptor& descriptor,
+                                                      Index count, bool zeroed) override;
+  std::shared_ptr<ImageStorage> images_from_memory(const ImageDescriptor& descriptor, Index count,
+                                                   LentMemory lent) override;
+  std::shared_ptr<Buffer> make_buffer(std::size_t bytes) override;
+  std::shared_ptr<Buffer> make_temporary_buffer(CommandBuffer& command_buffer,
+                                                std::size_t bytes) override;
+  std::shared_ptr<Buffer> buffer_from_memory(LentMemory lent) override;
+
+  id<MTLDevice> get() const { return device_.get(); }
+  // Encodes zeros into every texel. A compute kernel, because blit encoders need fences of their
+  // own on the heaps behind temporary images. Returns what must live until it has run.
+  Retained<MPSImage*> encode_clear(id<MTLCommandBuffer> command_buffer, NSArray<MPSImage*>* images);
+  void clear_now(NSArray<MPSImage*>* images);
+  void drop_caches();
+
+ private:
+  std::shared_ptr<MetalDeviceBase> self();
+  void check_supported(const ImageDescriptor& descriptor) const;
+  Retained<id<MTLBuffer>> new_buffer(std::size_t bytes, MTLResourceOptions options) const;
+  MPSCNNNeuron* clearing_kernel();
+
+  Retained<id<MTLDevice>> device_;
+  std::mutex mutex_;  // of everything below
+  Retained<MPSCNNNeuron*> clearing_kernel_;
+  Retained<id<MTLCommandQueue>> own_queue_;
+};
+
+// One root command buffer on its way to Metal.
+struct Submission {
+  Retained<MPSCommandBuffer*> buffer;
+  std::shared_ptr<Work> work;
+  bool committed = false;
+  bool enqueued_on_metal = false;
+};
+
+// Buffers reach Metal in enqueue order. One that was enqueued and is not committed yet holds the
+// later ones back here, not in Metal's queue: it may still be dropped, and then they go on.
+class MetalQueue final : public CommandQueue {
+ public:
+  explicit MetalQueue(const std::shared_ptr<MetalDeviceBase>& device);
+
+  void enqueue(std::shared_ptr<Submission> submission);
+  void commit(Submission& submission);
+  void commit_and_continue(Submission& submission);
+  void abandon(const Submission& submission);
+
+ protected:
+  std::shared_ptr<CommandBuffer> new_command_buffer() override;
+
+ private:
+  void hand_over(Submission& submission);
+  void hand_over_ready();
+
+  Retained<id<MTLCommandQueue>> queue_;
+  std::mutex mutex_;  // of the order
+  std::deque<std::shared_ptr<Submission>> order_;
+};
+
+class MetalCommandBuffer final : public CommandBuffer {
+ public:
+  MetalCommandBuffer(std::shared_ptr<MetalQueue> queue, id<MTLCommandQueue> metal_queue);
+  ~MetalCommandBuffer() override;
+
+  // For whoever encodes work that a predicate may skip, and that none may skip.
+  MPSCommandBuffer* for_kernel();
+  MPSCommandBuffer* for_transfer();
+  // Holds an object until the work encoded so far has completed.
+  void keep(id object);
+  const std::shared_ptr<TemporaryRegistry>& temporaries() const { return temporaries_; }
+
+ protected:
+  void device_enqueue() override;
+  void device_commit() override;
+  void device_commit_and_continue() override;
+  void device_new_root() override;
+  void device_abandon() override;
+
+ private:
+  MetalQueue& own_queue() const;
+  void add_handlers();
+
+  Retained<MPSCommandBuffer*> buffer_;
+  std::shared_ptr<Submission> submission_;
+  Retained<NSMutableArray*> kept_;
+  std::shared_ptr<TemporaryRegistry> temporaries_ = std::make_shared<TemporaryRegistry>();
+  std::shared_ptr<const Predicate> current_predicate_;
+};
+
+class MetalBuffer final : public Buffer {
+ public:
+  MetalBuffer(std::shared_ptr<Device> device, std::size_t size, Retained<id<MTLBuffer>> buffer);
+
+  id<MTLBuffer> get() const { return buffer_.get(); }
+  std::pair<std::uintptr_t, std::uintptr_t> extent() override;
+  void synchronize(CommandBuffer& command_buffer) override;
+
+ protected:
+  std::byte* contents() override;
+
+ private:
+  Retained<id<MTLBuffer>> buffer_;
+};
+
+// One MPSImage a sample.
+class MetalImageStorage final : public ImageStorage,
+                                public TemporaryObject,
+                                public std::enable_shared_from_this<MetalImageStorage> {
+ public:
+  struct Options {
+    bool zero_when_used = false;
+    std::shared_ptr<TemporaryRegistry> temporaries;  // of temporary images
+    std::shared_ptr<MetalImageStorage> parent;       // of views
+    Index parent_index = 0;
+  };
+  MetalImageStorage(std::shared_ptr<MetalDeviceBase> device, const ImageDescriptor& descriptor,
+                    Index count, Retained<NSArray<MPSImage*>*> images, Options options);
+  ~MetalImageStorage() override;
+
+  MPSImage* image(Index index);
+  NSArray<MPSImage*>* images();
+  void note_written_by_kernel(Index index);
+  void write_all(const std::byte* dense);  // NHWC
+
+  std::pair<std::uintptr_t, std::uintptr_t> extent(Index index) override;
+  void read(Index index, Index image, DataLayout layout, void* out) override;
+  void write(Index index, Index image, DataLayout layout, const void* in) override;
+  std::shared_ptr<ImageStorage> view(const ViewRange& range) override;
+  void synchronize(CommandBuffer& command_buffer, Index index) override;
+  void end_temporary(Index index) override;
+  Index resource_size() override;
+  void end_all() override;
+
+ private:
+  struct Slot {
+    bool zero_when_used = false;
+    bool unsynchronized = false;  // a kernel has written it since the CPU could last see it
+    bool ended = false;
+    bool ends_with_views = false;
+    Index views = 0;  // that have not ended
+  };
+  Slot& slot(Index index) { return slots_[static_cast<std::size_t>(index)]; }
+  Slot& root_slot(Index index);
+  void view_ended(Index index);
+  void fill_zero(MPSImage* image) const;
+
+  std::shared_ptr<MetalDeviceBase> device_;
+  Retained<NSArray<MPSImage*>*> images_;
+  std::shared_ptr<TemporaryRegistry> temporaries_;
+  std::shared_ptr<MetalImageStorage> parent_;
+  Index parent_index_;
+  std::vector<Slot> slots_;
+};
+
+// What a gradient state holds of Apple's: the state object that the last forward encode has filled.
+class MetalStatePayload final : public StatePayload, public TemporaryObject {
+ public:
+  ~MetalStatePayload() override;
+  MPSState* get() const { return state_.get(); }  // nil before the first forward encode
+  void assign(MPSState* state, const std::shared_ptr<TemporaryRegistry>& temporaries);
+  void end() override { end_all(); }
+  void end_all() override;
+
+ private:
+  Retained<MPSState*> state_;
+  bool is_live_ = false;  // temporary, and Apple's read count is not 0
+  std::shared_ptr<TemporaryRegistry> temporaries_;
+};
+
+}  // namespace mpsgrad::metal

@@ -1,0 +1,243 @@
+// Command queue and command buffers of the Metal device.
+#include <algorithm>
+
+#include "metal/metal_device.hpp"
+#include "metal/metal_objects.hpp"
+
+namespace mpsgrad::metal {
+namespace {
+
+// Works that Metal has been given and that may still run.
+struct InFlight {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Work>> works;
+};
+
+InFlight& in_flight() {
+  static auto* all = new InFlight;
+  return *all;
+}
+
+void note_in_flight(const std::shared_ptr<Work>& work) {
+  InFlight& all = in_flight();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.works, [](const std::weak_ptr<Work>& weak) {
+    const auto held = weak.lock();
+    return !held || held->finished();
+  });
+  all.works.push_back(work);
+}
+
+NSString* to_ns(const std::string& string) {
+  return [NSString stringWithUTF8String:string.c_str()];
+}
+
+}  // namespace
+
+void wait_for_all() {
+  std::vector<std::weak_ptr<Work>> works;
+  {
+    InFlight& all = in_flight();
+    const std::lock_guard lock(all.mutex);
+    works.swap(all.works);
+  }
+  for (const auto& weak : works) {
+    if (const auto work = weak.lock()) {
+      work->wait_finished();
+    }
+  }
+}
+
+// ---------------------------------------------------------------- queue
+
+// Our own limit is the lower one, so that Metal never blocks: buffers that were dropped may linger.
+MetalQueue::MetalQueue(const std::shared_ptr<MetalDeviceBase>& device)
+    : CommandQueue(device),
+      queue_(Retained<id<MTLCommandQueue>>::adopt(
+          [device->get() newCommandQueueWithMaxCommandBufferCount:2 * kMaximumBuffers])) {
+  require<DeviceError>(static_cast<bool>(queue_), "CommandQueue: the device could not make one");
+}
+
+std::shared_ptr<CommandBuffer> MetalQueue::new_command_buffer() {
+  const PoolScope pool;
+  if (!label.empty()) {
+    queue_.get().label = to_ns(label);
+  }
+  return std::make_shared<MetalCommandBuffer>(
+      std::static_pointer_cast<MetalQueue>(shared_from_this()), queue_.get());
+}
+
+void MetalQueue::hand_over(Submission& submission) {
+  note_in_flight(submission.work);
+  [submission.buffer.get() commit];
+}
+
+void MetalQueue::hand_over_ready() {
+  while (!order_.empty() && order_.front()->committed) {
+    hand_over(*order_.front());
+    order_.pop_front();
+  }
+}
+
+void MetalQueue::enqueue(std::shared_ptr<Submission> submission) {
+  const std::lock_guard lock(mutex_);
+  order_.push_back(std::move(submission));
+}
+
+void MetalQueue::commit(Submission& submission) {
+  const std::lock_guard lock(mutex_);
+  submission.committed = true;
+  if (submission.enqueued_on_metal) {  // Metal keeps its place
+    std::erase_if(order_, [&](const auto& entry) { return entry.get() == &submission; });
+    hand_over(submission);
+  }
+  hand_over_ready();
+}
+
+// This one cannot wait here, because its temporaries move on as Metal commits it. What is before it
+// gets its place from Metal instead.
+void MetalQueue::commit_and_continue(Submission& submission) {
+  const std::lock_guard lock(mutex_);
+  const auto own = std::find_if(order_.begin(), order_.end(),
+                                [&](const auto& entry) { return entry.get() == &submission; });
+  std::for_each(order_.begin(), own, [this](const auto& earlier) {
+    if (earlier->committed) {
+      hand_over(*earlier);
+    } else if (!earlier->enqueued_on_metal) {
+      [earlier->buffer.get() enqueue];
+      earlier->enqueued_on_metal = true;
+    }
+  });
+  note_in_flight(submission.work);
+  [submission.buffer.get() commitAndContinue];
+  submission.committed = true;
+  std::erase_if(order_, [&](const auto& entry) {
+    return entry.get() == &submission || (entry->committed && entry->enqueued_on_metal);
+  });
+  hand_over_ready();
+}
+
+void MetalQueue::abandon(const Submission& submission) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(order_, [&](const auto& entry) { return entry.get() == &submission; });
+  if (submission.enqueued_on_metal) {  // Metal would wait for it for ever
+    [submission.buffer.get() commit];
+  }
+  hand_over_ready();
+}
+
+// ---------------------------------------------------------------- command buffers
+
+MetalCommandBuffer::MetalCommandBuffer(std::shared_ptr<MetalQueue> queue,
+                                       id<MTLCommandQueue> metal_queue)
+    : CommandBuffer(std::move(queue)),
+      buffer_(Retained<MPSCommandBuffer*>::share(
+          [MPSCommandBuffer commandBufferFromCommandQueue:metal_queue])) {
+  require<DeviceError>(static_cast<bool>(buffer_), "CommandBuffer: the queue could not make one");
+  MetalCommandBuffer::device_new_root();
+}
+
+MetalCommandBuffer::~MetalCommandBuffer() {
+  const PoolScope pool;
+  abandon_if_open();
+  kept_ = {};
+  buffer_ = {};
+  submission_.reset();
+}
+
+MetalQueue& MetalCommandBuffer::own_queue() const { return static_cast<MetalQueue&>(*queue()); }
+
+MPSCommandBuffer* MetalCommandBuffer::for_kernel() {
+  if (current_predicate_ != predicate) {
+    if (predicate) {
+      auto& buffer = as<MetalBuffer>(*predicate->buffer());
+      buffer_.get().predicate =
+          [MPSPredicate predicateWithBuffer:buffer.get()
+                                     offset:static_cast<NSUInteger>(predicate->offset())];
+    } else {
+      buffer_.get().predicate = nil;
+    }
+    current_predicate_ = predicate;
+  }
+  if (predicate) {
+    auto& buffer = as<MetalBuffer>(*predicate->buffer());
+    buffer.uses().add(work(), false);
+    keep(buffer.get());
+  }
+  return buffer_.get();
+}
+
+MPSCommandBuffer* MetalCommandBuffer::for_transfer() {
+  if (current_predicate_) {
+    buffer_.get().predicate = nil;
+    current_predicate_ = nullptr;
+  }
+  return buffer_.get();
+}
+
+void MetalCommandBuffer::keep(id object) { [kept_.get() addObject:object]; }
+
+// Handlers run on a thread of Metal's, whenever it likes; nothing may be thrown into it.
+void MetalCommandBuffer::add_handlers() {
+  const id<MTLCommandBuffer> root = [buffer_.get() rootCommandBuffer];
+  if (!label.empty()) {
+    root.label = to_ns(label);
+  }
+  const auto running = work();
+  [root addScheduledHandler:^(id<MTLCommandBuffer>) {
+    const PoolScope pool;
+    try {
+      running->mark_scheduled();
+    } catch (...) {
+      NSLog(@"mpsgrad: a scheduled handler failed");
+    }
+  }];
+  // Shared, not copied: the block's copy is empty once the work has ended.
+  const auto kept = std::make_shared<Retained<NSMutableArray*>>(std::exchange(kept_, {}));
+  [root addCompletedHandler:^(id<MTLCommandBuffer> done) {
+    const PoolScope pool;
+    try {
+      int code = 0;
+      std::string message;
+      if (done.status == MTLCommandBufferStatusError) {
+        NSError* error = done.error;
+        code = error != nil && error.code != 0 ? static_cast<int>(error.code)
+                                               : static_cast<int>(MTLCommandBufferErrorInternal);
+        message = error != nil ? [[error localizedDescription] UTF8String] : "unknown error";
+      }
+      *kept = {};  // before the end is announced: nothing is held when a waiter returns
+      running->finish(code, message);
+    } catch (...) {
+      NSLog(@"mpsgrad: a completed handler failed");
+    }
+  }];
+}
+
+void MetalCommandBuffer::device_enqueue() { own_queue().enqueue(submission_); }
+
+void MetalCommandBuffer::device_commit() {
+  const PoolScope pool;
+  temporaries_->end_all();
+  add_handlers();
+  own_queue().commit(*submission_);
+}
+
+void MetalCommandBuffer::device_commit_and_continue() {
+  const PoolScope pool;
+  add_handlers();
+  own_queue().commit_and_continue(*submission_);
+}
+
+void MetalCommandBuffer::device_new_root() {
+  kept_ = Retained<NSMutableArray*>::adopt([[NSMutableArray alloc] init]);
+  submission_ = std::make_shared<Submission>();
+  submission_->buffer = buffer_;
+  submission_->work = work();
+}
+
+void MetalCommandBuffer::device_abandon() {
+  temporaries_->end_all();
+  own_queue().abandon(*submission_);
+}
+
+}  // namespace mpsgrad::metal
