@@ -1,0 +1,1 @@
+"""The `mpsgrad` command: one module a subcommand, each with `add_arguments` and `run`."""
