@@ -1,7 +1,7 @@
 """A small convolutional network of nothing but kernels.
 
-Every value between the input images and the updated weights stays on the device, in temporary images
-and states of one command buffer.
+Every value between the input images and the updated weights stays on the device, in temporary
+images and states of one command buffer.
 """
 
 from __future__ import annotations

@@ -1,0 +1,94 @@
+"""Runs convolution kernels of the package on arrays, with any offset and destination."""
+
+from __future__ import annotations
+
+import mpsgrad as mg
+import numpy as np
+
+
+def descriptor(case, **changes):
+    """Return the descriptor of a `ConvolutionCase`."""
+    cls = mg.DepthWiseConvolutionDescriptor if case.depthwise else mg.ConvolutionDescriptor
+    arguments = {
+        "input_feature_channels": case.shape[3],
+        "output_feature_channels": case.outputs,
+        "stride_in_pixels_x": case.stride[0],
+        "stride_in_pixels_y": case.stride[1],
+        "dilation_rate_x": case.dilation[0],
+        "dilation_rate_y": case.dilation[1],
+        "groups": case.groups,
+    }
+    return cls(*case.kernel, **{**arguments, **changes})
+
+
+def source(case, weights, biases=None, **options):
+    """Return a data source for a case."""
+    return mg.ArrayConvolutionDataSource(weights, biases, descriptor=descriptor(case), **options)
+
+
+def batch(device, array):
+    """Return images with the contents of an array (N, H, W, C)."""
+    return mg.ImageBatch.from_array(device, np.ascontiguousarray(array))
+
+
+def empty(device, shape, dtype=np.float32):
+    """Return images for a result of shape (N, H, W, C), filled with NaN."""
+    return mg.ImageBatch.from_array(device, np.full(shape, np.nan, dtype))
+
+
+def run(queue, encode):
+    """Call ``encode(command_buffer)``, run the work, and return what it returned."""
+    command_buffer = queue.command_buffer()
+    result = encode(command_buffer)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    return result
+
+
+def read(queue, images):
+    """Return a batch as an array."""
+    run(queue, lambda command_buffer: mg.synchronize(images, command_buffer))
+    return images.to_array()
+
+
+def forward(queue, case, data_source, x, dtype=np.float32):
+    """Run the forward pass into a destination of the case's size, at the case's offset.
+
+    Returns
+    -------
+    (kernel, sources, y, states)
+    """
+    device = queue.device
+    kernel = mg.Convolution(data_source, device=device)
+    kernel.offset = case.offset
+    kernel.edge_mode = mg.EdgeMode.CLAMP if case.edge == "clamp" else mg.EdgeMode.ZERO
+    sources = batch(device, x)
+    destinations = empty(device, case.result_shape, dtype)
+    states = kernel.result_state_batch(sources, destinations)
+    run(
+        queue,
+        lambda command_buffer: kernel.encode_batch(
+            command_buffer, sources, destinations, destination_states=states
+        ),
+    )
+    return kernel, sources, read(queue, destinations), states
+
+
+def backward(queue, data_source, gradient, sources, states, option=3):
+    """Run the gradient kernel; return (kernel, dx, dw, db), the last two flat."""
+    device = queue.device
+    kernel = mg.ConvolutionGradient(data_source, device=device)
+    kernel.gradient_option = option
+    gradients = batch(device, gradient)
+
+    def encode(command_buffer):
+        images = kernel.encode_batch(
+            command_buffer, gradients, sources, states, allocator=mg.DEFAULT
+        )
+        states[0].synchronize(command_buffer)
+        return images
+
+    images = run(queue, encode)
+    dw = states[0].gradient_for_weights.to_numpy()
+    db = states[0].gradient_for_biases.to_numpy()
+    return kernel, read(queue, images), dw, db

@@ -1,0 +1,936 @@
+"""Convolution and its gradients against the float64 oracle, by objects and by arrays."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+import subprocess
+import sys
+
+import hypothesis
+import mpsgrad as mg
+import numpy as np
+import pytest
+
+from tests.convolution import cases, fuzz, kernels, oracle
+from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:ConvolutionGradient. after a forward pass with edge mode CLAMP:RuntimeWarning"
+)
+
+EVERY_CASE = [*cases.CASES, *cases.CHANNELS]
+
+
+def exact_arrays(case, rng):
+    """(x, weights, biases, gradient) of small integers: any sum is exact in float32."""
+    shapes = case.shape, case.weights_shape, (case.outputs,), case.result_shape
+    return tuple(grid(rng, shape) for shape in shapes)
+
+
+def real_arrays(case, rng):
+    shapes = case.shape, case.weights_shape, (case.outputs,), case.result_shape
+    return tuple(rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+
+
+def expected(case, x, w, b, g):
+    """The oracle's (y, dx, dw, db)."""
+    p = case.convolution()
+    return (
+        oracle.forward(p, x, w, b, size=case.size),
+        oracle.data_gradient(p, g, w, source_size=case.source_size),
+        oracle.weight_gradient(p, g, x, kernel=case.kernel, depthwise=case.depthwise),
+        oracle.bias_gradient(g),
+    )
+
+
+def computed(queue, case, x, w, b, g):
+    """The kernels' (y, dx, dw, db)."""
+    data_source = kernels.source(case, w, b)
+    _, sources, y, states = kernels.forward(queue, case, data_source, x)
+    _, dx, dw, db = kernels.backward(queue, data_source, g, sources, states)
+    return y, dx, dw.reshape(case.weights_shape), db
+
+
+@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+def test_exact_sums_are_exact(queue, case, rng):
+    arrays = exact_arrays(case, rng)
+    names = "y", "dx", "dw", "db"
+    for name, got, want in zip(
+        names, computed(queue, case, *arrays), expected(case, *arrays), strict=True
+    ):
+        np.testing.assert_array_equal(got, want, err_msg=f"{case}: {name}")
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=str)
+def test_errors_are_those_of_the_additions(queue, case, rng):
+    arrays = real_arrays(case, rng)
+    scales = expected(case, *map(np.abs, arrays))
+    counts = (
+        case.products + 1,
+        case.gradient_products,
+        case.weight_products,
+        case.weight_products,
+    )
+    results = zip(
+        computed(queue, case, *arrays), expected(case, *arrays), scales, counts, strict=True
+    )
+    for got, want, scale, count in results:
+        # A product and an addition each; a fused multiply-add rounds less.
+        assert_close(got, want, ulps=ulps_for(2 * count), scale=scale, nonzero=0.0)
+
+
+@pytest.mark.fuzz
+@hypothesis.settings(max_examples=150)
+@hypothesis.given(case=fuzz.convolutions(), seed=hypothesis.strategies.integers(0, 2**32 - 1))
+def test_any_geometry(device, case, seed):
+    queue = device.command_queue()
+    arrays = exact_arrays(case, np.random.default_rng(seed))
+    for got, want in zip(computed(queue, case, *arrays), expected(case, *arrays), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+# ---- the chapter's worked examples ---------------------------------------------------------------
+
+
+def row(values):
+    return np.array(values, np.float32).reshape(1, 1, -1, 1)
+
+
+def one_row(weights, **options):
+    return mg.ConvolutionDescriptor(
+        len(weights), 1, input_feature_channels=1, output_feature_channels=1, **options
+    )
+
+
+EXAMPLES = {
+    # x, w, bias, options, offset (None: by policy), size, y,
+    # e, dx, dw, db, kernel offset, first tap
+    "A": ([1, 2, 3, 4, 5], [1, 2, 3], 0.5, {"stride_in_pixels_x": 2}, None, 3, [8.5, 20.5, 14.5],
+          [1, 10, 100], [2, 13, 20, 130, 200], [420, 531, 42], 111, 0, -1),
+    "B": ([1, 2, 3], [1, 10], 0, {}, 1, 2, [21, 32], [1, 2], [1, 12, 20], [5, 8], 3, 0, 0),
+    "B, offset 0": ([1, 2, 3], [1, 10], 0, {}, 0, 3, [10, 21, 32], [1, 1, 1], [11, 11, 10],
+                    [3, 6], 3, 1, -1),
+    "C": ([1, 2, 3, 4, 5], [1, 10, 100], 0, {"dilation_rate_x": 2}, None, 5,
+          [310, 420, 531, 42, 53], [1, 0, 0, 0, 0], [10, 0, 100, 0, 0], [0, 1, 3], 1, 0, -2),
+    "C, even extent": ([1, 2, 3, 4, 5], [1, 10], 0, {"dilation_rate_x": 3}, 1, 5,
+                       [30, 41, 52, 3, 4], [1, 0, 0, 0, 0], [0, 0, 10, 0, 0], [0, 3], 1, 0, -1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_worked_examples(queue, example):
+    x, w, bias, options, offset, size, y, e, dx, dw, db, kernel_offset, first_tap = example
+    data_source = mg.ArrayConvolutionDataSource(row(w), [bias], descriptor=one_row(w, **options))
+    forward = mg.Convolution(data_source, device=queue.device)
+    sources = kernels.batch(queue.device, row(x))
+    if offset is None:
+        found = forward.destination_descriptor(sources[0])
+        assert (found.width, found.height) == (size, 1)
+    else:
+        forward.offset = offset, 0
+    destinations = kernels.empty(queue.device, (1, 1, size, 1))
+    states = forward.result_state_batch(sources, destinations)
+    kernels.run(
+        queue, lambda cb: forward.encode_batch(cb, sources, destinations, destination_states=states)
+    )
+    assert_exact(kernels.read(queue, destinations).ravel(), y)
+
+    gradient, got_dx, got_dw, got_db = kernels.backward(queue, data_source, row(e), sources, states)
+    assert got_dx.ravel().tolist() == dx
+    assert got_dw.tolist() == dw
+    assert got_db.tolist() == [db]
+    assert gradient.kernel_offset_x == kernel_offset
+    assert gradient.secondary_offset.x == first_tap
+
+
+def test_a_state_sums_over_encodes_and_images(queue):
+    data_source = mg.ArrayConvolutionDataSource(
+        row([1, 2, 3]), [0.5], descriptor=one_row([1, 2, 3], stride_in_pixels_x=2)
+    )
+    forward = mg.Convolution(data_source, device=queue.device)
+    backward = mg.ConvolutionGradient(data_source, device=queue.device)
+    _, state = forward(row([1, 2, 3, 4, 5]), with_state=True)
+    backward(row([1, 10, 100]), row([1, 2, 3, 4, 5]), state)
+    dx = backward(row([1, 1, 1]), row([1, 1, 1, 1, 1]), state)
+    assert dx.ravel().tolist() == [2, 4, 2, 4, 2]
+    assert state.gradient_for_weights.to_numpy().tolist() == [422, 534, 44]
+    assert state.gradient_for_biases.to_numpy().tolist() == [114]
+
+
+def test_depthwise_example(queue):
+    x = np.array([[1, 10], [2, 20], [3, 30]], np.float32).reshape(1, 1, 3, 2)
+    w = np.array([[[1, 2]], [[3, 4]]], np.float32)
+    data_source = mg.ArrayConvolutionDataSource(w)
+    forward = mg.Convolution(data_source, device=queue.device)
+    assert (forward.channel_multiplier, forward.groups) == (1, 1)
+    forward.padding = mg.DefaultPadding(mg.PaddingMethod.SIZE_VALID_ONLY)
+    y, state = forward(x, with_state=True)
+    assert y.ravel().tolist() == [5, 110, 8, 180]
+    dx = mg.ConvolutionGradient(data_source, device=queue.device)(np.ones_like(y), x, state)
+    assert dx.ravel().tolist() == [1, 3, 3, 7, 2, 4]
+    assert state.gradient_for_weights.to_numpy().tolist() == [3, 5, 30, 50]
+    assert state.gradient_for_biases.to_numpy().tolist() == [2, 2]
+
+
+# ---- formats, windows of images, kinds of batches ------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.uint8, np.uint16], ids=lambda t: np.dtype(t).name)
+def test_formats_round_once_on_store(queue, dtype, rng):
+    case = next(c for c in cases.CASES if c.name == "3x3 s2")
+    device = queue.device
+    if dtype == np.float16:
+        x = rng.standard_normal(case.shape).astype(dtype)
+        values = x.astype(np.float64)
+    else:
+        x = rng.integers(0, np.iinfo(dtype).max, case.shape, dtype, endpoint=True)
+        values = x / np.iinfo(dtype).max
+    w = (rng.uniform(0, 0.02, case.weights_shape)).astype(np.float32)
+    data_source = kernels.source(case, w)
+    kernel = mg.Convolution(data_source, device=device)
+    kernel.offset = case.offset
+    sources = kernels.batch(device, x)
+    destinations = kernels.batch(device, np.zeros(case.result_shape, dtype))
+    kernels.run(queue, lambda cb: kernel.encode_batch(cb, sources, destinations))
+    exact = oracle.forward(case.convolution(), values, w, size=case.size)
+    scale = oracle.forward(case.convolution(), np.abs(values), np.abs(w), size=case.size)
+    # Loading a unorm value rounds it once more.
+    ulps = ulps_for(3 * case.products, dtype)
+    assert_close(kernels.read(queue, destinations), exact, ulps=ulps, scale=scale)
+
+
+def test_float16_gradients_round_once(queue, rng):
+    case = next(c for c in cases.CASES if c.name == "3x3")
+    x, w, b, g = real_arrays(case, rng)
+    x, g = x.astype(np.float16), g.astype(np.float16)
+    data_source = kernels.source(case, w, b)
+    _, sources, _, states = kernels.forward(queue, case, data_source, x, np.float16)
+    _, dx, dw, db = kernels.backward(queue, data_source, g, sources, states)
+    assert dx.dtype == np.float16
+    want = expected(case, x, w, b, g)
+    scale = expected(case, *map(np.abs, (x, w, b, g)))
+    assert_close(dx, want[1], ulps=ulps_for(2 * case.gradient_products, np.float16), scale=scale[1])
+    count = 2 * case.weight_products
+    assert_close(dw.reshape(w.shape), want[2], ulps=ulps_for(count), scale=scale[2])
+    assert_close(db, want[3], ulps=ulps_for(count), scale=scale[3])
+
+
+def test_half_kernel_weights_are_rounded(queue):
+    one = np.full((1, 1, 1, 1), 0.1, np.float32)
+    x = np.ones((1, 1, 1, 1), np.float32)
+    for kind, value in [(mg.DataType.FLOAT16, 0.0999755859375), (mg.DataType.FLOAT32, 0.1)]:
+        data_source = mg.ArrayConvolutionDataSource(one, [0.1], kernel_weights_data_type=kind)
+        kernel = mg.Convolution(data_source, device=queue.device)
+        y = kernel(x)
+        assert y.item() == pytest.approx(value + np.float32(0.1), rel=1e-7)
+        exported = kernels.run(queue, kernel.export_weights_and_biases)
+        assert exported.weights.to_numpy()[0] == np.float32(value)
+
+
+@pytest.mark.parametrize("kind", ["separate", "container"])
+def test_images_need_not_be_one_allocation(queue, kind, rng):
+    case = next(c for c in cases.CASES if c.name == "3x3 full")
+    x, w, b, _ = exact_arrays(case, rng)
+    device = queue.device
+    kernel = mg.Convolution(kernels.source(case, w, b), device=device)
+    kernel.offset = case.offset
+    n, _h, _wide, _c = case.result_shape
+    if kind == "separate":
+        sources, destinations = (
+            [mg.Image(device, mg.ImageDescriptor(s[2], s[1], s[3])) for _ in range(n)]
+            for s in (case.shape, case.result_shape)
+        )
+        for image, array in zip(sources, x, strict=True):
+            image.write(array)
+        kernels.run(queue, lambda cb: kernel.encode_batch(cb, sources, destinations))
+        kernels.run(queue, lambda cb: mg.synchronize(destinations, cb))
+        got = np.stack([image.read() for image in destinations])
+    else:
+        sizes = (case.shape, case.result_shape)
+        source, destination = (
+            mg.Image(device, mg.ImageDescriptor(s[2], s[1], s[3], number_of_images=n))
+            for s in sizes
+        )
+        source.write(x)
+        kernels.run(queue, lambda cb: kernel.encode(cb, source, destination))
+        kernels.run(queue, destination.synchronize)
+        got = destination.read()
+    np.testing.assert_array_equal(got, oracle.forward(case.convolution(), x, w, b, size=case.size))
+
+
+def test_channel_windows_and_clip_rectangles(queue, rng):
+    device = queue.device
+    x = grid(rng, (2, 6, 7, 12))
+    w, b = grid(rng, (5, 3, 3, 4)), grid(rng, 5)
+    data_source = mg.ArrayConvolutionDataSource(w, b)
+    kernel = mg.Convolution(data_source, device=device)
+    kernel.source_feature_channel_offset = 4
+    kernel.destination_feature_channel_offset = 8
+    kernel.offset = 2, 1
+    kernel.clip_rect = mg.Region((1, 2), (3, 4))
+    before = grid(rng, (2, 7, 6, 17))
+    sources, destinations = kernels.batch(device, x), kernels.batch(device, before.copy())
+    states = kernel.result_state_batch(sources, destinations)
+    kernels.run(
+        queue, lambda cb: kernel.encode_batch(cb, sources, destinations, destination_states=states)
+    )
+    got = kernels.read(queue, destinations)
+    p = oracle.Convolution(offset=(2, 1))
+    want = before.astype(np.float64)
+    want[:, 2:6, 1:4, 8:13] = oracle.forward(p, x[..., 4:8], w, b, size=(3, 4))
+    want[:, 2:6, 1:4, 13:16] = 0  # whole groups of four are stored
+    np.testing.assert_array_equal(got, want)
+
+    g = grid(rng, (2, 4, 3, 5))
+    backward, dx, dw, db = kernels.backward(queue, data_source, g, sources, states)
+    assert dx.shape == (2, 6, 7, 4)
+    np.testing.assert_array_equal(dx, oracle.data_gradient(p, g, w, source_size=(7, 6)))
+    want = oracle.weight_gradient(p, g, x[..., 4:8], kernel=(3, 3))
+    np.testing.assert_array_equal(dw.reshape(w.shape), want)
+    np.testing.assert_array_equal(db, oracle.bias_gradient(g))
+    assert backward.secondary_source_feature_channel_offset == 4
+
+
+def test_gradient_by_properties(queue, rng):
+    case = next(c for c in cases.CASES if c.name == "4x3 s2x1 remainder top right")
+    x, w, b, g = exact_arrays(case, rng)
+    data_source = kernels.source(case, w, b)
+    _, sources, _, states = kernels.forward(queue, case, data_source, x)
+    kernel = mg.ConvolutionGradient(data_source, device=queue.device)
+    kernel.gradient_option = mg.ConvolutionGradientOption.DATA
+    kernel.primary_offset, kernel.kernel_offset_x, kernel.kernel_offset_y = (1, -1), 2, -1
+    gradients, destinations = (
+        kernels.batch(queue.device, g),
+        kernels.empty(queue.device, case.shape),
+    )
+    kernels.run(
+        queue,
+        lambda cb: kernel.encode_batch(
+            cb, gradients, sources, states, destinations, configure=False
+        ),
+    )
+    properties = oracle.GradientProperties(
+        primary_offset=(1, -1), primary_stride=case.stride, kernel_offset=(2, -1),
+        secondary_stride=case.stride, secondary_dilation=case.dilation,
+    )  # fmt: skip
+    want = oracle.data_gradient_from(properties, g, w, size=case.source_size)
+    np.testing.assert_array_equal(kernels.read(queue, destinations), want)
+
+
+@pytest.mark.parametrize("option", [1, 2, 3])
+def test_gradient_options(queue, option, rng):
+    case = next(c for c in cases.CASES if c.name == "3x3")
+    x, w, b, g = exact_arrays(case, rng)
+    data_source = kernels.source(case, w, b)
+    _, sources, _, states = kernels.forward(queue, case, data_source, x)
+    _, dx, dw, db = kernels.backward(queue, data_source, g, sources, states, option)
+    _, want_dx, want_dw, want_db = expected(case, x, w, b, g)
+    if option & 1:
+        np.testing.assert_array_equal(dx, want_dx)
+    else:
+        assert dx.shape == want_dx.shape  # contents are nobody's business
+    np.testing.assert_array_equal(dw.reshape(w.shape), want_dw if option & 2 else 0 * want_dw)
+    np.testing.assert_array_equal(db, want_db if option & 2 else 0 * want_db)
+
+
+# ---- weights: precision, folding, quantisation, reload, export -----------------------------------
+
+
+def test_batch_normalization_is_folded(queue):
+    d = mg.ConvolutionDescriptor(1, 1, input_feature_channels=1, output_feature_channels=1)
+    d.set_batch_normalization_parameters_for_inference([3], [1], [2], [5], 0.0)
+    source = mg.ArrayConvolutionDataSource(np.full((1, 1, 1, 1), 2, np.float32), [1], descriptor=d)
+    kernel = mg.Convolution(source, device=queue.device)
+    assert kernel(np.full((1, 1, 1, 1), 10, np.float32)).item() == 41
+    assert pickle.loads(pickle.dumps(kernel))(np.zeros((1, 1, 1, 1), np.float32)).item() == 1
+
+
+def test_fused_neuron(queue, rng):
+    d = mg.ConvolutionDescriptor(
+        3, 3, input_feature_channels=5, output_feature_channels=6,
+        fused_neuron_descriptor=mg.NeuronDescriptor(mg.NeuronType.PRELU, data=[0, 1, 2, 3, -1, -2]),
+    )  # fmt: skip
+    x, w = grid(rng, (2, 4, 5, 5)), grid(rng, (6, 3, 3, 5))
+    kernel = mg.Convolution(mg.ArrayConvolutionDataSource(w, descriptor=d), device=queue.device)
+    slopes = np.array([0, 1, 2, 3, -1, -2])
+    want = oracle.forward(
+        oracle.Convolution(), x, w, size=(5, 4), neuron=lambda v: np.where(v >= 0, v, slopes * v)
+    )
+    np.testing.assert_array_equal(kernel(x), want)
+    assert kernel.fused_neuron_descriptor.neuron_type == mg.NeuronType.PRELU
+
+
+@pytest.mark.parametrize(("factor", "outputs"), [(2, 8), (3, 9)])
+def test_sub_pixel(queue, factor, outputs, rng):
+    d = mg.SubPixelConvolutionDescriptor(
+        3,
+        3,
+        input_feature_channels=3,
+        output_feature_channels=outputs,
+        sub_pixel_scale_factor=factor,
+    )
+    x, w, b = grid(rng, (2, 4, 5, 3)), grid(rng, (outputs, 3, 3, 3)), grid(rng, outputs)
+    kernel = mg.Convolution(mg.ArrayConvolutionDataSource(w, b, descriptor=d), device=queue.device)
+    want = oracle.sub_pixel(
+        oracle.Convolution(), x, w, b, factor=factor, size=(5 * factor, 4 * factor)
+    )
+    np.testing.assert_array_equal(kernel(x), want)
+    # A destination that cuts the last blocks.
+    size = 5 * factor - 1, 4 * factor - 1
+    out = np.full((2, size[1], size[0], outputs // factor**2), np.nan, np.float32)
+    kernel.offset = 0, 0
+    destinations = kernels.batch(queue.device, out)
+    kernels.run(
+        queue, lambda cb: kernel.encode_batch(cb, kernels.batch(queue.device, x), destinations)
+    )
+    want = oracle.sub_pixel(oracle.Convolution(), x, w, b, factor=factor, size=size)
+    np.testing.assert_array_equal(kernels.read(queue, destinations), want)
+
+
+def test_quantized_weights(queue, rng):
+    codes = np.array([0, 255, 51, 128], np.uint8).reshape(2, 1, 1, 2)
+    x = rng.standard_normal((1, 3, 3, 2), dtype=np.float32)
+    ranges = np.array([[-1, 1], [0, 2]], np.float32)
+    table = rng.standard_normal(256).astype(np.float32)
+    for options, w in [
+        ({"quantization": mg.WeightsQuantizationType.LINEAR, "ranges": ranges},
+         oracle.dequantize_linear(codes, ranges)),
+        ({"quantization": mg.WeightsQuantizationType.LOOKUP_TABLE, "lookup_table": table},
+         oracle.dequantize_table(codes, table)),
+    ]:  # fmt: skip
+        data_source = mg.ArrayConvolutionDataSource(codes, **options)
+        kernel = mg.Convolution(data_source, device=queue.device)
+        half = w.astype(np.float32).astype(np.float16)
+        want = oracle.forward(oracle.Convolution(), x, half, size=(3, 3))
+        scale = oracle.forward(oracle.Convolution(), np.abs(x), np.abs(half), size=(3, 3))
+        # Dequantisation may fall on either side of a rounding boundary of the half format.
+        assert_close(kernel(x), want, ulps=ulps_for(4) + 2.0**13, scale=scale)
+        with pytest.raises(ValueError, match="uint8 weights cannot be trained"):
+            mg.ConvolutionGradient(data_source, device=queue.device)
+
+
+def pointwise(value, bias=0.0):
+    return mg.ArrayConvolutionDataSource(np.full((1, 1, 1, 1), value, np.float32), [bias])
+
+
+ONE = np.ones((1, 1, 1, 1), np.float32)
+
+
+def test_reload_from_the_data_source_spares_encoded_work(queue):
+    data_source = pointwise(2)
+    kernel = mg.Convolution(data_source, device=queue.device)
+    x, first, second = (kernels.batch(queue.device, ONE.copy()) for _ in range(3))
+    command_buffer = queue.command_buffer()
+    kernel.encode_batch(command_buffer, x, first)
+    data_source.weights_array = data_source.weights_array * 5
+    kernel.reload_weights_and_biases_from_data_source()
+    kernel.encode_batch(command_buffer, x, second)
+    mg.synchronize(first, command_buffer)
+    mg.synchronize(second, command_buffer)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert (first.to_array().item(), second.to_array().item()) == (2, 10)
+
+
+def test_reload_on_a_command_buffer_takes_its_turn(queue):
+    kernel = mg.Convolution(pointwise(2), device=queue.device)
+    x, first, second = (kernels.batch(queue.device, ONE.copy()) for _ in range(3))
+    weights = mg.Buffer(queue.device, np.float32([7]))
+    state = mg.ConvolutionWeightsAndBiasesState(weights, mg.Buffer(queue.device, np.float32([1])))
+    command_buffer = queue.command_buffer()
+    kernel.encode_batch(command_buffer, x, first)
+    kernel.reload_weights_and_biases(command_buffer, state)
+    kernel.encode_batch(command_buffer, x, second)
+    weights.write(np.float32([8]))  # read when the command runs
+    mg.synchronize(first, command_buffer)
+    mg.synchronize(second, command_buffer)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert (first.to_array().item(), second.to_array().item()) == (2, 9)
+
+
+def test_reload_without_biases_keeps_them(queue):
+    kernel = mg.Convolution(pointwise(2, bias=3), device=queue.device)
+    state = mg.ConvolutionWeightsAndBiasesState(mg.Buffer(queue.device, np.float32([10])))
+    assert state.biases is None
+    kernels.run(queue, lambda cb: kernel.reload_weights_and_biases(cb, state))
+    assert kernel(ONE).item() == 13
+
+
+def test_gradient_kernel_has_weights_of_its_own(queue):
+    data_source = pointwise(2)
+    forward = mg.Convolution(data_source, device=queue.device)
+    backward = mg.ConvolutionGradient(data_source, device=queue.device)
+    _, state = forward(ONE, with_state=True)
+    assert backward(ONE, ONE, state).item() == 2
+    state = mg.ConvolutionWeightsAndBiasesState(mg.Buffer(queue.device, np.float32([10])))
+    kernels.run(queue, lambda cb: forward.reload_weights_and_biases(cb, state))
+    y, gradient_state = forward(ONE, with_state=True)
+    assert y.item() == 10
+    assert backward(ONE, ONE, gradient_state).item() == 2
+    kernels.run(queue, lambda cb: backward.reload_weights_and_biases(cb, state))
+    assert backward(ONE, ONE, gradient_state).item() == 10
+
+
+def test_first_weights_come_from_the_states_convolution(queue):
+    own, other = pointwise(2), pointwise(3)
+    forward = mg.Convolution(other, device=queue.device)
+    backward = mg.ConvolutionGradient(own, device=queue.device)
+    _, state = forward(ONE, with_state=True)
+    assert backward(ONE, ONE, state).item() == 3
+    backward.reload_weights_and_biases_from_data_source()
+    assert backward(ONE, ONE, state).item() == 2
+
+
+def test_export_and_offsets(queue):
+    data_source = mg.ArrayConvolutionDataSource(np.arange(6, dtype=np.float32).reshape(2, 1, 3, 1))
+    kernel = mg.Convolution(data_source, device=queue.device)
+    exported = kernels.run(queue, kernel.export_weights_and_biases)
+    assert exported.weights.to_numpy().tolist() == [0, 1, 2, 3, 4, 5]
+    assert exported.biases is None
+    both = mg.Buffer(queue.device, np.float32([9, 9, 5, 4, 3, 2, 1, 0, 7, 8]))
+    state = mg.ConvolutionWeightsAndBiasesState.with_offsets(
+        both, 8, both, 32, data_source.descriptor()
+    )
+    kernels.run(queue, lambda cb: kernel.reload_weights_and_biases(cb, state))
+    x = np.zeros((1, 1, 3, 1), np.float32)
+    x[0, 0, 1] = 1
+    assert kernel(x)[0, 0, 1].tolist() == [11, 9]
+
+
+def test_temporary_export_is_spent_by_the_reload(queue):
+    kernel = mg.Convolution(pointwise(2), device=queue.device)
+    command_buffer = queue.command_buffer()
+    state = kernel.export_weights_and_biases(command_buffer, temporary_ok=True)
+    assert state.is_temporary
+    assert state.read_count == 1
+    kernel.reload_weights_and_biases(command_buffer, state)
+    assert state.read_count == 0
+    with pytest.raises(mg.errors.ReadCountError, match="read count 0"):
+        kernel.reload_weights_and_biases(command_buffer, state)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert kernel(ONE).item() == 2
+
+
+# ---- data sources in Python ----------------------------------------------------------------------
+
+
+class Recorder(mg.ConvolutionDataSource):
+    """Notes every call."""
+
+    def __init__(self, loads=True, fail_in=None):
+        self.calls = []
+        self.loads = loads
+        self.fail_in = fail_in
+
+    def _note(self, name):
+        self.calls.append(name)
+        if name == self.fail_in:
+            raise KeyError(name)
+
+    def load(self):
+        self._note("load")
+        return self.loads
+
+    def purge(self):
+        self._note("purge")
+
+    def descriptor(self):
+        self._note("descriptor")
+        return one_row([1, 1, 1])
+
+    def weights(self):
+        self._note("weights")
+        return row([1, 2, 3])
+
+    def bias_terms(self):
+        self._note("bias_terms")
+
+    def label(self):
+        return "third layer"
+
+
+def test_call_order(device):
+    recorder = Recorder()
+    kernel = mg.Convolution(recorder, device=device)
+    assert recorder.calls[0] == "load"
+    assert recorder.calls[-1] == "purge"
+    assert recorder.calls.count("load") == recorder.calls.count("purge") == 1
+    assert kernel.label == "third layer"
+    recorder.calls.clear()
+    kernel.reload_weights_and_biases_from_data_source()
+    assert recorder.calls[0] == "load"
+    assert recorder.calls[-1] == "purge"
+
+
+def test_apples_default_is_half_weights(device):
+    recorder = Recorder()
+    recorder.weights = lambda: row([0.1, 0.1, 0.1])
+    kernel = mg.Convolution(recorder, device=device)
+    assert kernel(row([1])).item() == np.float32(np.float16(0.1))
+
+
+def test_failing_sources(device):
+    with pytest.raises(RuntimeError, match=re.escape("load() of Recorder returned false")):
+        mg.Convolution(Recorder(loads=False), device=device)
+    recorder = Recorder(fail_in="weights")
+    with pytest.raises(KeyError):
+        mg.Convolution(recorder, device=device)
+    assert recorder.calls[-1] == "purge"
+
+
+def test_copies_do_not_share_weights(device):
+    data_source = pointwise(2)
+    kernel = mg.Convolution(data_source, device=device)
+    kernel.offset = 1, 0
+    twin = copy.copy(kernel)
+    data_source.weights_array = data_source.weights_array * 5
+    twin.reload_weights_and_biases_from_data_source()
+    assert twin.data_source is not data_source
+    assert twin(ONE).item() == 2
+    assert kernel.offset == mg.Offset(1, 0, 0)
+    assert mg.Convolution.from_bytes(kernel.to_bytes(), device).offset == mg.Offset(1, 0, 0)
+
+
+# ---- fully connected -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 4, 5, 6), (2, 7, 1, 3), (5, 8, 8, 2)], ids=str)
+@pytest.mark.parametrize("outputs", [1, 10])
+def test_fully_connected(queue, shape, outputs, rng):
+    n, h, w, c = shape
+    x, weights, b = grid(rng, shape), grid(rng, (outputs, h, w, c)), grid(rng, outputs)
+    g = grid(rng, (n, 1, 1, outputs))
+    data_source = mg.ArrayConvolutionDataSource(weights, b)
+    forward = mg.FullyConnected(data_source, device=queue.device)
+    forward.offset = 3, -2  # ignored
+    y, state = forward(x, with_state=True)
+    np.testing.assert_array_equal(y, oracle.fully_connected(x, weights, b))
+    dx = mg.FullyConnectedGradient(data_source, device=queue.device)(g, x, state)
+    np.testing.assert_array_equal(dx, oracle.fully_connected_data_gradient(g, weights))
+    dw = state.gradient_for_weights.to_numpy().reshape(weights.shape)
+    np.testing.assert_array_equal(dw, oracle.fully_connected_weight_gradient(g, x))
+    np.testing.assert_array_equal(state.gradient_for_biases.to_numpy(), oracle.bias_gradient(g))
+
+
+def test_fully_connected_is_a_convolution(device):
+    kernel = mg.FullyConnected(mg.ArrayConvolutionDataSource(np.ones((2, 3, 3, 1))), device=device)
+    assert isinstance(kernel, mg.UnaryKernel)
+    assert kernel.padding.padding_method() == mg.PaddingMethod.SIZE_VALID_ONLY
+    with pytest.raises(ValueError, match="source is 4x3, but the weights cover 3x3"):
+        kernel(np.zeros((1, 3, 4, 1), np.float32))
+    for options, words in [
+        ({"stride_in_pixels_x": 2}, "strides must be 1, got 2 and 1"),
+        ({"dilation_rate_y": 2}, "dilation rates must be 1, got 1 and 2"),
+    ]:
+        source = mg.ArrayConvolutionDataSource(row([1, 2]), descriptor=one_row([1, 2], **options))
+        with pytest.raises(ValueError, match=words):
+            mg.FullyConnected(source, device=device)
+
+
+# ---- arrays, determinism, read counts ------------------------------------------------------------
+
+
+def test_out(device, rng):
+    case = next(c for c in cases.CASES if c.name == "3x3")
+    x, w, b, g = exact_arrays(case, rng)
+    data_source = kernels.source(case, w, b)
+    forward = mg.Convolution(data_source, device=device)
+    backward = mg.ConvolutionGradient(data_source, device=device)
+    want = expected(case, x, w, b, g)
+    with Guarded(case.result_shape) as out:
+        y, state = forward(x, with_state=True, out=out)
+        assert y is out
+        np.testing.assert_array_equal(out, want[0])
+    with Guarded(case.shape, skew=1) as out:
+        assert backward(g, x, state, out=out) is out
+        np.testing.assert_array_equal(out, want[1])
+
+
+@pytest.mark.parametrize("name", ["channels 17 to 13", "depthwise", "groups 3 s2", "3x3 s2"])
+def test_same_bits_for_any_number_of_threads(queue, name, rng):
+    case = next(c for c in cases.CASES if c.name == name)
+    x, w, b, g = real_arrays(case, rng)
+    x, g = (np.repeat(a, 9, axis=0) for a in (x, g))
+    data_source = kernels.source(case, w, b)
+    results = []
+    threads = mg.get_num_threads()
+    try:
+        for count in (1, 2, 5, 2):
+            mg.set_num_threads(count)
+            forward = mg.Convolution(data_source, device=queue.device)
+            backward = mg.ConvolutionGradient(data_source, device=queue.device)
+            y, state = forward(x, with_state=True)
+            gradient = g[:, : y.shape[1], : y.shape[2]]
+            dx = backward(np.resize(gradient, y.shape), x, state)
+            dw = state.gradient_for_weights.to_numpy()
+            results.append((y, dx, dw, state.gradient_for_biases.to_numpy()))
+    finally:
+        mg.set_num_threads(threads)
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            assert_same_bytes(a, b)
+
+
+def test_read_counts_of_a_training_step(queue):
+    device = queue.device
+    data_source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32))
+    forward = mg.Convolution(data_source, device=device)
+    backward = mg.ConvolutionGradient(data_source, device=device)
+    command_buffer = queue.command_buffer()
+    d = mg.ImageDescriptor(5, 5, 4)
+    x = mg.ImageBatch.temporary(command_buffer, d, 3)
+    mg.increment_read_count(x, 1)
+    y, states = forward.encode_batch(command_buffer, x, with_state=True, temporary_state=True)
+    assert [image.read_count for image in x] == [1, 1, 1]
+    assert all(state is states[0] for state in states)
+    assert mg.increment_read_count(states, 1) == 1
+    assert states[0].read_count == 2
+    dx = backward.encode_batch(command_buffer, y, x, states)
+    assert states[0].read_count == 1
+    assert [image.read_count for image in x] == [0, 0, 0]
+    assert [image.read_count for image in y] == [0, 0, 0]
+    mg.increment_read_count(dx, -1)
+    states[0].read_count = 0
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+
+
+def test_clamp_warns_once():
+    program = """
+import warnings, numpy as np, mpsgrad as mg
+x = np.ones((1, 3, 3, 1), np.float32)
+source = mg.ArrayConvolutionDataSource(np.ones((1, 3, 3, 1), np.float32))
+forward = mg.Convolution(source, device="cpu")
+backward = mg.ConvolutionGradient(source, device="cpu")
+forward.edge_mode = mg.EdgeMode.CLAMP
+_, state = forward(x, with_state=True)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    backward(x, x, state)
+    backward(x, x, state)
+print([(w.category.__name__, str(w.message)[:40]) for w in caught])
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    words = "ConvolutionGradient: after a forward pass"[:40]
+    assert result.stdout.strip() == f"[('RuntimeWarning', '{words}')]"
+
+
+# ---- rejections ----------------------------------------------------------------------------------
+
+
+def plain(**changes):
+    arguments = {"kernel_width": 3, "kernel_height": 3, "input_feature_channels": 8,
+                 "output_feature_channels": 8, **changes}  # fmt: skip
+    return mg.ConvolutionDescriptor(**arguments)
+
+
+DESCRIPTORS = {
+    "kernel": ({"kernel_width": 0}, "kernel_width must be at least 1, got 0"),
+    "stride": ({"stride_in_pixels_y": 0}, "stride_in_pixels_y must be at least 1, got 0"),
+    "dilation": ({"dilation_rate_x": -1}, "dilation_rate_x must be at least 1, got -1"),
+    "inputs": ({"input_feature_channels": 0}, "input_feature_channels must be at least 1, got 0"),
+    "groups": ({"groups": 0}, "groups must be at least 1, got 0"),
+    "division": ({"groups": 3}, "groups 3 must divide 8 input and 8 output channels"),
+    "small groups": ({"groups": 4}, "multiples of 4, got 2 inputs and 2 outputs"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), DESCRIPTORS.values(), ids=DESCRIPTORS)
+def test_rejected_descriptors(changes, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        plain(**changes)
+
+
+def test_rejected_assignment_changes_nothing():
+    d = plain()
+    with pytest.raises(ValueError, match="groups 3 must divide"):
+        d.groups = 3
+    assert d.groups == 1
+
+
+def test_rejected_special_descriptors():
+    with pytest.raises(ValueError, match="as many outputs as inputs, got 4 inputs and 8 outputs"):
+        mg.DepthWiseConvolutionDescriptor(input_feature_channels=4, output_feature_channels=8)
+    with pytest.raises(ValueError, match="must have groups 1, got 2"):
+        mg.DepthWiseConvolutionDescriptor(
+            input_feature_channels=8, output_feature_channels=8, groups=2
+        )
+    with pytest.raises(ValueError, match="needs a multiple of 4 output channels, got 6"):
+        mg.SubPixelConvolutionDescriptor(
+            input_feature_channels=1, output_feature_channels=6, sub_pixel_scale_factor=2
+        )
+
+
+def changed(**methods):
+    recorder = Recorder()
+    for name, value in methods.items():
+        setattr(recorder, name, lambda value=value: value)
+    return recorder
+
+
+SOURCES = {
+    "length": (changed(weights=row([1, 2])), ValueError, "weights() must have 3 values"),
+    "dtype": (changed(weights=row([1, 2, 3]).astype(np.float64)), TypeError,
+              "weights() must be float32 as data_type() says, got float64"),
+    "bias length": (changed(bias_terms=np.zeros(2, np.float32)), ValueError,
+                    "bias_terms() must have 1 values, got 2"),
+    "bias dtype": (changed(bias_terms=np.zeros(1)), TypeError, "bias_terms() must be float32"),
+    "no quantization": (changed(weights=np.zeros(3, np.uint8), data_type=mg.DataType.UINT8),
+                        ValueError, "uint8 weights need weights_quantization_type()"),
+    "float kernel, half weights": (
+        changed(weights=np.zeros(3, np.float16), data_type=mg.DataType.FLOAT16,
+                kernel_weights_data_type=mg.DataType.FLOAT32),
+        ValueError, "kernel weights of FLOAT32 need a data_type() of FLOAT32"),
+    "data type": (changed(data_type=mg.DataType.INT8), ValueError,
+                  "must be FLOAT32, FLOAT16 or UINT8"),
+    "descriptor": (changed(descriptor=3), TypeError,
+                   "descriptor() must return a ConvolutionDescriptor, got int"),
+    "no source": (object(), TypeError, "object has no load()"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "error", "words"), SOURCES.values(), ids=SOURCES)
+def test_rejected_sources(device, source, error, words):
+    with pytest.raises(error, match=re.escape(words)):
+        mg.Convolution(source, device=device)
+
+
+def test_array_source_checks_its_shape():
+    with pytest.raises(
+        ValueError, match=re.escape("must have shape (1, 1, 2, 1), got (1, 1, 3, 1)")
+    ):
+        mg.ArrayConvolutionDataSource(row([1, 2, 3]), descriptor=one_row([1, 2]))
+    with pytest.raises(ValueError, match=re.escape("must have shape (O, H, W, I)")):
+        mg.ArrayConvolutionDataSource(np.zeros(3))
+
+
+UNTRAINABLE = {
+    "fused neuron": plain(fused_neuron_descriptor=mg.NeuronDescriptor(mg.NeuronType.RELU)),
+    "folded batch normalization": plain(),
+    "sub-pixel": mg.SubPixelConvolutionDescriptor(
+        input_feature_channels=8, output_feature_channels=8, sub_pixel_scale_factor=2
+    ),
+}
+UNTRAINABLE["folded batch normalization"].set_batch_normalization_parameters_for_inference(
+    np.zeros(8), np.ones(8), None, None, 1e-3
+)
+
+
+@pytest.mark.parametrize(("reason", "d"), UNTRAINABLE.items(), ids=UNTRAINABLE)
+def test_untrainable(device, reason, d):
+    source = mg.ArrayConvolutionDataSource(np.ones((8, 3, 3, 8), np.float32), descriptor=d)
+    with pytest.raises(ValueError, match=reason):
+        mg.ConvolutionGradient(source, device=device)
+    forward = mg.Convolution(source, device=device)
+    x = np.ones((1, 3, 3, 8), np.float32)
+    _y, state = forward(x, with_state=True)  # legal: inference may want the state
+    plain_source = mg.ArrayConvolutionDataSource(np.ones((8, 3, 3, 8), np.float32))
+    backward = mg.ConvolutionGradient(plain_source, device=device)
+    gradient = np.ones((1, 3, 3, 8), np.float32)
+    with pytest.raises(ValueError, match=reason):
+        backward(gradient, x, state)
+
+
+def test_rejected_encodes(queue):
+    device = queue.device
+    data_source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 8), np.float32))
+    forward = mg.Convolution(data_source, device=device)
+    backward = mg.ConvolutionGradient(data_source, device=device)
+    x = np.ones((2, 5, 5, 8), np.float32)
+    with pytest.raises(ValueError, match="offers 4 channels from offset 0, but the kernel reads 8"):
+        forward(x[..., :4])
+    y, state = forward(x, with_state=True)
+    with pytest.raises(ValueError, match="source_gradient is 4x5, but the forward pass wrote 5x5"):
+        backward(np.ascontiguousarray(y[:, :, :4]), x, state)
+    with pytest.raises(ValueError, match="but the kernel reads 4"):
+        backward(np.ascontiguousarray(y[..., :3]), x, state)
+    with pytest.raises(ValueError, match="source is 4x5, but the state was made for"):
+        backward(y, np.ascontiguousarray(x[:, :, :4]), state)
+    with pytest.raises(TypeError, match="state must be a State or a list of states, got int"):
+        backward(y, x, 3)
+    other = mg.Convolution(
+        mg.ArrayConvolutionDataSource(np.ones((4, 1, 1, 8), np.float32)), device=device
+    )
+    _, wrong = other(x, with_state=True)
+    with pytest.raises(ValueError, match="made by a convolution of another shape"):
+        backward(y, x, wrong)
+    neuron = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.RELU), device=device)
+    _, wrong = neuron(x, with_state=True)
+    with pytest.raises(TypeError, match="it was made by Neuron"):
+        backward(y, x, wrong)
+    _, first = forward(x[:1], with_state=True)
+    _, second = forward(x[:1], with_state=True)
+    with pytest.raises(ValueError, match="must be one and the same object"):
+        backward(y, x, [first, second])
+    for option in (0, 4):
+        with pytest.raises(ValueError, match="gradient_option must be DATA"):
+            backward.gradient_option = option
+    assert backward.gradient_option == 3
+    with pytest.raises(ValueError, match="FLOAT32 need accumulator_precision FLOAT"):
+        forward.accumulator_precision = mg.ConvolutionAccumulatorPrecision.HALF
+
+
+def test_stale_properties_are_refused(queue):
+    device = queue.device
+    data_source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32))
+    forward = mg.Convolution(data_source, device=device)
+    backward = mg.ConvolutionGradient(data_source, device=device)
+    x, y, dx = (kernels.batch(device, np.ones((1, 5, 5, 4), np.float32)) for _ in range(3))
+    states = forward.result_state_batch(x, y)
+    forward.offset = 1, 0
+    command_buffer = queue.command_buffer()
+    with pytest.raises(mg.errors.StateError, match=re.escape("changed after result_state()")):
+        forward.encode_batch(command_buffer, x, y, destination_states=states)
+    with pytest.raises(mg.errors.StateError, match=re.escape("call configure(")):
+        backward.encode_batch(command_buffer, y, x, states, dx)
+    backward.configure(y, x, states)
+    backward.encode_batch(command_buffer, y, x, states, dx)
+    backward.primary_offset = 1, 0
+    with pytest.raises(ValueError, match="primary_offset must be 0"):
+        backward.encode_batch(command_buffer, y, x, states, dx)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+
+
+def test_gradients_are_refused_before_they_are_done(queue):
+    data_source = pointwise(2)
+    forward = mg.Convolution(data_source, device=queue.device)
+    backward = mg.ConvolutionGradient(data_source, device=queue.device)
+    x = kernels.batch(queue.device, ONE)
+    command_buffer = queue.command_buffer()
+    y, states = forward.encode_batch(command_buffer, x, with_state=True, allocator=mg.DEFAULT)
+    dx = backward.encode_batch(command_buffer, y, x, states, allocator=mg.DEFAULT)
+    states[0].synchronize(command_buffer)
+    for array in (states[0].gradient_for_weights, states[0].gradient_for_biases):
+        with pytest.raises(RuntimeError, match="has not been committed"):
+            array.to_numpy()
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert states[0].gradient_for_weights.to_numpy().tolist() == [2]
+    assert dx[0].read().item() == 4
+
+
+def test_reload_is_checked(queue):
+    kernel = mg.Convolution(pointwise(2), device=queue.device)
+    command_buffer = queue.command_buffer()
+    state = mg.ConvolutionWeightsAndBiasesState(mg.Buffer(queue.device, np.zeros(2, np.float32)))
+    with pytest.raises(ValueError, match="the state holds 2 weights, but the kernel has 1"):
+        kernel.reload_weights_and_biases(command_buffer, state)
+    weights = mg.Buffer(queue.device, np.zeros(1, np.float32))
+    biases = mg.Buffer(queue.device, np.zeros(2, np.float32))
+    state = mg.ConvolutionWeightsAndBiasesState(weights, biases)
+    with pytest.raises(ValueError, match="the state holds 2 biases"):
+        kernel.reload_weights_and_biases(command_buffer, state)
+    d = kernel.data_source.descriptor()
+    with pytest.raises(ValueError, match="multiple of 4 and not negative, got 2"):
+        mg.ConvolutionWeightsAndBiasesState.with_offsets(biases, 2, biases, 4, d)
+    with pytest.raises(ValueError, match="needs 12 bytes from its buffer's start"):
+        mg.ConvolutionWeightsAndBiasesState.with_offsets(biases, 0, biases, 8, d)
+    with pytest.raises(TypeError, match="made by a kernel"):
+        mg.ConvolutionGradientState()
