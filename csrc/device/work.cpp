@@ -84,6 +84,7 @@ void Work::finish(int code, const std::string& message) {
     for (const Handler& handler : handlers) {
       handler();
     }
+    handlers.clear();  // what they hold may need the interpreter, which a waiter may end
   }
   {
     const std::lock_guard lock(mutex_);
