@@ -2,20 +2,10 @@
 // shared.
 #include "cpu/simd/neuron_function.hpp"
 
-#include <math.h>
-
-#include "cpu/simd/simd.hpp"
+#include "cpu/simd/vector_math.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
-
-// ln(1 + e^z) and 1 / (1 + e^-z) without overflow for any z.
-MPSGRAD_INLINE float soft_plus(float z) { return (z > 0.0F ? z : 0.0F) + log1pf(expf(-fabsf(z))); }
-
-MPSGRAD_INLINE float sigmoid(float z) {
-  const float e = expf(-fabsf(z));
-  return (z >= 0.0F ? 1.0F : e) / (1.0F + e);
-}
 
 struct None {
   MPSGRAD_INLINE float value(float x) const { return x; }
@@ -33,11 +23,7 @@ struct Linear {
 };
 struct Sigmoid {
   MPSGRAD_INLINE float value(float x) const { return sigmoid(x); }
-  MPSGRAD_INLINE float slope(
-      float x) const {  // s (1 - s) by the exponential of -|x|: no cancellation for large |x|
-    const float e = expf(-fabsf(x));
-    return e / ((1.0F + e) * (1.0F + e));
-  }
+  MPSGRAD_INLINE float slope(float x) const { return sigmoid_slope(x); }
 };
 struct HardSigmoid {
   float a, b;
@@ -52,32 +38,29 @@ struct HardSigmoid {
 };
 struct TanH {
   float a, b;
-  MPSGRAD_INLINE float value(float x) const { return a * tanhf(b * x); }
-  MPSGRAD_INLINE float slope(float x) const {  // 1 - tanh^2 = 4e / (1 + e)^2 with e = exp(-2|bx|)
-    const float e = expf(-2.0F * fabsf(b * x));
-    return a * b * (4.0F * e / ((1.0F + e) * (1.0F + e)));
-  }
+  MPSGRAD_INLINE float value(float x) const { return a * tanh(b * x); }
+  MPSGRAD_INLINE float slope(float x) const { return a * b * tanh_slope(b * x); }
 };
 struct Absolute {
-  MPSGRAD_INLINE float value(float x) const { return fabsf(x); }
+  MPSGRAD_INLINE float value(float x) const { return abs(x); }
   MPSGRAD_INLINE float slope(float x) const { return x > 0.0F ? 1.0F : (x < 0.0F ? -1.0F : 0.0F); }
 };
 struct SoftPlus {
   float a, b;
-  MPSGRAD_INLINE float value(float x) const { return a * soft_plus(b * x); }
+  MPSGRAD_INLINE float value(float x) const { return a * softplus(b * x); }
   MPSGRAD_INLINE float slope(float x) const { return a * b * sigmoid(b * x); }
 };
 struct SoftSign {
-  MPSGRAD_INLINE float value(float x) const { return x / (1.0F + fabsf(x)); }
+  MPSGRAD_INLINE float value(float x) const { return x / (1.0F + abs(x)); }
   MPSGRAD_INLINE float slope(float x) const {
-    const float d = 1.0F + fabsf(x);
+    const float d = 1.0F + abs(x);
     return 1.0F / (d * d);
   }
 };
 struct ELU {
   float a;
-  MPSGRAD_INLINE float value(float x) const { return x >= 0.0F ? x : a * expm1f(x); }
-  MPSGRAD_INLINE float slope(float x) const { return x >= 0.0F ? 1.0F : a * expf(x); }
+  MPSGRAD_INLINE float value(float x) const { return x >= 0.0F ? x : a * expm1(x); }
+  MPSGRAD_INLINE float slope(float x) const { return x >= 0.0F ? 1.0F : a * exp(x); }
 };
 struct ReLUN {
   float a, b;
@@ -92,31 +75,29 @@ struct ReLUN {
 };
 struct Power {
   float a, b, c;
-  MPSGRAD_INLINE float value(float x) const { return powf(a * x + b, c); }
-  MPSGRAD_INLINE float slope(float x) const { return a * c * powf(a * x + b, c - 1.0F); }
+  MPSGRAD_INLINE float value(float x) const { return pow(a * x + b, c); }
+  MPSGRAD_INLINE float slope(float x) const { return a * c * pow(a * x + b, c - 1.0F); }
 };
 struct Exponential {  // base e^scale; `scale` is 1 for c == -1
   float a, b, base, scale;
   MPSGRAD_INLINE float value(float x) const {
-    return base == -1.0F ? expf(a * x + b) : powf(base, a * x + b);
+    return base == -1.0F ? exp(a * x + b) : pow(base, a * x + b);
   }
   MPSGRAD_INLINE float slope(float x) const { return a * scale * value(x); }
 };
 struct Logarithm {
   float a, b, scale;
-  MPSGRAD_INLINE float value(float x) const { return logf(a * x + b) / scale; }
+  MPSGRAD_INLINE float value(float x) const { return log(a * x + b) / scale; }
   MPSGRAD_INLINE float slope(float x) const { return a / (scale * (a * x + b)); }
 };
 struct GeLU {
-  MPSGRAD_INLINE float value(float x) const { return 0.5F * x * (1.0F + erff(x * 0.707106781F)); }
-  MPSGRAD_INLINE float slope(float x) const {
-    return 0.5F * (1.0F + erff(x * 0.707106781F) + 0.797884561F * x * expf(-0.5F * x * x));
-  }
+  MPSGRAD_INLINE float value(float x) const { return gelu(x); }
+  MPSGRAD_INLINE float slope(float x) const { return gelu_slope(x); }
 };
 
 template <class Visit>
 void with_function(const NeuronFunction& f, const Visit& visit) {
-  const float scale = f.c == -1.0F ? 1.0F : logf(f.c);
+  const float scale = f.c == -1.0F ? 1.0F : log(f.c);
   switch (f.type) {
     case 1:
       return visit(ReLU{f.a});
