@@ -11,6 +11,7 @@ namespace mpsgrad {
 
 const ConvolutionBackend& cpu_convolution();
 const NeuronBackend& cpu_neuron();
+const OptimizerBackend& cpu_optimizer();
 
 namespace {
 
@@ -18,6 +19,7 @@ class CpuDevice final : public cpu::CpuDeviceBase {
  public:
   const ConvolutionBackend* convolution() const override { return &cpu_convolution(); }
   const NeuronBackend* neuron() const override { return &cpu_neuron(); }
+  const OptimizerBackend* optimizer() const override { return &cpu_optimizer(); }
 };
 
 }  // namespace

@@ -18,6 +18,8 @@ void bind_core(py::module_& m);
 void bind_device(py::module_& m);
 void bind_image(py::module_& m);
 void bind_neuron(py::module_& m);
+void bind_optimizer(py::module_& m);
+void bind_vector(py::module_& m);
 
 namespace {
 
@@ -117,9 +119,11 @@ PYBIND11_MODULE(_core, m) {
   bind_process(m);
   bind_device(m);
   bind_image(m);
+  bind_vector(m);
   bind_core(m);
   bind_convolution(m);
   bind_neuron(m);
+  bind_optimizer(m);
   // Work that is still running must not meet an interpreter that is shutting down.
   py::module_::import("atexit").attr("register")(m.attr("_drain"));
 }

@@ -1,0 +1,331 @@
+// Rules of the optimizers: everything is checked before a time step or a read count moves.
+#include "kernels/optimizer/optimizer.hpp"
+
+#include <cmath>
+
+#include "base/errors.hpp"
+
+namespace mpsgrad {
+namespace {
+
+void check_finite(const char* who, const char* name, double value) {
+  require(std::isfinite(value), who, ": ", name, " must be finite, got ", value);
+}
+
+void check_clipping(const char* who, const OptimizerDescriptor& settings) {
+  if (!settings.apply_gradient_clipping) {
+    return;
+  }
+  const auto& [lower, upper] = std::pair(settings.gradient_clip_min, settings.gradient_clip_max);
+  require(lower.has_value() && upper.has_value(), who,
+          ": gradient clipping needs both gradient_clip_max and gradient_clip_min");
+  require(*lower <= *upper, who, ": gradient_clip_min ", *lower, " is above gradient_clip_max ",
+          *upper);
+}
+
+void check_settings(const char* who, const OptimizerDescriptor& settings) {
+  check_finite(who, "learning_rate", settings.learning_rate);
+  check_finite(who, "gradient_rescale", settings.gradient_rescale);
+  check_finite(who, "regularization_scale", settings.regularization_scale);
+  check_finite(who, "gradient_clip_max", settings.gradient_clip_max.value_or(0.0F));
+  check_finite(who, "gradient_clip_min", settings.gradient_clip_min.value_or(0.0F));
+  require(settings.regularization_type <= RegularizationType::L2, who,
+          ": regularization_type must be NONE, L1 or L2, got ",
+          static_cast<std::uint32_t>(settings.regularization_type));
+  check_clipping(who, settings);
+}
+
+void check_rule(const char* who, const OptimizerRule& rule) {
+  const auto below_one = [&](const char* name, double value) {
+    require(value >= 0.0 && value < 1.0, who, ": ", name, " must be in [0, 1), got ", value);
+  };
+  check_finite(who, "momentum_scale", rule.momentum_scale);
+  require(rule.decay >= 0.0 && rule.decay <= 1.0, who, ": decay must be in [0, 1], got ",
+          rule.decay);
+  below_one("beta1", rule.beta1);
+  below_one("beta2", rule.beta2);
+  check_finite(who, "epsilon", rule.epsilon);
+  require(rule.epsilon >= 0.0F, who, ": epsilon must not be negative, got ", rule.epsilon);
+}
+
+// Every history of an optimizer that cannot do without; maximum velocity is always a choice.
+bool is_required(const OptimizerRule& rule, std::size_t index) {
+  return rule.kind != OptimizerRule::Kind::StochasticGradientDescent && index < 2;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::shared_ptr<Device> device, const char* class_name,
+                     OptimizerDescriptor settings, const OptimizerRule& rule)
+    : KernelBase(std::move(device), class_name), settings_(settings), rule_(rule) {
+  check_settings(class_name, settings_);
+  check_rule(class_name, rule_);
+  const OptimizerBackend* backend = this->device()->optimizer();
+  require<UnsupportedError>(backend != nullptr, class_name, ": device '", this->device()->kind(),
+                            "' has no optimizers");
+  encoder_ = backend->make(*this->device(), settings_, rule_);
+}
+
+void Optimizer::set_learning_rate(float value) {
+  check_finite(class_name(), "learning_rate", value);
+  settings_.learning_rate = value;
+}
+
+void Optimizer::set_apply_gradient_clipping(bool value) {
+  OptimizerDescriptor changed = settings_;
+  changed.apply_gradient_clipping = value;
+  check_clipping(class_name(), changed);
+  settings_ = changed;
+}
+
+void Optimizer::check_command_buffer(const CommandBuffer& command_buffer) const {
+  command_buffer.require_encodable(class_name());
+  require(command_buffer.device() == device(), class_name(),
+          ": the command buffer is on another device");
+}
+
+void Optimizer::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
+                       const std::shared_ptr<DeviceArray>& gradient,
+                       const std::shared_ptr<DeviceArray>& values,
+                       const std::vector<History>& histories,
+                       const std::shared_ptr<DeviceArray>& result) {
+  check_command_buffer(*command_buffer);
+  const auto check = [&](const char* name, const std::shared_ptr<DeviceArray>& array) {
+    require<TypeError>(array != nullptr, class_name(), ": ", name, " must not be None");
+    require<TypeError>(array->layout().data_type == kFloat32, class_name(), ": ", name,
+                       " must be float32, got ", data_type_text(array->layout().data_type));
+    array->require_usable(class_name(), *command_buffer);
+    require(array->layout().same_shape(values->layout()), class_name(), ": ", name, " has shape ",
+            array->layout(), ", but values has ", values->layout());
+  };
+  require<TypeError>(values != nullptr, class_name(), ": values must not be None");
+  check("values", values);
+  check("gradient", gradient);
+  check("result", result);
+  for (std::size_t i = 0; i < histories.size(); ++i) {
+    if (histories[i].array) {
+      check(histories[i].name, histories[i].array);
+    } else {
+      require(!is_required(rule_, i), class_name(), ": ", histories[i].name, " must not be None");
+    }
+  }
+  const DeviceArrays read{gradient, values};
+  check_reads(read);
+  std::vector<ParameterUpdate> updates{{"", gradient->view(), values->view(), result->view(), {}}};
+  for (const History& history : histories) {
+    if (history.array) {
+      updates.front().histories.push_back(history.array->view());
+    }
+  }
+  encode_updates(command_buffer, updates);
+  spend_reads(read);
+}
+
+Index Optimizer::check_histories(CommandBuffer& command_buffer,
+                                 const std::vector<HistoryVectors>& histories) const {
+  const HistoryVectors* first = nullptr;
+  for (std::size_t i = 0; i < histories.size(); ++i) {
+    const HistoryVectors& history = histories[i];
+    if (!history.vectors) {
+      require(!is_required(rule_, i), class_name(), ": ", history.name, " must not be None");
+      continue;
+    }
+    const std::size_t count = history.vectors->size();
+    require(count == 1 || count == 2, class_name(), ": ", history.name,
+            " must hold 1 or 2 vectors, got ", count);
+    first = first ? first : &history;
+    require(count == first->vectors->size(), class_name(), ": ", history.name, " holds ", count,
+            " vectors, but ", first->name, " holds ", first->vectors->size());
+    for (const auto& vector : *history.vectors) {
+      require<TypeError>(vector != nullptr, class_name(), ": ", history.name,
+                         " must hold vectors, got None");
+      require<TypeError>(vector->layout().data_type == kFloat32, class_name(), ": ", history.name,
+                         " must be float32, got ", data_type_text(vector->layout().data_type));
+      vector->require_usable(class_name(), command_buffer);
+    }
+  }
+  return first ? static_cast<Index>(first->vectors->size()) : 0;
+}
+
+namespace {
+
+template <class Wanted>
+Wanted& state_as(const char* who, const char* name, const char* class_name,
+                 const std::shared_ptr<State>& state, const CommandBuffer& command_buffer) {
+  auto* wanted = dynamic_cast<Wanted*>(state.get());
+  require<TypeError>(wanted != nullptr, who, ": ", name, " must be a ", class_name, ", got ",
+                     state ? state->class_name() : "None");
+  wanted->require_usable(who, command_buffer);
+  return *wanted;
+}
+
+}  // namespace
+
+void Optimizer::encode_convolution(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                   const std::shared_ptr<State>& gradient_state,
+                                   const std::shared_ptr<State>& source_state,
+                                   const std::vector<HistoryVectors>& histories,
+                                   const std::shared_ptr<State>& result_state) {
+  check_command_buffer(*command_buffer);
+  using Weights = ConvolutionWeightsAndBiasesState;
+  constexpr const char* kWeights = "ConvolutionWeightsAndBiasesState";
+  auto& gradient = state_as<ConvolutionGradientState>(
+      class_name(), "gradient_state", "ConvolutionGradientState", gradient_state, *command_buffer);
+  auto& source =
+      state_as<Weights>(class_name(), "source_state", kWeights, source_state, *command_buffer);
+  auto& result =
+      state_as<Weights>(class_name(), "result_state", kWeights, result_state, *command_buffer);
+  require<StateError>(gradient.has_gradients(), class_name(),
+                      ": gradient_state has no gradients yet; encode ConvolutionGradient first");
+  const Index vectors = check_histories(*command_buffer, histories);
+  const bool all_biases = source.has_biases() && result.has_biases();
+  require(vectors < 2 || all_biases, class_name(),
+          ": two history vectors update weights and biases, but ",
+          source.has_biases() ? "result_state" : "source_state", " has no biases");
+
+  std::vector<ParameterUpdate> updates;
+  const auto add = [&](const char* name, std::size_t index, ArrayView from, ArrayView value,
+                       ArrayView to) {
+    const Index count = value.layout.columns;
+    const auto same = [&](const char* what, Index other) {
+      require(other == count, class_name(), ": ", what, " has ", other, " ", name,
+              ", but source_state has ", count);
+    };
+    same("gradient_state", from.layout.columns);
+    same("result_state", to.layout.columns);
+    updates.push_back({name, std::move(from), std::move(value), std::move(to), {}});
+    for (const HistoryVectors& history : histories) {
+      if (history.vectors) {
+        ArrayView view = (*history.vectors)[index]->view();
+        require(view.layout.same_shape(updates.back().values.layout), class_name(), ": ",
+                history.name, "[", index, "] has shape ", view.layout, ", but there are ", count,
+                " ", name);
+        updates.back().histories.push_back(std::move(view));
+      }
+    }
+  };
+  add("weights", 0, float_view(gradient.gradient_for_weights(), 0, gradient.weight_count()),
+      float_view(source.weights(), source.weights_offset(), source.weight_count()),
+      float_view(result.weights(), result.weights_offset(), result.weight_count()));
+  if (vectors == 2 || (vectors == 0 && all_biases)) {
+    add("biases", 1, float_view(gradient.gradient_for_biases(), 0, gradient.bias_count()),
+        float_view(source.biases(), source.biases_offset(), source.bias_count()),
+        float_view(result.biases(), result.biases_offset(), result.bias_count()));
+  }
+
+  Reads reads;
+  reads.add(StateBatch{gradient_state});
+  reads.add(StateBatch{source_state});
+  reads.check();
+  encode_updates(command_buffer, updates);
+  gradient.mark_consumed();
+  reads.spend();
+}
+
+namespace {
+
+enum class Role { Gradient, Values, Result, History };
+
+// One view of an update, for the question who shares memory with whom.
+struct Holder {
+  const ArrayView* view;
+  const ParameterUpdate* update;
+  Role role;
+  std::size_t index;  // of a history
+};
+
+std::string name_of(const Holder& holder, const OptimizerRule& rule) {
+  constexpr const char* kArguments[] = {"gradient", "values", "result"};
+  constexpr const char* kHistories[] = {"momentum", "velocity", "maximum_velocity"};
+  const char* name = holder.role != Role::History ? kArguments[static_cast<int>(holder.role)]
+                     : rule.kind == OptimizerRule::Kind::RMSProp ? "sum_of_squares"
+                                                                 : kHistories[holder.index];
+  return *holder.update->name ? text(name, " of the ", holder.update->name) : name;
+}
+
+// An update in place: the result is where the gradient or the values of its parameter are.
+bool in_place(const Holder& read, const Holder& written) {
+  return read.update == written.update && written.role == Role::Result &&
+         identical(*read.view, *written.view);
+}
+
+}  // namespace
+
+void Optimizer::check_updates(const std::vector<ParameterUpdate>& updates) const {
+  std::vector<Holder> holders;
+  holders.reserve(updates.size() * 6);
+  for (const ParameterUpdate& update : updates) {
+    holders.push_back({&update.gradient, &update, Role::Gradient, 0});
+    holders.push_back({&update.values, &update, Role::Values, 0});
+    holders.push_back({&update.result, &update, Role::Result, 0});
+    for (std::size_t i = 0; i < update.histories.size(); ++i) {
+      holders.push_back({&update.histories[i], &update, Role::History, i});
+    }
+  }
+  for (std::size_t j = 1; j < holders.size(); ++j) {
+    for (std::size_t i = 0; i < j; ++i) {
+      const bool i_reads = holders[i].role <= Role::Values;
+      const bool j_reads = holders[j].role <= Role::Values;
+      if ((i_reads && j_reads) || !overlap(*holders[i].view, *holders[j].view) ||
+          (i_reads && in_place(holders[i], holders[j]))) {
+        continue;
+      }
+      fail(class_name(), ": the ", name_of(holders[j], rule_), " shares memory with the ",
+           name_of(holders[i], rule_),
+           holders[j].role == Role::Result ? "; an update in place needs the very same elements"
+                                           : "");
+    }
+  }
+}
+
+void Optimizer::encode_updates(const std::shared_ptr<CommandBuffer>& command_buffer,
+                               const std::vector<ParameterUpdate>& updates) {
+  check_updates(updates);
+  const Index time_step = next_time_step();
+  encoder_->encode(*command_buffer, {settings_, time_step, updates});
+  note_step(time_step);
+  command_buffer->note_encoded();
+  const auto note = [&](const ArrayView& view, bool writes) {
+    view.buffer->uses().add(command_buffer->work(), writes);
+    if (writes) {
+      view.buffer->note_written_by_kernel();
+    }
+  };
+  for (const ParameterUpdate& update : updates) {
+    note(update.gradient, false);
+    note(update.values, false);
+    note(update.result, true);
+    for (const ArrayView& history : update.histories) {
+      note(history, true);
+    }
+  }
+}
+
+StochasticGradientDescent::StochasticGradientDescent(std::shared_ptr<Device> device,
+                                                     OptimizerDescriptor settings,
+                                                     float momentum_scale,
+                                                     bool use_nesterov_momentum)
+    : Optimizer(std::move(device), "StochasticGradientDescent", settings,
+                {.kind = OptimizerRule::Kind::StochasticGradientDescent,
+                 .momentum_scale = momentum_scale,
+                 .use_nesterov_momentum = use_nesterov_momentum}) {}
+
+RMSProp::RMSProp(std::shared_ptr<Device> device, OptimizerDescriptor settings, double decay,
+                 float epsilon)
+    : Optimizer(std::move(device), "RMSProp", settings,
+                {.kind = OptimizerRule::Kind::RMSProp, .decay = decay, .epsilon = epsilon}) {}
+
+Adam::Adam(std::shared_ptr<Device> device, OptimizerDescriptor settings, double beta1, double beta2,
+           float epsilon, Index time_step)
+    : Optimizer(
+          std::move(device), "Adam", settings,
+          {.kind = OptimizerRule::Kind::Adam, .beta1 = beta1, .beta2 = beta2, .epsilon = epsilon}) {
+  set_time_step(time_step);
+}
+
+void Adam::set_time_step(Index value) {
+  require(value >= 0, class_name(), ": time_step must not be negative, got ", value);
+  time_step_ = value;
+}
+
+}  // namespace mpsgrad

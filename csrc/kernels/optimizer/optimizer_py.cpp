@@ -1,0 +1,271 @@
+// bind_optimizer: the optimizers; what their constructors take is documented in
+// python/mpsgrad/optimizer.py.
+#include "core/arguments_py.hpp"
+#include "kernels/optimizer/optimizer.hpp"
+
+namespace mpsgrad {
+namespace {
+
+using namespace pybind11::literals;
+
+using Commands = std::shared_ptr<CommandBuffer>;
+using States = std::shared_ptr<State>;
+using VectorList = std::optional<std::vector<std::shared_ptr<Vector>>>;
+
+const std::vector<std::shared_ptr<Vector>>* list_of(const VectorList& vectors) {
+  return vectors ? &*vectors : nullptr;
+}
+
+constexpr const char* kArraysDoc = R"(Encode one update.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+gradient, values : {0}
+    Gradient of the loss and current values, float32, of one shape.
+{1}result : {0}
+    Where the new values go; may be ``values``.
+
+Raises
+------
+TypeError, ValueError
+    If an argument is of another kind, shape or device, or shares memory with a history.
+ReadCountError
+    If a temporary one has been read as often as was announced.
+)";
+
+constexpr const char* kStatesDoc = R"(Encode one update of a convolution's weights and biases.
+
+The gradient state is finished by this: no gradients may be added to it any more.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+gradient_state : ConvolutionGradientState
+    Holds the gradients.
+source_state : ConvolutionWeightsAndBiasesState
+    Holds the current weights and biases.
+{1}result_state : ConvolutionWeightsAndBiasesState
+    Where the new ones go; may be ``source_state``. Kernels see them after a reload.
+
+Raises
+------
+TypeError, ValueError
+    If an argument is of another class, size or device, or shares memory with a history.
+StateError
+    If no gradients have been encoded into ``gradient_state``.
+)";
+
+// The docstring of one method: its vectors or matrices, its histories.
+std::string documented(const char* pattern, const char* array, const char* histories) {
+  std::string result = pattern;
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    for (std::size_t at = 0; (at = result.find(from, at)) != std::string::npos; at += to.size()) {
+      result.replace(at, from.size(), to);
+    }
+  };
+  replace("{1}", histories);
+  replace("{0}", array);
+  return result;
+}
+
+constexpr const char* kMomentum =
+    "momentum : {0}, or None\n"
+    "    Overwritten; None for descent without momentum, whatever `momentum_scale` says.\n";
+constexpr const char* kMomentumVectors =
+    "momentum_vectors : list of Vector, or None\n"
+    "    For the weights, or for weights and biases; overwritten. With one vector the biases "
+    "stay.\n"
+    "    None for descent without momentum, biases included where both states have them.\n";
+constexpr const char* kSquares = "sum_of_squares : {0}\n    Overwritten.\n";
+constexpr const char* kSquaresVectors =
+    "sum_of_squares_vectors : list of Vector\n"
+    "    For the weights, or for weights and biases; overwritten. With one vector the biases "
+    "stay.\n";
+constexpr const char* kVelocity =
+    "momentum, velocity : {0}\n"
+    "    First and second moments, zero before the first step; overwritten.\n"
+    "maximum_velocity : {0}, optional\n    Overwritten; makes it AMSGrad.\n";
+constexpr const char* kVelocityVectors =
+    "momentum_vectors, velocity_vectors : list of Vector\n"
+    "    For the weights, or for weights and biases; overwritten. With one vector the biases "
+    "stay.\n"
+    "maximum_velocity_vectors : list of Vector, optional\n    Overwritten; makes it AMSGrad.\n";
+
+// encode_vector and encode_matrix of an optimizer with one history, in the middle of the arguments.
+template <class Array, class Class>
+void bind_single(Class& c, const char* method, const char* array, const char* history,
+                 const char* doc) {
+  using Self = typename Class::type;
+  using Arrays = std::shared_ptr<Array>;
+  c.def(
+      method,
+      [history](Self& self, const Commands& command_buffer, const Arrays& gradient,
+                const Arrays& values, const Arrays& one, const Arrays& result) {
+        const py::gil_scoped_release unlocked;
+        self.encode(command_buffer, gradient, values, {{history, one}}, result);
+      },
+      "command_buffer"_a.none(false), "gradient"_a, "values"_a, py::arg(history), "result"_a,
+      documented(kArraysDoc, array, doc).c_str());
+}
+
+template <class Class>
+void bind_single_states(Class& c, const char* history, const char* doc) {
+  using Self = typename Class::type;
+  c.def(
+      "encode_convolution",
+      [history](Self& self, const Commands& command_buffer, const States& gradient,
+                const States& source, const VectorList& vectors, const States& result) {
+        const py::gil_scoped_release unlocked;
+        self.encode_convolution(command_buffer, gradient, source, {{history, list_of(vectors)}},
+                                result);
+      },
+      "command_buffer"_a.none(false), "gradient_state"_a, "source_state"_a, py::arg(history),
+      "result_state"_a, documented(kStatesDoc, "", doc).c_str());
+}
+
+template <class Array, class Class>
+void bind_adam(Class& c, const char* method, const char* array) {
+  using Arrays = std::shared_ptr<Array>;
+  c.def(
+      method,
+      [](Adam& self, const Commands& command_buffer, const Arrays& gradient, const Arrays& values,
+         const Arrays& momentum, const Arrays& velocity, const Arrays& result,
+         const Arrays& maximum) {
+        const py::gil_scoped_release unlocked;
+        self.encode(command_buffer, gradient, values,
+                    {{"momentum", momentum}, {"velocity", velocity}, {"maximum_velocity", maximum}},
+                    result);
+      },
+      "command_buffer"_a.none(false), "gradient"_a, "values"_a, "momentum"_a, "velocity"_a,
+      "result"_a, py::kw_only(), "maximum_velocity"_a = py::none(),
+      documented(kArraysDoc, array, kVelocity).c_str());
+}
+
+void bind_adam_states(py::class_<Adam, Optimizer, py::smart_holder>& c) {
+  c.def(
+      "encode_convolution",
+      [](Adam& self, const Commands& command_buffer, const States& gradient, const States& source,
+         const VectorList& momentum, const VectorList& velocity, const States& result,
+         const VectorList& maximum) {
+        const py::gil_scoped_release unlocked;
+        self.encode_convolution(command_buffer, gradient, source,
+                                {{"momentum_vectors", list_of(momentum)},
+                                 {"velocity_vectors", list_of(velocity)},
+                                 {"maximum_velocity_vectors", list_of(maximum)}},
+                                result);
+      },
+      "command_buffer"_a.none(false), "gradient_state"_a, "source_state"_a, "momentum_vectors"_a,
+      "velocity_vectors"_a, "result_state"_a, py::kw_only(),
+      "maximum_velocity_vectors"_a = py::none(),
+      documented(kStatesDoc, "", kVelocityVectors).c_str());
+}
+
+void bind_optimizer_descriptor(py::module_& m) {
+  py::enum_<RegularizationType>(
+      m, "RegularizationType",
+      "What is added to the gradient of a value (``MPSNNRegularizationType``).")
+      .value("NONE", RegularizationType::None)
+      .value("L1", RegularizationType::L1)
+      .value("L2", RegularizationType::L2);
+  py::class_<OptimizerDescriptor>(m, "OptimizerDescriptor")
+      .def(py::init([](float learning_rate, float gradient_rescale, bool clip,
+                       std::optional<float> maximum, std::optional<float> minimum,
+                       RegularizationType type, float scale) {
+             return OptimizerDescriptor{
+                 learning_rate, gradient_rescale, clip, maximum, minimum, type, scale};
+           }),
+           "learning_rate"_a, "gradient_rescale"_a, "apply_gradient_clipping"_a,
+           "gradient_clip_max"_a, "gradient_clip_min"_a, "regularization_type"_a,
+           "regularization_scale"_a)
+      .def_readwrite("learning_rate", &OptimizerDescriptor::learning_rate)
+      .def_readwrite("gradient_rescale", &OptimizerDescriptor::gradient_rescale)
+      .def_readwrite("apply_gradient_clipping", &OptimizerDescriptor::apply_gradient_clipping)
+      .def_readwrite("gradient_clip_max", &OptimizerDescriptor::gradient_clip_max)
+      .def_readwrite("gradient_clip_min", &OptimizerDescriptor::gradient_clip_min)
+      .def_readwrite("regularization_type", &OptimizerDescriptor::regularization_type)
+      .def_readwrite("regularization_scale", &OptimizerDescriptor::regularization_scale)
+      .def(
+          "__eq__",
+          [](const OptimizerDescriptor& x, const OptimizerDescriptor& y) { return x == y; },
+          py::is_operator());
+}
+
+void bind_base(py::module_& m) {
+  py::class_<Optimizer, KernelBase, py::smart_holder> c(
+      m, "Optimizer", "What all optimizers share (``MPSNNOptimizer``); never made directly.");
+  c.def(py::init([](const py::args&, const py::kwargs&) -> std::shared_ptr<Optimizer> {
+    fail<TypeError>("Optimizer is the base class; use StochasticGradientDescent, RMSProp or Adam");
+  }));
+  c.def_property(
+       "learning_rate", [](const Optimizer& self) { return self.settings().learning_rate; },
+       &Optimizer::set_learning_rate,
+       "Step length; a new value holds for the encodes that follow (``setLearningRate:``).")
+      .def_property(
+          "apply_gradient_clipping",
+          [](const Optimizer& self) { return self.settings().apply_gradient_clipping; },
+          &Optimizer::set_apply_gradient_clipping, "Whether gradients are clipped.")
+      .def_property_readonly(
+          "gradient_rescale",
+          [](const Optimizer& self) { return self.settings().gradient_rescale; },
+          "Factor of the clipped gradient.")
+      .def_property_readonly(
+          "gradient_clip_max",
+          [](const Optimizer& self) { return self.settings().gradient_clip_max; },
+          "Upper bound of the raw gradient, or None.")
+      .def_property_readonly(
+          "gradient_clip_min",
+          [](const Optimizer& self) { return self.settings().gradient_clip_min; },
+          "Lower bound of the raw gradient, or None.")
+      .def_property_readonly(
+          "regularization_type",
+          [](const Optimizer& self) { return self.settings().regularization_type; })
+      .def_property_readonly(
+          "regularization_scale",
+          [](const Optimizer& self) { return self.settings().regularization_scale; })
+      .def_property_readonly("optimizer_descriptor",
+                             [](const Optimizer& self) { return self.settings(); });
+}
+
+}  // namespace
+
+void bind_optimizer(py::module_& m) {
+  bind_optimizer_descriptor(m);
+  bind_base(m);
+  py::class_<StochasticGradientDescent, Optimizer, py::smart_holder> sgd(
+      m, "StochasticGradientDescent");
+  sgd.def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, float, bool>(), "device"_a,
+          "optimizer_descriptor"_a, "momentum_scale"_a, "use_nesterov_momentum"_a)
+      .def_property_readonly("momentum_scale",
+                             [](const Optimizer& self) { return self.rule().momentum_scale; })
+      .def_property_readonly("use_nesterov_momentum", [](const Optimizer& self) {
+        return self.rule().use_nesterov_momentum;
+      });
+  bind_single<Vector>(sgd, "encode_vector", "Vector", "momentum", kMomentum);
+  bind_single<Matrix>(sgd, "encode_matrix", "Matrix", "momentum", kMomentum);
+  bind_single_states(sgd, "momentum_vectors", kMomentumVectors);
+
+  py::class_<RMSProp, Optimizer, py::smart_holder> rmsprop(m, "RMSProp");
+  rmsprop
+      .def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, double, float>(), "device"_a,
+           "optimizer_descriptor"_a, "decay"_a, "epsilon"_a)
+      .def_property_readonly("decay", [](const Optimizer& self) { return self.rule().decay; })
+      .def_property_readonly("epsilon", [](const Optimizer& self) { return self.rule().epsilon; });
+  bind_single<Vector>(rmsprop, "encode_vector", "Vector", "sum_of_squares", kSquares);
+  bind_single<Matrix>(rmsprop, "encode_matrix", "Matrix", "sum_of_squares", kSquares);
+  bind_single_states(rmsprop, "sum_of_squares_vectors", kSquaresVectors);
+
+  py::class_<Adam, Optimizer, py::smart_holder> adam(m, "Adam");
+  adam.def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, double, double, float, Index>(),
+           "device"_a, "optimizer_descriptor"_a, "beta1"_a, "beta2"_a, "epsilon"_a, "time_step"_a)
+      .def_property_readonly("beta1", [](const Optimizer& self) { return self.rule().beta1; })
+      .def_property_readonly("beta2", [](const Optimizer& self) { return self.rule().beta2; })
+      .def_property_readonly("epsilon", [](const Optimizer& self) { return self.rule().epsilon; })
+      .def_property("time_step", &Adam::time_step, &Adam::set_time_step,
+                    "Number of encodes so far; the next one works with the number after it.");
+  bind_adam<Vector>(adam, "encode_vector", "Vector");
+  bind_adam<Matrix>(adam, "encode_matrix", "Matrix");
+  bind_adam_states(adam);
+}
+
+}  // namespace mpsgrad
