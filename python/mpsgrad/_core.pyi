@@ -14,6 +14,7 @@ import numpy.typing
 import typing_extensions
 
 __all__: list[str] = [
+    "Adam",
     "BinaryKernel",
     "Buffer",
     "ChannelFormat",
@@ -30,6 +31,7 @@ __all__: list[str] = [
     "DataLayout",
     "DefaultPadding",
     "Device",
+    "DeviceArray",
     "EdgeMode",
     "ExplicitPadding",
     "FullyConnected",
@@ -41,23 +43,34 @@ __all__: list[str] = [
     "ImageBatch",
     "ImageDescriptor",
     "Kernel",
+    "Matrix",
+    "MatrixDescriptor",
     "NO_CLIP",
     "Neuron",
     "NeuronDescriptor",
     "NeuronGradient",
     "NeuronType",
     "Offset",
+    "Optimizer",
+    "OptimizerDescriptor",
     "Padding",
     "Predicate",
+    "RMSProp",
     "Region",
+    "RegularizationType",
     "ResourceList",
     "State",
     "StateResourceType",
+    "StochasticGradientDescent",
     "StorageMode",
     "TEMPORARY",
     "TemporaryImage",
+    "TemporaryMatrix",
+    "TemporaryVector",
     "TextureInfo",
     "UnaryKernel",
+    "Vector",
+    "VectorDescriptor",
     "cpu_instruction_set",
     "get_num_threads",
     "increment_read_count",
@@ -939,6 +952,316 @@ class State:
         """
         Bytes of all resources.
         """
+
+class VectorDescriptor:
+    """
+    Shape of a `Vector` (``MPSVectorDescriptor``).
+
+    Parameters
+    ----------
+    length : int
+        Elements of one vector.
+    vectors : int, default 1
+        How many vectors.
+    vector_bytes : int, default 0
+        Bytes from one vector to the next; 0 stands for no gap.
+    data_type : DataType, default FLOAT32
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+
+    def __eq__(self, arg0: object) -> bool: ...
+    def __init__(
+        self,
+        length: typing.SupportsInt | typing.SupportsIndex,
+        vectors: typing.SupportsInt | typing.SupportsIndex = 1,
+        vector_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
+        data_type: typing.Any = 268435488,
+    ) -> None: ...
+    def __repr__(self) -> str: ...
+    @property
+    def data_type(self) -> typing.Any: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def vector_bytes(self) -> int: ...
+    @property
+    def vectors(self) -> int: ...
+
+class MatrixDescriptor:
+    """
+    Shape of a `Matrix` (``MPSMatrixDescriptor``).
+
+    Parameters
+    ----------
+    rows, columns : int
+    matrices : int, default 1
+        How many matrices.
+    row_bytes, matrix_bytes : int, default 0
+        Bytes from one row, or matrix, to the next; 0 stands for no gap. ``matrix_bytes`` is a multiple of ``row_bytes``.
+    data_type : DataType, default FLOAT32
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+
+    def __eq__(self, arg0: object) -> bool: ...
+    def __init__(
+        self,
+        rows: typing.SupportsInt | typing.SupportsIndex,
+        columns: typing.SupportsInt | typing.SupportsIndex,
+        matrices: typing.SupportsInt | typing.SupportsIndex = 1,
+        row_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
+        matrix_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
+        data_type: typing.Any = 268435488,
+    ) -> None: ...
+    def __repr__(self) -> str: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def data_type(self) -> typing.Any: ...
+    @property
+    def matrices(self) -> int: ...
+    @property
+    def matrix_bytes(self) -> int: ...
+    @property
+    def row_bytes(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+
+class DeviceArray:
+    """
+    What `Vector` and `Matrix` have in common.
+    """
+
+    label: str
+
+    def __array__(
+        self, dtype: typing.Any = None, copy: typing.Any = None
+    ) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]: ...
+    def __repr__(self) -> str: ...
+    def synchronize(self, command_buffer: CommandBuffer) -> None:
+        """
+        Make the device's results visible to the CPU when the command buffer has completed.
+        """
+
+    def to_numpy(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]:
+        """
+        Return a copy as an array of `shape`.
+
+        Raises
+        ------
+        RuntimeError
+            If the command buffer that writes it has not been waited for, or it is temporary.
+        """
+
+    def write(self, array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]) -> None:
+        """
+        Replace the elements; visible to work that has been encoded but not committed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If dtype or shape differ; nothing is converted.
+        RuntimeError
+            If committed work that nobody has waited for uses it, or it is temporary.
+        """
+
+    @property
+    def data(self) -> Buffer:
+        """
+        The `Buffer` that holds the elements.
+        """
+
+    @property
+    def data_type(self) -> typing.Any: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def offset(self) -> int:
+        """
+        Bytes from the buffer's start to the first element.
+        """
+
+    @property
+    def shape(self) -> tuple[typing.Any, ...]: ...
+
+class Vector(DeviceArray):
+    """
+    Numbers in a row on a device (``MPSVector``).
+
+    Two forms: on a device, zero-filled and allocated when first needed, or over a `Buffer`.
+
+    Parameters
+    ----------
+    device : Device
+        Or ``buffer``, a `Buffer`.
+    descriptor : VectorDescriptor
+    offset : int, default 0
+        With a buffer: bytes from its start to the first element.
+
+    Raises
+    ------
+    ValueError
+        If the elements do not fit the buffer.
+    """
+
+    @staticmethod
+    def from_array(
+        device: Device, array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+    ) -> Vector:
+        """
+        Return a vector over an array.
+
+        Parameters
+        ----------
+        device : Device
+        array : ndarray, shape (length,) or (vectors, length)
+            Writable, rows without gaps. The CPU device uses it in place, so that it also sees results;
+            Metal copies it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the array is of another kind.
+        """
+
+    @typing.overload
+    def __init__(self, device: Device, descriptor: VectorDescriptor) -> None: ...
+    @typing.overload
+    def __init__(
+        self,
+        buffer: Buffer,
+        descriptor: VectorDescriptor,
+        offset: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def vector_bytes(self) -> int:
+        """
+        Bytes from one vector to the next.
+        """
+
+    @property
+    def vectors(self) -> int: ...
+
+class Matrix(DeviceArray):
+    """
+    Numbers in rows on a device (``MPSMatrix``).
+
+    Two forms: on a device, zero-filled and allocated when first needed, or over a `Buffer`.
+
+    Parameters
+    ----------
+    device : Device
+        Or ``buffer``, a `Buffer`.
+    descriptor : MatrixDescriptor
+    offset : int, default 0
+        With a buffer: bytes from its start to the first element.
+
+    Raises
+    ------
+    ValueError
+        If the elements do not fit the buffer.
+    """
+
+    @staticmethod
+    def from_array(
+        device: Device, array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+    ) -> Matrix:
+        """
+        Return a matrix over an array.
+
+        Parameters
+        ----------
+        device : Device
+        array : ndarray, shape (rows, columns) or (matrices, rows, columns)
+            Writable, in C order, rows without gaps inside. The CPU device uses it in place, so that it
+            also sees results; Metal copies it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the array is of another kind.
+        """
+
+    @typing.overload
+    def __init__(self, device: Device, descriptor: MatrixDescriptor) -> None: ...
+    @typing.overload
+    def __init__(
+        self,
+        buffer: Buffer,
+        descriptor: MatrixDescriptor,
+        offset: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def matrices(self) -> int: ...
+    @property
+    def matrix_bytes(self) -> int:
+        """
+        Bytes from one matrix to the next.
+        """
+
+    @property
+    def row_bytes(self) -> int:
+        """
+        Bytes from one row to the next.
+        """
+
+    @property
+    def rows(self) -> int: ...
+
+class TemporaryVector(Vector):
+    """
+    Scratch vector of one command buffer (``MPSTemporaryVector``).
+
+    Parameters
+    ----------
+    command_buffer : CommandBuffer
+    descriptor : VectorDescriptor
+    """
+
+    def __init__(self, command_buffer: CommandBuffer, descriptor: VectorDescriptor) -> None: ...
+    @property
+    def read_count(self) -> int:
+        """
+        How many more encodes may read it; at 0 it is gone.
+        """
+
+    @read_count.setter
+    def read_count(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class TemporaryMatrix(Matrix):
+    """
+    Scratch matrix of one command buffer (``MPSTemporaryMatrix``).
+
+    Parameters
+    ----------
+    command_buffer : CommandBuffer
+    descriptor : MatrixDescriptor
+    """
+
+    def __init__(self, command_buffer: CommandBuffer, descriptor: MatrixDescriptor) -> None: ...
+    @property
+    def read_count(self) -> int:
+        """
+        How many more encodes may read it; at 0 it is gone.
+        """
+
+    @read_count.setter
+    def read_count(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
 
 class Offset:
     """
@@ -1857,6 +2180,473 @@ class NeuronGradient(GradientKernel):
     def __init__(self, device: Device, descriptor: NeuronDescriptor) -> None: ...
     @property
     def descriptor(self) -> NeuronDescriptor: ...
+
+class RegularizationType:
+    """
+    What is added to the gradient of a value (``MPSNNRegularizationType``).
+
+    Members:
+
+      NONE
+
+      L1
+
+      L2
+    """
+
+    L1: typing.ClassVar[RegularizationType]
+    L2: typing.ClassVar[RegularizationType]
+    NONE: typing.ClassVar[RegularizationType]
+    __members__: typing.ClassVar[dict[str, RegularizationType]]
+
+    @typing.overload
+    def __eq__(self, other: RegularizationType) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: RegularizationType) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class OptimizerDescriptor:
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+    apply_gradient_clipping: bool
+    regularization_type: RegularizationType
+
+    def __eq__(self, arg0: object) -> bool: ...
+    def __init__(
+        self,
+        learning_rate: typing.SupportsFloat | typing.SupportsIndex,
+        gradient_rescale: typing.SupportsFloat | typing.SupportsIndex,
+        apply_gradient_clipping: bool,
+        gradient_clip_max: typing.SupportsFloat | typing.SupportsIndex | None,
+        gradient_clip_min: typing.SupportsFloat | typing.SupportsIndex | None,
+        regularization_type: RegularizationType,
+        regularization_scale: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def gradient_clip_max(self) -> float | None: ...
+    @gradient_clip_max.setter
+    def gradient_clip_max(
+        self, arg0: typing.SupportsFloat | typing.SupportsIndex | None
+    ) -> None: ...
+    @property
+    def gradient_clip_min(self) -> float | None: ...
+    @gradient_clip_min.setter
+    def gradient_clip_min(
+        self, arg0: typing.SupportsFloat | typing.SupportsIndex | None
+    ) -> None: ...
+    @property
+    def gradient_rescale(self) -> float: ...
+    @gradient_rescale.setter
+    def gradient_rescale(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @learning_rate.setter
+    def learning_rate(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def regularization_scale(self) -> float: ...
+    @regularization_scale.setter
+    def regularization_scale(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class Optimizer(Kernel):
+    """
+    What all optimizers share (``MPSNNOptimizer``); never made directly.
+    """
+
+    def __init__(self, *args: typing.Any, **kwargs: typing.Any) -> None: ...
+    @property
+    def apply_gradient_clipping(self) -> bool:
+        """
+        Whether gradients are clipped.
+        """
+
+    @apply_gradient_clipping.setter
+    def apply_gradient_clipping(self, arg1: bool) -> None: ...
+    @property
+    def gradient_clip_max(self) -> float | None:
+        """
+        Upper bound of the raw gradient, or None.
+        """
+
+    @property
+    def gradient_clip_min(self) -> float | None:
+        """
+        Lower bound of the raw gradient, or None.
+        """
+
+    @property
+    def gradient_rescale(self) -> float:
+        """
+        Factor of the clipped gradient.
+        """
+
+    @property
+    def learning_rate(self) -> float:
+        """
+        Step length; a new value holds for the encodes that follow (``setLearningRate:``).
+        """
+
+    @learning_rate.setter
+    def learning_rate(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def optimizer_descriptor(self) -> OptimizerDescriptor: ...
+    @property
+    def regularization_scale(self) -> float: ...
+    @property
+    def regularization_type(self) -> RegularizationType: ...
+
+class StochasticGradientDescent(Optimizer):
+    def __init__(
+        self,
+        device: Device,
+        optimizer_descriptor: OptimizerDescriptor,
+        momentum_scale: typing.SupportsFloat | typing.SupportsIndex,
+        use_nesterov_momentum: bool,
+    ) -> None: ...
+    def encode_convolution(
+        self,
+        command_buffer: CommandBuffer,
+        gradient_state: State,
+        source_state: State,
+        momentum_vectors: collections.abc.Sequence[Vector] | None,
+        result_state: State,
+    ) -> None:
+        """
+        Encode one update of a convolution's weights and biases.
+
+        The gradient state is finished by this: no gradients may be added to it any more.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        gradient_state : ConvolutionGradientState
+            Holds the gradients.
+        source_state : ConvolutionWeightsAndBiasesState
+            Holds the current weights and biases.
+        momentum_vectors : list of Vector, or None
+            For the weights, or for weights and biases; overwritten. With one vector the biases stay.
+            None for descent without momentum, biases included where both states have them.
+        result_state : ConvolutionWeightsAndBiasesState
+            Where the new ones go; may be ``source_state``. Kernels see them after a reload.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, size or device, or shares memory with a history.
+        StateError
+            If no gradients have been encoded into ``gradient_state``.
+        """
+
+    def encode_matrix(
+        self,
+        command_buffer: CommandBuffer,
+        gradient: Matrix,
+        values: Matrix,
+        momentum: Matrix | None,
+        result: Matrix,
+    ) -> None:
+        """
+        Encode one update.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        gradient, values : Matrix
+            Gradient of the loss and current values, float32, of one shape.
+        momentum : Matrix, or None
+            Overwritten; None for descent without momentum, whatever `momentum_scale` says.
+        result : Matrix
+            Where the new values go; may be ``values``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, shape or device, or shares memory with a history.
+        ReadCountError
+            If a temporary one has been read as often as was announced.
+        """
+
+    def encode_vector(
+        self,
+        command_buffer: CommandBuffer,
+        gradient: Vector,
+        values: Vector,
+        momentum: Vector | None,
+        result: Vector,
+    ) -> None:
+        """
+        Encode one update.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        gradient, values : Vector
+            Gradient of the loss and current values, float32, of one shape.
+        momentum : Vector, or None
+            Overwritten; None for descent without momentum, whatever `momentum_scale` says.
+        result : Vector
+            Where the new values go; may be ``values``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, shape or device, or shares memory with a history.
+        ReadCountError
+            If a temporary one has been read as often as was announced.
+        """
+
+    @property
+    def momentum_scale(self) -> float: ...
+    @property
+    def use_nesterov_momentum(self) -> bool: ...
+
+class RMSProp(Optimizer):
+    def __init__(
+        self,
+        device: Device,
+        optimizer_descriptor: OptimizerDescriptor,
+        decay: typing.SupportsFloat | typing.SupportsIndex,
+        epsilon: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
+    def encode_convolution(
+        self,
+        command_buffer: CommandBuffer,
+        gradient_state: State,
+        source_state: State,
+        sum_of_squares_vectors: collections.abc.Sequence[Vector] | None,
+        result_state: State,
+    ) -> None:
+        """
+        Encode one update of a convolution's weights and biases.
+
+        The gradient state is finished by this: no gradients may be added to it any more.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        gradient_state : ConvolutionGradientState
+            Holds the gradients.
+        source_state : ConvolutionWeightsAndBiasesState
+            Holds the current weights and biases.
+        sum_of_squares_vectors : list of Vector
+            For the weights, or for weights and biases; overwritten. With one vector the biases stay.
+        result_state : ConvolutionWeightsAndBiasesState
+            Where the new ones go; may be ``source_state``. Kernels see them after a reload.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, size or device, or shares memory with a history.
+        StateError
+            If no gradients have been encoded into ``gradient_state``.
+        """
+
+    def encode_matrix(
+        self,
+        command_buffer: CommandBuffer,
+        gradient: Matrix,
+        values: Matrix,
+        sum_of_squares: Matrix,
+        result: Matrix,
+    ) -> None:
+        """
+        Encode one update.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        gradient, values : Matrix
+            Gradient of the loss and current values, float32, of one shape.
+        sum_of_squares : Matrix
+            Overwritten.
+        result : Matrix
+            Where the new values go; may be ``values``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, shape or device, or shares memory with a history.
+        ReadCountError
+            If a temporary one has been read as often as was announced.
+        """
+
+    def encode_vector(
+        self,
+        command_buffer: CommandBuffer,
+        gradient: Vector,
+        values: Vector,
+        sum_of_squares: Vector,
+        result: Vector,
+    ) -> None:
+        """
+        Encode one update.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        gradient, values : Vector
+            Gradient of the loss and current values, float32, of one shape.
+        sum_of_squares : Vector
+            Overwritten.
+        result : Vector
+            Where the new values go; may be ``values``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, shape or device, or shares memory with a history.
+        ReadCountError
+            If a temporary one has been read as often as was announced.
+        """
+
+    @property
+    def decay(self) -> float: ...
+    @property
+    def epsilon(self) -> float: ...
+
+class Adam(Optimizer):
+    def __init__(
+        self,
+        device: Device,
+        optimizer_descriptor: OptimizerDescriptor,
+        beta1: typing.SupportsFloat | typing.SupportsIndex,
+        beta2: typing.SupportsFloat | typing.SupportsIndex,
+        epsilon: typing.SupportsFloat | typing.SupportsIndex,
+        time_step: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def encode_convolution(
+        self,
+        command_buffer: CommandBuffer,
+        gradient_state: State,
+        source_state: State,
+        momentum_vectors: collections.abc.Sequence[Vector] | None,
+        velocity_vectors: collections.abc.Sequence[Vector] | None,
+        result_state: State,
+        *,
+        maximum_velocity_vectors: collections.abc.Sequence[Vector] | None = None,
+    ) -> None:
+        """
+        Encode one update of a convolution's weights and biases.
+
+        The gradient state is finished by this: no gradients may be added to it any more.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        gradient_state : ConvolutionGradientState
+            Holds the gradients.
+        source_state : ConvolutionWeightsAndBiasesState
+            Holds the current weights and biases.
+        momentum_vectors, velocity_vectors : list of Vector
+            For the weights, or for weights and biases; overwritten. With one vector the biases stay.
+        maximum_velocity_vectors : list of Vector, optional
+            Overwritten; makes it AMSGrad.
+        result_state : ConvolutionWeightsAndBiasesState
+            Where the new ones go; may be ``source_state``. Kernels see them after a reload.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, size or device, or shares memory with a history.
+        StateError
+            If no gradients have been encoded into ``gradient_state``.
+        """
+
+    def encode_matrix(
+        self,
+        command_buffer: CommandBuffer,
+        gradient: Matrix,
+        values: Matrix,
+        momentum: Matrix,
+        velocity: Matrix,
+        result: Matrix,
+        *,
+        maximum_velocity: Matrix | None = None,
+    ) -> None:
+        """
+        Encode one update.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        gradient, values : Matrix
+            Gradient of the loss and current values, float32, of one shape.
+        momentum, velocity : Matrix
+            First and second moments, zero before the first step; overwritten.
+        maximum_velocity : Matrix, optional
+            Overwritten; makes it AMSGrad.
+        result : Matrix
+            Where the new values go; may be ``values``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, shape or device, or shares memory with a history.
+        ReadCountError
+            If a temporary one has been read as often as was announced.
+        """
+
+    def encode_vector(
+        self,
+        command_buffer: CommandBuffer,
+        gradient: Vector,
+        values: Vector,
+        momentum: Vector,
+        velocity: Vector,
+        result: Vector,
+        *,
+        maximum_velocity: Vector | None = None,
+    ) -> None:
+        """
+        Encode one update.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        gradient, values : Vector
+            Gradient of the loss and current values, float32, of one shape.
+        momentum, velocity : Vector
+            First and second moments, zero before the first step; overwritten.
+        maximum_velocity : Vector, optional
+            Overwritten; makes it AMSGrad.
+        result : Vector
+            Where the new values go; may be ``values``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, shape or device, or shares memory with a history.
+        ReadCountError
+            If a temporary one has been read as often as was announced.
+        """
+
+    @property
+    def beta1(self) -> float: ...
+    @property
+    def beta2(self) -> float: ...
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def time_step(self) -> int:
+        """
+        Number of encodes so far; the next one works with the number after it.
+        """
+
+    @time_step.setter
+    def time_step(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
 
 def _drain() -> None: ...
 def cpu_instruction_set() -> str:

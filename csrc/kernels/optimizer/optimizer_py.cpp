@@ -12,6 +12,16 @@ using Commands = std::shared_ptr<CommandBuffer>;
 using States = std::shared_ptr<State>;
 using VectorList = std::optional<std::vector<std::shared_ptr<Vector>>>;
 
+// Null where None is allowed and was given.
+template <class Array>
+std::shared_ptr<DeviceArray> array_of(const std::shared_ptr<Array>& array) {
+  return array;
+}
+template <class Array>
+std::shared_ptr<DeviceArray> array_of(const std::optional<std::shared_ptr<Array>>& array) {
+  return array.value_or(nullptr);
+}
+
 const std::vector<std::shared_ptr<Vector>>* list_of(const VectorList& vectors) {
   return vectors ? &*vectors : nullptr;
 }
@@ -93,7 +103,7 @@ constexpr const char* kVelocityVectors =
     "maximum_velocity_vectors : list of Vector, optional\n    Overwritten; makes it AMSGrad.\n";
 
 // encode_vector and encode_matrix of an optimizer with one history, in the middle of the arguments.
-template <class Array, class Class>
+template <class Array, class History, class Class>
 void bind_single(Class& c, const char* method, const char* array, const char* history,
                  const char* doc) {
   using Self = typename Class::type;
@@ -101,9 +111,9 @@ void bind_single(Class& c, const char* method, const char* array, const char* hi
   c.def(
       method,
       [history](Self& self, const Commands& command_buffer, const Arrays& gradient,
-                const Arrays& values, const Arrays& one, const Arrays& result) {
+                const Arrays& values, const History& one, const Arrays& result) {
         const py::gil_scoped_release unlocked;
-        self.encode(command_buffer, gradient, values, {{history, one}}, result);
+        self.encode(command_buffer, gradient, values, {{history, array_of(one)}}, result);
       },
       "command_buffer"_a.none(false), "gradient"_a, "values"_a, py::arg(history), "result"_a,
       documented(kArraysDoc, array, doc).c_str());
@@ -131,10 +141,12 @@ void bind_adam(Class& c, const char* method, const char* array) {
       method,
       [](Adam& self, const Commands& command_buffer, const Arrays& gradient, const Arrays& values,
          const Arrays& momentum, const Arrays& velocity, const Arrays& result,
-         const Arrays& maximum) {
+         const std::optional<Arrays>& maximum) {
         const py::gil_scoped_release unlocked;
         self.encode(command_buffer, gradient, values,
-                    {{"momentum", momentum}, {"velocity", velocity}, {"maximum_velocity", maximum}},
+                    {{"momentum", momentum},
+                     {"velocity", velocity},
+                     {"maximum_velocity", array_of(maximum)}},
                     result);
       },
       "command_buffer"_a.none(false), "gradient"_a, "values"_a, "momentum"_a, "velocity"_a,
@@ -241,8 +253,10 @@ void bind_optimizer(py::module_& m) {
       .def_property_readonly("use_nesterov_momentum", [](const Optimizer& self) {
         return self.rule().use_nesterov_momentum;
       });
-  bind_single<Vector>(sgd, "encode_vector", "Vector", "momentum", kMomentum);
-  bind_single<Matrix>(sgd, "encode_matrix", "Matrix", "momentum", kMomentum);
+  bind_single<Vector, std::optional<std::shared_ptr<Vector>>>(sgd, "encode_vector", "Vector",
+                                                              "momentum", kMomentum);
+  bind_single<Matrix, std::optional<std::shared_ptr<Matrix>>>(sgd, "encode_matrix", "Matrix",
+                                                              "momentum", kMomentum);
   bind_single_states(sgd, "momentum_vectors", kMomentumVectors);
 
   py::class_<RMSProp, Optimizer, py::smart_holder> rmsprop(m, "RMSProp");
@@ -251,8 +265,10 @@ void bind_optimizer(py::module_& m) {
            "optimizer_descriptor"_a, "decay"_a, "epsilon"_a)
       .def_property_readonly("decay", [](const Optimizer& self) { return self.rule().decay; })
       .def_property_readonly("epsilon", [](const Optimizer& self) { return self.rule().epsilon; });
-  bind_single<Vector>(rmsprop, "encode_vector", "Vector", "sum_of_squares", kSquares);
-  bind_single<Matrix>(rmsprop, "encode_matrix", "Matrix", "sum_of_squares", kSquares);
+  bind_single<Vector, std::shared_ptr<Vector>>(rmsprop, "encode_vector", "Vector", "sum_of_squares",
+                                               kSquares);
+  bind_single<Matrix, std::shared_ptr<Matrix>>(rmsprop, "encode_matrix", "Matrix", "sum_of_squares",
+                                               kSquares);
   bind_single_states(rmsprop, "sum_of_squares_vectors", kSquaresVectors);
 
   py::class_<Adam, Optimizer, py::smart_holder> adam(m, "Adam");
