@@ -29,6 +29,7 @@ struct BinaryProperties {
   Index destination_channel_offset = 0;
   Index kernel_offset_x = 0;  // gradient kernels: in the zero-inserted gradient
   Index kernel_offset_y = 0;
+  std::vector<double> extra;  // of the family
   bool operator==(const BinaryProperties&) const = default;
 };
 

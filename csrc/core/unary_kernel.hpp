@@ -88,7 +88,7 @@ class UnaryKernel : public KernelBase {
   // them.
   virtual Index required_channels() const { return 0; }
   virtual Index produced_channels(Index consumed) const { return consumed; }
-  virtual std::vector<double> extra_properties() const { return {}; }
+  virtual std::vector<double> extra_properties() const { return properties_.extra; }
   // Step b of core chapter, section 7.5: after the policy's size and offset, before states and
   // custom policies.
   virtual void adjust_destination(const ImageBatch::Images&, Index /*method*/, ImageDescriptor&) {}
@@ -96,6 +96,10 @@ class UnaryKernel : public KernelBase {
   virtual std::shared_ptr<GradientState> make_state(
       ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary);
   virtual void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) = 0;
+
+  // Settings of the family that travel with the properties: into the state, and back when an encode
+  // fails.
+  std::vector<double>& extra() { return properties_.extra; }
 
   UnaryProperties current_properties() const;
   // Everything about images that can be wrong, and the resolved call; `states` and `properties`

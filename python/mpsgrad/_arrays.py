@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrayGradientKernel",
+    "ArrayResultGradientKernel",
     "ArrayUnaryKernel",
     "as_image_array",
     "as_out_array",
@@ -190,7 +191,7 @@ class ArrayGradientKernel:
         source_gradient : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
             Gradient of the loss with respect to the forward result.
         source : array_like, float32 or float16, of as many axes
-            The array of the forward pass that the class names.
+            The source of the forward pass.
         state : State or list of State
             What the forward kernel returned with ``with_state=True``.
         out : ndarray, optional
@@ -207,29 +208,66 @@ class ArrayGradientKernel:
         TypeError, ValueError
             If an array has the wrong dtype or shape, or the state is of another kernel or source.
         """
-        gradient_array, single = as_image_array(source_gradient, "source_gradient")
-        source_array, source_single = as_image_array(source, "source")
-        if single != source_single or len(gradient_array) != len(source_array):
-            raise ValueError(
-                f"source_gradient has shape {np.shape(source_gradient)}, but source has "
-                f"{np.shape(source)}: both must be one image, or batches of one length"
-            )
-        gradients = batch_of(self.device, gradient_array)
-        sources = batch_of(self.device, source_array)
-        command_buffer = array_queue(self.device).command_buffer()
-        if out is None:
-            images = self.encode_batch(
-                command_buffer, gradients, sources, state, allocator=_core.DEFAULT
-            )
-        else:
-            first = state[0] if isinstance(state, (list, tuple)) and state else state
-            descriptor = self.destination_descriptor([gradients[0], sources[0]], [first])
-            out = as_out_array(out, result_shape(descriptor, len(sources)), single)
-            images = batch_of(self.device, out)
-            self.configure(gradients[0], sources[0], first)
-            self.encode_batch(command_buffer, gradients, sources, state, images)
-        if self.is_state_modified:
-            _core.synchronize(
-                list(state) if isinstance(state, (list, tuple)) else [state], command_buffer
-            )
-        return finish(command_buffer, images, out, single)
+        return run_gradient(self, source_gradient, source, "source", state, out)
+
+
+class ArrayResultGradientKernel:
+    """As `ArrayGradientKernel`, for kernels whose second source is the forward result."""
+
+    def __call__(
+        self: Any, source_gradient: Any, forward_result: Any, state: Any, *, out: Any = None
+    ) -> npt.NDArray[Any]:
+        """Run the gradient kernel on arrays, and wait.
+
+        Parameters
+        ----------
+        source_gradient : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
+            Gradient of the loss with respect to the forward result.
+        forward_result : array_like, float32 or float16, of as many axes
+            What the forward kernel returned, not what it was given.
+        state : State or list of State
+            What the forward kernel returned with ``with_state=True``.
+        out : ndarray, optional
+            Where to put the result: C-contiguous, of the forward source's shape.
+
+        Returns
+        -------
+        ndarray
+            Gradient of the loss with respect to the forward source, in the dtype of
+            ``source_gradient`` unless ``out`` has another.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape, or the state is of another kernel or source.
+        """
+        return run_gradient(self, source_gradient, forward_result, "forward_result", state, out)
+
+
+def run_gradient(
+    kernel: Any, source_gradient: Any, source: Any, source_name: str, state: Any, out: Any
+) -> npt.NDArray[Any]:
+    """Run a gradient kernel on arrays, and wait; messages call ``source`` by ``source_name``."""
+    gradient_array, single = as_image_array(source_gradient, "source_gradient")
+    source_array, source_single = as_image_array(source, source_name)
+    if single != source_single or len(gradient_array) != len(source_array):
+        raise ValueError(
+            f"source_gradient has shape {np.shape(source_gradient)}, but {source_name} has "
+            f"{np.shape(source)}: both must be one image, or batches of one length"
+        )
+    gradients = batch_of(kernel.device, gradient_array)
+    sources = batch_of(kernel.device, source_array)
+    command_buffer = array_queue(kernel.device).command_buffer()
+    allocator: Any = _core.DEFAULT
+    if out is not None:
+        first = state[0] if isinstance(state, (list, tuple)) and state else state
+        descriptor = kernel.destination_descriptor([gradients[0], sources[0]], [first])
+        out = as_out_array(out, result_shape(descriptor, len(sources)), single)
+        # An allocator, not an explicit destination: that form may place the result elsewhere.
+        places = iter(batch_of(kernel.device, out))
+        allocator = lambda *_: next(places)  # noqa: E731
+    images = kernel.encode_batch(command_buffer, gradients, sources, state, allocator=allocator)
+    if kernel.is_state_modified:
+        states = list(state) if isinstance(state, (list, tuple)) else [state]
+        _core.synchronize(states, command_buffer)
+    return finish(command_buffer, images, out, single)
