@@ -12,6 +12,7 @@ namespace mpsgrad {
 const ConvolutionBackend& cpu_convolution();
 const NeuronBackend& cpu_neuron();
 const OptimizerBackend& cpu_optimizer();
+const PoolingBackend& cpu_pooling();
 
 namespace {
 
@@ -20,6 +21,7 @@ class CpuDevice final : public cpu::CpuDeviceBase {
   const ConvolutionBackend* convolution() const override { return &cpu_convolution(); }
   const NeuronBackend* neuron() const override { return &cpu_neuron(); }
   const OptimizerBackend* optimizer() const override { return &cpu_optimizer(); }
+  const PoolingBackend* pooling() const override { return &cpu_pooling(); }
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ void bind_device(py::module_& m);
 void bind_image(py::module_& m);
 void bind_neuron(py::module_& m);
 void bind_optimizer(py::module_& m);
+void bind_pooling(py::module_& m);
 void bind_vector(py::module_& m);
 
 namespace {
@@ -124,6 +125,7 @@ PYBIND11_MODULE(_core, m) {
   bind_convolution(m);
   bind_neuron(m);
   bind_optimizer(m);
+  bind_pooling(m);
   // Work that is still running must not meet an interpreter that is shutting down.
   py::module_::import("atexit").attr("register")(m.attr("_drain"));
 }

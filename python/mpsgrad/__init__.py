@@ -84,6 +84,18 @@ from mpsgrad.optimizer import (
     RMSProp,
     StochasticGradientDescent,
 )
+from mpsgrad.pooling import (
+    DilatedPoolingMax,
+    DilatedPoolingMaxGradient,
+    Pooling,
+    PoolingAverage,
+    PoolingAverageGradient,
+    PoolingGradient,
+    PoolingL2Norm,
+    PoolingL2NormGradient,
+    PoolingMax,
+    PoolingMaxGradient,
+)
 
 __all__ = [
     "DEFAULT",
@@ -113,6 +125,8 @@ __all__ = [
     "DepthWiseConvolutionDescriptor",
     "Device",
     "DeviceArray",
+    "DilatedPoolingMax",
+    "DilatedPoolingMaxGradient",
     "EdgeMode",
     "ExplicitPadding",
     "FullyConnected",
@@ -136,6 +150,14 @@ __all__ = [
     "OptimizerDescriptor",
     "Padding",
     "PaddingMethod",
+    "Pooling",
+    "PoolingAverage",
+    "PoolingAverageGradient",
+    "PoolingGradient",
+    "PoolingL2Norm",
+    "PoolingL2NormGradient",
+    "PoolingMax",
+    "PoolingMaxGradient",
     "Predicate",
     "RMSProp",
     "Region",

@@ -32,6 +32,8 @@ __all__: list[str] = [
     "DefaultPadding",
     "Device",
     "DeviceArray",
+    "DilatedPoolingMax",
+    "DilatedPoolingMaxGradient",
     "EdgeMode",
     "ExplicitPadding",
     "FullyConnected",
@@ -54,6 +56,14 @@ __all__: list[str] = [
     "Optimizer",
     "OptimizerDescriptor",
     "Padding",
+    "Pooling",
+    "PoolingAverage",
+    "PoolingAverageGradient",
+    "PoolingGradient",
+    "PoolingL2Norm",
+    "PoolingL2NormGradient",
+    "PoolingMax",
+    "PoolingMaxGradient",
     "Predicate",
     "RMSProp",
     "Region",
@@ -2647,6 +2657,145 @@ class Adam(Optimizer):
 
     @time_step.setter
     def time_step(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class Pooling(UnaryKernel):
+    """
+    What all pooling kernels are (``MPSCNNPooling``); never made directly.
+    """
+
+class PoolingMax(Pooling):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+
+class PoolingAverage(Pooling):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def zero_pad_size_x(self) -> int:
+        """
+        Width of a border of counted zeros on the left and on the right; only with CLAMP.
+        """
+
+    @zero_pad_size_x.setter
+    def zero_pad_size_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def zero_pad_size_y(self) -> int:
+        """
+        Height of a border of counted zeros at the top and at the bottom; only with CLAMP.
+        """
+
+    @zero_pad_size_y.setter
+    def zero_pad_size_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class PoolingL2Norm(Pooling):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+
+class DilatedPoolingMax(Pooling):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+        dilation_rate_x: typing.SupportsInt | typing.SupportsIndex,
+        dilation_rate_y: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+
+class PoolingGradient(GradientKernel):
+    """
+    What all pooling gradients are (``MPSCNNPoolingGradient``); never made directly.
+    """
+
+    @property
+    def source_size(self) -> typing.Any:
+        """
+        Part of the incoming gradient that counts, from `primary_offset` on: (width, height, depth), None for no limit.
+        """
+
+    @source_size.setter
+    def source_size(self, arg1: typing.Any) -> None: ...
+    @property
+    def stride_in_pixels_x(self) -> int: ...
+    @property
+    def stride_in_pixels_y(self) -> int: ...
+
+class PoolingMaxGradient(PoolingGradient):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+
+class PoolingAverageGradient(PoolingGradient):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def zero_pad_size_x(self) -> int:
+        """
+        Width of a border of counted zeros on the left and on the right; only with CLAMP.
+        """
+
+    @zero_pad_size_x.setter
+    def zero_pad_size_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def zero_pad_size_y(self) -> int:
+        """
+        Height of a border of counted zeros at the top and at the bottom; only with CLAMP.
+        """
+
+    @zero_pad_size_y.setter
+    def zero_pad_size_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class PoolingL2NormGradient(PoolingGradient):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+
+class DilatedPoolingMaxGradient(PoolingGradient):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+        dilation_rate_x: typing.SupportsInt | typing.SupportsIndex,
+        dilation_rate_y: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
 
 def _drain() -> None: ...
 def cpu_instruction_set() -> str:

@@ -1,0 +1,181 @@
+// Rules of the pooling kernels.
+#include "kernels/pooling/pooling.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/errors.hpp"
+
+namespace mpsgrad {
+namespace {
+
+// Where the family keeps its settings in the properties' `extra`.
+constexpr std::size_t kZeroPadX = 0, kZeroPadY = 1;         // forward and gradient
+constexpr std::size_t kWidth = 2, kHeight = 3, kDepth = 4;  // gradient
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+double limit_in(Index value) { return value == kUnlimited ? kNoLimit : static_cast<double>(value); }
+Index limit_out(double value) { return std::isinf(value) ? kUnlimited : static_cast<Index>(value); }
+
+const PoolingBackend& backend_of(const KernelBase& kernel) {
+  const PoolingBackend* backend = kernel.device()->pooling();
+  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
+                            kernel.device()->kind(), "' has no pooling kernels");
+  return *backend;
+}
+
+void store_zero_pad(const KernelBase& kernel, std::vector<double>& extra, bool vertical,
+                    Index value) {
+  require(value >= 0, kernel.class_name(), ": zero_pad_size_", vertical ? "y" : "x",
+          " must not be negative, got ", value);
+  extra[vertical ? kZeroPadY : kZeroPadX] = static_cast<double>(value);
+}
+
+ZeroPad load_zero_pad(const std::vector<double>& extra) {
+  return {static_cast<Index>(extra[kZeroPadX]), static_cast<Index>(extra[kZeroPadY])};
+}
+
+}  // namespace
+
+ZeroPad zero_pad_of(const UnaryProperties& properties) { return load_zero_pad(properties.extra); }
+ZeroPad zero_pad_of(const BinaryProperties& properties) { return load_zero_pad(properties.extra); }
+
+Size source_size_of(const BinaryProperties& properties) {
+  const auto& extra = properties.extra;
+  return {limit_out(extra[kWidth]), limit_out(extra[kHeight]), limit_out(extra[kDepth])};
+}
+
+Pooling::Pooling(std::shared_ptr<Device> device, const char* class_name, PoolingKind kind,
+                 const Window& window)
+    : UnaryKernel(std::move(device), class_name, window) {
+  extra() = {0.0, 0.0};
+  encoder_ = backend_of(*this).make_forward(*this->device(), kind, window);
+}
+
+void Pooling::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+std::shared_ptr<GradientState> Pooling::make_state(
+    ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
+  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
+  state->payload = encoder_->make_payload(state->snapshot());
+  return state;
+}
+
+PoolingMax::PoolingMax(std::shared_ptr<Device> device, const Window& window)
+    : Pooling(std::move(device), "PoolingMax", PoolingKind::Max, window) {}
+
+PoolingAverage::PoolingAverage(std::shared_ptr<Device> device, const Window& window)
+    : Pooling(std::move(device), "PoolingAverage", PoolingKind::Average, window) {}
+
+void PoolingAverage::set_zero_pad(bool vertical, Index value) {
+  store_zero_pad(*this, extra(), vertical, value);
+}
+
+void PoolingAverage::adjust_destination(const ImageBatch::Images&, Index method, ImageDescriptor&) {
+  if ((method & padding_method::kExcludeEdges) == 0) {
+    return;
+  }
+  const Offset& offset = properties().offset;
+  set_edge_mode(EdgeMode::Clamp);
+  set_zero_pad(false, std::max<Index>(0, window().extent_x() / 2 - offset.x));
+  set_zero_pad(true, std::max<Index>(0, window().extent_y() / 2 - offset.y));
+}
+
+PoolingL2Norm::PoolingL2Norm(std::shared_ptr<Device> device, const Window& window)
+    : Pooling(std::move(device), "PoolingL2Norm", PoolingKind::L2Norm, window) {}
+
+DilatedPoolingMax::DilatedPoolingMax(std::shared_ptr<Device> device, const Window& window)
+    : Pooling(std::move(device), "DilatedPoolingMax", PoolingKind::DilatedMax, window) {}
+
+PoolingGradient::PoolingGradient(std::shared_ptr<Device> device, const char* class_name,
+                                 const char* forward_class, PoolingKind kind, const Window& window)
+    : GradientKernel(std::move(device), class_name, forward_class, window), window_(window) {
+  properties_.extra = {0.0, 0.0, kNoLimit, kNoLimit, kNoLimit};
+  encoder_ = backend_of(*this).make_gradient(*this->device(), kind, window);
+}
+
+void PoolingGradient::set_source_size(const Size& size) {
+  require(size.width >= 0 && size.height >= 0 && size.depth >= 0, class_name(),
+          ": source_size must not be negative, got (", size.width, ", ", size.height, ", ",
+          size.depth, ")");
+  properties_.extra[kWidth] = limit_in(size.width);
+  properties_.extra[kHeight] = limit_in(size.height);
+  properties_.extra[kDepth] = limit_in(size.depth);
+}
+
+void PoolingGradient::apply_state(const GradientState& state) {
+  const ForwardSnapshot& shot = state.snapshot();
+  properties_.primary.offset = shot.clip.origin;
+  properties_.secondary.offset = shot.properties.offset;
+  // States of several encodes may serve one batch, so the images of one of them are no limit.
+  set_source_size({shot.clip.size.width, shot.clip.size.height, kUnlimited});
+  std::copy_n(shot.properties.extra.begin(), 2, properties_.extra.begin());
+}
+
+void PoolingGradient::check_state(const GradientState& state) const {
+  const Window& forward = state.snapshot().properties.window;
+  const auto same = [&](const char* what, Index own_x, Index own_y, Index x, Index y) {
+    require(own_x == x && own_y == y, class_name(), ": the kernel's ", what, " is (", own_x, ", ",
+            own_y, "), but the state was made with (", x, ", ", y, ")");
+  };
+  same("kernel size", window_.kernel_width, window_.kernel_height, forward.kernel_width,
+       forward.kernel_height);
+  same("stride", window_.stride_x, window_.stride_y, forward.stride_x, forward.stride_y);
+  same("dilation rate", window_.dilation_x, window_.dilation_y, forward.dilation_x,
+       forward.dilation_y);
+}
+
+void PoolingGradient::check_call(const GradientCall& call) const {
+  const BinaryProperties& p = call.properties;
+  require(p.kernel_offset_x == 0 && p.kernel_offset_y == 0, class_name(),
+          ": kernel_offset_x and kernel_offset_y must be 0, got (", p.kernel_offset_x, ", ",
+          p.kernel_offset_y, "); set primary_offset and secondary_offset instead");
+  const auto strides = [&](const char* name, const Window& window) {
+    require(window.stride_x == window_.stride_x && window.stride_y == window_.stride_y,
+            class_name(), ": ", name, "_stride_in_pixels is (", window.stride_x, ", ",
+            window.stride_y, "), but the kernel was made with (", window_.stride_x, ", ",
+            window_.stride_y, ")");
+  };
+  strides("primary", p.primary.window);
+  strides("secondary", p.secondary.window);
+  const ImageDescriptor& gradient = call.gradients.front()->descriptor();
+  const Index channels =
+      std::min(p.primary.channel_maximum, gradient.feature_channels - p.primary.channel_offset);
+  require(channels == call.source_channels, class_name(), ": source_gradient has ", channels,
+          " channels, but source has ", call.source_channels);
+  const ForwardSnapshot& shot = call.state().snapshot();
+  require(!call.creates_destination || (gradient.width == shot.destination_width &&
+                                        gradient.height == shot.destination_height),
+          class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
+          ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
+}
+
+void PoolingGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+PoolingMaxGradient::PoolingMaxGradient(std::shared_ptr<Device> device, const Window& window)
+    : PoolingGradient(std::move(device), "PoolingMaxGradient", "PoolingMax", PoolingKind::Max,
+                      window) {}
+
+PoolingAverageGradient::PoolingAverageGradient(std::shared_ptr<Device> device, const Window& window)
+    : PoolingGradient(std::move(device), "PoolingAverageGradient", "PoolingAverage",
+                      PoolingKind::Average, window) {}
+
+void PoolingAverageGradient::set_zero_pad(bool vertical, Index value) {
+  store_zero_pad(*this, properties_.extra, vertical, value);
+}
+
+PoolingL2NormGradient::PoolingL2NormGradient(std::shared_ptr<Device> device, const Window& window)
+    : PoolingGradient(std::move(device), "PoolingL2NormGradient", "PoolingL2Norm",
+                      PoolingKind::L2Norm, window) {}
+
+DilatedPoolingMaxGradient::DilatedPoolingMaxGradient(std::shared_ptr<Device> device,
+                                                     const Window& window)
+    : PoolingGradient(std::move(device), "DilatedPoolingMaxGradient", "DilatedPoolingMax",
+                      PoolingKind::DilatedMax, window) {}
+
+}  // namespace mpsgrad
