@@ -95,7 +95,17 @@
   TRAP(sub_pixel_gradient, "sub-pixel convolution has no gradient")                            \
   TRAP(gradient_option, "the gradient option is not valid")                                    \
   TRAP(gradient_extent, "the gradient differs in size from the forward clip rectangle")        \
-  TRAP(fully_connected_shape, "window, source and destination do not fit a full connection")
+  TRAP(fully_connected_shape, "window, source and destination do not fit a full connection")   \
+  /* vectors and matrices */                                                                   \
+  TRAP(array_descriptor, "the vector or matrix descriptor is not valid")                       \
+  TRAP(array_buffer, "the vector or matrix does not fit its buffer")                           \
+  /* losses */                                                                                 \
+  TRAP(loss_descriptor, "the loss descriptor is not valid")                                    \
+  TRAP(loss_geometry, "a loss kernel takes no offset and no clip rectangle")                   \
+  TRAP(loss_image_size, "the loss image does not fit the reduction")                           \
+  TRAP(labels_missing, "a loss kernel needs labels")                                           \
+  TRAP(labels_size, "labels or weights differ in size from the source")                        \
+  TRAP(labels_repeated, "one labels object is used for two images")
 
 namespace emulated_metal {
 

@@ -11,23 +11,23 @@ NS_ASSUME_NONNULL_BEGIN
 - (void)synchronizeResource:(id<MTLResource>)resource;
 - (void)synchronizeTexture:(id<MTLTexture>)texture slice:(NSUInteger)slice level:(NSUInteger)level;
 - (void)copyFromBuffer:(id<MTLBuffer>)sourceBuffer
-          sourceOffset:(NSUInteger)sourceOffset
-     sourceBytesPerRow:(NSUInteger)sourceBytesPerRow
-   sourceBytesPerImage:(NSUInteger)sourceBytesPerImage
-            sourceSize:(MTLSize)sourceSize
-             toTexture:(id<MTLTexture>)destinationTexture
-      destinationSlice:(NSUInteger)destinationSlice
-      destinationLevel:(NSUInteger)destinationLevel
-     destinationOrigin:(MTLOrigin)destinationOrigin;
+           sourceOffset:(NSUInteger)sourceOffset
+      sourceBytesPerRow:(NSUInteger)sourceBytesPerRow
+    sourceBytesPerImage:(NSUInteger)sourceBytesPerImage
+             sourceSize:(MTLSize)sourceSize
+              toTexture:(id<MTLTexture>)destinationTexture
+       destinationSlice:(NSUInteger)destinationSlice
+       destinationLevel:(NSUInteger)destinationLevel
+      destinationOrigin:(MTLOrigin)destinationOrigin;
 - (void)copyFromTexture:(id<MTLTexture>)sourceTexture
-               sourceSlice:(NSUInteger)sourceSlice
-               sourceLevel:(NSUInteger)sourceLevel
-              sourceOrigin:(MTLOrigin)sourceOrigin
-                sourceSize:(MTLSize)sourceSize
-                  toBuffer:(id<MTLBuffer>)destinationBuffer
-         destinationOffset:(NSUInteger)destinationOffset
-    destinationBytesPerRow:(NSUInteger)destinationBytesPerRow
-  destinationBytesPerImage:(NSUInteger)destinationBytesPerImage;
+                 sourceSlice:(NSUInteger)sourceSlice
+                 sourceLevel:(NSUInteger)sourceLevel
+                sourceOrigin:(MTLOrigin)sourceOrigin
+                  sourceSize:(MTLSize)sourceSize
+                    toBuffer:(id<MTLBuffer>)destinationBuffer
+           destinationOffset:(NSUInteger)destinationOffset
+      destinationBytesPerRow:(NSUInteger)destinationBytesPerRow
+    destinationBytesPerImage:(NSUInteger)destinationBytesPerImage;
 - (void)copyFromTexture:(id<MTLTexture>)sourceTexture toTexture:(id<MTLTexture>)destinationTexture;
 - (void)fillBuffer:(id<MTLBuffer>)buffer range:(NSRange)range value:(uint8_t)value;
 - (void)copyFromBuffer:(id<MTLBuffer>)sourceBuffer

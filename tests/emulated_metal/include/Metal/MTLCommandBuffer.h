@@ -35,9 +35,9 @@ typedef NS_ENUM(NSUInteger, MTLCommandBufferError) {
   MTLCommandBufferErrorStackOverflow = 12,
 };
 
-typedef NS_OPTIONS(NSUInteger, MTLCommandBufferErrorOption){
-    MTLCommandBufferErrorOptionNone = 0,
-    MTLCommandBufferErrorOptionEncoderExecutionStatus = 1 << 0,
+typedef NS_OPTIONS(NSUInteger, MTLCommandBufferErrorOption) {
+  MTLCommandBufferErrorOptionNone = 0,
+  MTLCommandBufferErrorOptionEncoderExecutionStatus = 1 << 0,
 };
 
 MTL_EXPORT

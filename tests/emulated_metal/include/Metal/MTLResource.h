@@ -39,16 +39,16 @@ typedef NS_ENUM(NSUInteger, MTLHazardTrackingMode) {
 #define MTLResourceHazardTrackingModeShift 8
 #define MTLResourceHazardTrackingModeMask (0x3UL << MTLResourceHazardTrackingModeShift)
 
-typedef NS_OPTIONS(NSUInteger, MTLResourceOptions){
-    MTLResourceCPUCacheModeDefaultCache = 0x000,
-    MTLResourceCPUCacheModeWriteCombined = 0x001,
-    MTLResourceStorageModeShared = 0x000,
-    MTLResourceStorageModeManaged = 0x010,
-    MTLResourceStorageModePrivate = 0x020,
-    MTLResourceStorageModeMemoryless = 0x030,
-    MTLResourceHazardTrackingModeDefault = 0x000,
-    MTLResourceHazardTrackingModeUntracked = 0x100,
-    MTLResourceHazardTrackingModeTracked = 0x200,
+typedef NS_OPTIONS(NSUInteger, MTLResourceOptions) {
+  MTLResourceCPUCacheModeDefaultCache = 0x000,
+  MTLResourceCPUCacheModeWriteCombined = 0x001,
+  MTLResourceStorageModeShared = 0x000,
+  MTLResourceStorageModeManaged = 0x010,
+  MTLResourceStorageModePrivate = 0x020,
+  MTLResourceStorageModeMemoryless = 0x030,
+  MTLResourceHazardTrackingModeDefault = 0x000,
+  MTLResourceHazardTrackingModeUntracked = 0x100,
+  MTLResourceHazardTrackingModeTracked = 0x200,
 };
 
 @protocol MTLResource <NSObject>

@@ -19,10 +19,12 @@ typedef NS_ENUM(NSUInteger, MTLTextureType) {
   MTLTextureTypeTextureBuffer = 9,
 };
 
-typedef NS_OPTIONS(NSUInteger, MTLTextureUsage){
-    MTLTextureUsageUnknown = 0x00,       MTLTextureUsageShaderRead = 0x01,
-    MTLTextureUsageShaderWrite = 0x02,   MTLTextureUsageRenderTarget = 0x04,
-    MTLTextureUsagePixelFormatView = 0x10,
+typedef NS_OPTIONS(NSUInteger, MTLTextureUsage) {
+  MTLTextureUsageUnknown = 0x00,
+  MTLTextureUsageShaderRead = 0x01,
+  MTLTextureUsageShaderWrite = 0x02,
+  MTLTextureUsageRenderTarget = 0x04,
+  MTLTextureUsagePixelFormatView = 0x10,
 };
 
 MTL_EXPORT
@@ -70,11 +72,11 @@ MTL_EXPORT
 @property(readonly, getter=isFramebufferOnly) BOOL framebufferOnly;
 @property(readonly) BOOL allowGPUOptimizedContents;
 - (void)getBytes:(void*)pixelBytes
-     bytesPerRow:(NSUInteger)bytesPerRow
-   bytesPerImage:(NSUInteger)bytesPerImage
-      fromRegion:(MTLRegion)region
-     mipmapLevel:(NSUInteger)level
-           slice:(NSUInteger)slice;
+      bytesPerRow:(NSUInteger)bytesPerRow
+    bytesPerImage:(NSUInteger)bytesPerImage
+       fromRegion:(MTLRegion)region
+      mipmapLevel:(NSUInteger)level
+            slice:(NSUInteger)slice;
 - (void)replaceRegion:(MTLRegion)region
           mipmapLevel:(NSUInteger)level
                 slice:(NSUInteger)slice

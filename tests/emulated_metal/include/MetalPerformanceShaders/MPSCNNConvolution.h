@@ -78,10 +78,10 @@ typedef NSArray<MPSCNNConvolutionTransposeGradientState*>
 - (instancetype)initWithWeights:(id<MTLBuffer>)weights biases:(nullable id<MTLBuffer>)biases;
 - (instancetype)initWithDevice:(id<MTLDevice>)device
       cnnConvolutionDescriptor:(MPSCNNConvolutionDescriptor*)descriptor;
-+ (instancetype)
-    temporaryCNNConvolutionWeightsAndBiasesStateWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
-                                         cnnConvolutionDescriptor:
-                                             (MPSCNNConvolutionDescriptor*)descriptor;
++ (instancetype)temporaryCNNConvolutionWeightsAndBiasesStateWithCommandBuffer:
+                    (id<MTLCommandBuffer>)commandBuffer
+                                                     cnnConvolutionDescriptor:
+                                                         (MPSCNNConvolutionDescriptor*)descriptor;
 - (instancetype)initWithWeights:(id<MTLBuffer>)weights
                   weightsOffset:(NSUInteger)weightsOffset
                          biases:(nullable id<MTLBuffer>)biases
@@ -153,10 +153,10 @@ typedef NSArray<MPSCNNConvolutionTransposeGradientState*>
                   resultStateCanBeTemporary:(BOOL)resultStateCanBeTemporary;
 @end
 
-typedef NS_OPTIONS(NSUInteger, MPSCNNConvolutionGradientOption){
-    MPSCNNConvolutionGradientOptionGradientWithData = 1U,
-    MPSCNNConvolutionGradientOptionGradientWithWeightsAndBias = 2U,
-    MPSCNNConvolutionGradientOptionAll = 3U,
+typedef NS_OPTIONS(NSUInteger, MPSCNNConvolutionGradientOption) {
+  MPSCNNConvolutionGradientOptionGradientWithData = 1U,
+  MPSCNNConvolutionGradientOptionGradientWithWeightsAndBias = 2U,
+  MPSCNNConvolutionGradientOptionAll = 3U,
 };
 
 @interface MPSCNNConvolutionGradient : MPSCNNGradientKernel

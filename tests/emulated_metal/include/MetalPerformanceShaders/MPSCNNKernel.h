@@ -72,9 +72,9 @@ NS_ASSUME_NONNULL_BEGIN
                              destinationImage:(MPSImageBatch*)destinationImage;
 - (BOOL)isResultStateReusedAcrossBatch;
 - (BOOL)appendBatchBarrier;
-- (MPSImageDescriptor*)
-    destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
-                                 sourceStates:(nullable NSArray<MPSState*>*)sourceStates;
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:
+                                                        (nullable NSArray<MPSState*>*)sourceStates;
 - (NSUInteger)encodingStorageSizeForSourceImage:(MPSImage*)sourceImage
                                    sourceStates:(nullable NSArray<MPSState*>*)sourceStates
                                destinationImage:(nullable MPSImage*)destinationImage;
@@ -160,9 +160,9 @@ NS_ASSUME_NONNULL_BEGIN
                              destinationImage:(MPSImageBatch*)destinationImage;
 - (BOOL)isResultStateReusedAcrossBatch;
 - (BOOL)appendBatchBarrier;
-- (MPSImageDescriptor*)
-    destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
-                                 sourceStates:(nullable NSArray<MPSState*>*)sourceStates;
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:
+                                                        (nullable NSArray<MPSState*>*)sourceStates;
 - (NSUInteger)encodingStorageSizeForPrimaryImage:(MPSImage*)primaryImage
                                   secondaryImage:(MPSImage*)secondaryImage
                                     sourceStates:(nullable NSArray<MPSState*>*)sourceStates

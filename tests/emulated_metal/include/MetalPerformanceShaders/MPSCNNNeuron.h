@@ -64,9 +64,7 @@ NS_ASSUME_NONNULL_BEGIN
 @end
 
 @interface MPSCNNNeuronPReLU : MPSCNNNeuron
-- (instancetype)initWithDevice:(id<MTLDevice>)device
-                             a:(const float*)a
-                         count:(NSUInteger)count;
+- (instancetype)initWithDevice:(id<MTLDevice>)device a:(const float*)a count:(NSUInteger)count;
 - (instancetype)initWithDevice:(id<MTLDevice>)device NS_UNAVAILABLE;
 @end
 

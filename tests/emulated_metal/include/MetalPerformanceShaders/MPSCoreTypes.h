@@ -3,13 +3,13 @@
 #import <Metal/Metal.h>
 #import <emulated_metal/object.h>
 
-typedef NS_OPTIONS(NSUInteger, MPSKernelOptions){
-    MPSKernelOptionsNone = 0U,
-    MPSKernelOptionsSkipAPIValidation = 1U << 0,
-    MPSKernelOptionsAllowReducedPrecision = 1U << 1,
-    MPSKernelOptionsDisableInternalTiling = 1U << 2,
-    MPSKernelOptionsInsertDebugGroups = 1U << 3,
-    MPSKernelOptionsVerbose = 1U << 4,
+typedef NS_OPTIONS(NSUInteger, MPSKernelOptions) {
+  MPSKernelOptionsNone = 0U,
+  MPSKernelOptionsSkipAPIValidation = 1U << 0,
+  MPSKernelOptionsAllowReducedPrecision = 1U << 1,
+  MPSKernelOptionsDisableInternalTiling = 1U << 2,
+  MPSKernelOptionsInsertDebugGroups = 1U << 3,
+  MPSKernelOptionsVerbose = 1U << 4,
 };
 
 typedef NS_ENUM(NSUInteger, MPSImageEdgeMode) {

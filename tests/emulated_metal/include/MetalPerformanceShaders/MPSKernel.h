@@ -9,10 +9,10 @@ MTL_EXTERN BOOL MPSSupportsMTLDevice(id<MTLDevice> _Nullable device);
 MTL_EXTERN void MPSHintTemporaryMemoryHighWaterMark(id<MTLCommandBuffer> cmdBuf, NSUInteger bytes);
 MTL_EXTERN void MPSSetHeapCacheDuration(id<MTLCommandBuffer> cmdBuf, double seconds);
 
-typedef NS_OPTIONS(NSUInteger, MPSDeviceOptions){
-    MPSDeviceOptionsDefault = 0,
-    MPSDeviceOptionsLowPower = 0x1,
-    MPSDeviceOptionsSkipRemovable = 0x2,
+typedef NS_OPTIONS(NSUInteger, MPSDeviceOptions) {
+  MPSDeviceOptionsDefault = 0,
+  MPSDeviceOptionsLowPower = 0x1,
+  MPSDeviceOptionsSkipRemovable = 0x2,
 };
 MTL_EXTERN id<MTLDevice> _Nullable MPSGetPreferredDevice(MPSDeviceOptions options);
 

@@ -61,11 +61,11 @@ typedef NS_ENUM(NSUInteger, MPSStateResourceType) {
 - (MPSStateResourceType)resourceTypeAtIndex:(NSUInteger)index;
 - (void)synchronizeOnCommandBuffer:(id<MTLCommandBuffer>)commandBuffer;
 - (NSUInteger)resourceSize;
-- (MPSImageDescriptor*)
-    destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
-                                 sourceStates:(nullable NSArray<MPSState*>*)sourceStates
-                                    forKernel:(MPSKernel*)kernel
-                          suggestedDescriptor:(MPSImageDescriptor*)inDescriptor;
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:
+                                                        (nullable NSArray<MPSState*>*)sourceStates
+                                                       forKernel:(MPSKernel*)kernel
+                                             suggestedDescriptor:(MPSImageDescriptor*)inDescriptor;
 @end
 
 typedef NSArray<MPSState*> MPSStateBatch;

@@ -1,16 +1,26 @@
 // Emulated MetalPerformanceShaders: everything at once.
 #pragma once
+#import <MetalPerformanceShaders/MPSCNNBatchNormalization.h>
 #import <MetalPerformanceShaders/MPSCNNConvolution.h>
+#import <MetalPerformanceShaders/MPSCNNDropout.h>
+#import <MetalPerformanceShaders/MPSCNNGroupNormalization.h>
+#import <MetalPerformanceShaders/MPSCNNInstanceNormalization.h>
 #import <MetalPerformanceShaders/MPSCNNKernel.h>
+#import <MetalPerformanceShaders/MPSCNNLoss.h>
 #import <MetalPerformanceShaders/MPSCNNNeuron.h>
 #import <MetalPerformanceShaders/MPSCNNNeuronType.h>
+#import <MetalPerformanceShaders/MPSCNNNormalization.h>
+#import <MetalPerformanceShaders/MPSCNNNormalizationWeights.h>
 #import <MetalPerformanceShaders/MPSCNNPooling.h>
 #import <MetalPerformanceShaders/MPSCNNSoftMax.h>
+#import <MetalPerformanceShaders/MPSCNNTypes.h>
 #import <MetalPerformanceShaders/MPSCommandBuffer.h>
 #import <MetalPerformanceShaders/MPSCoreTypes.h>
 #import <MetalPerformanceShaders/MPSImage.h>
 #import <MetalPerformanceShaders/MPSKernel.h>
 #import <MetalPerformanceShaders/MPSKeyedUnarchiver.h>
+#import <MetalPerformanceShaders/MPSMatrix.h>
 #import <MetalPerformanceShaders/MPSNNGradientState.h>
+#import <MetalPerformanceShaders/MPSNNOptimizers.h>
 #import <MetalPerformanceShaders/MPSNeuralNetworkTypes.h>
 #import <MetalPerformanceShaders/MPSState.h>

@@ -7,11 +7,11 @@
 //   devices            how many devices exist (1)
 //   unified_memory     1: managed and shared storage need no synchronization (0)
 //   delay_us           time that a command buffer takes before its first command (100)
-//   stagger_us         extra time for all queues of a device but the newest, so that they overtake (0)
-//   fail_next          MTLCommandBufferError with which the next committed buffer ends (0: none)
-//   fail_after         number of committed buffers that still succeed before fail_next applies (0)
-//   callback_thread    1: data sources are called from another thread (1)
-//   leaks              at exit: 2 fails the process, 1 reports, 0 is silent (2)
+//   stagger_us         extra time for all queues of a device but the newest, so that they overtake
+//   (0) fail_next          MTLCommandBufferError with which the next committed buffer ends (0:
+//   none) fail_after         number of committed buffers that still succeed before fail_next
+//   applies (0) callback_thread    1: data sources are called from another thread (1) leaks at
+//   exit: 2 fails the process, 1 reports, 0 is silent (2)
 // Returns 0, or -1 for a name that is not listed.
 EMULATED_METAL_EXPORT int emulated_metal_set_option(const char* name, long value);
 EMULATED_METAL_EXPORT long emulated_metal_get_option(const char* name);

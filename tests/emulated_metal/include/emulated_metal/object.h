@@ -11,6 +11,7 @@ struct TextureDescriptorBody;
 struct ImageDescriptorBody;
 struct ResourceListBody;
 struct ConvolutionDescriptorBody;
+struct ArrayBody;
 }  // namespace emulated_metal
 
 // A message to a released object ends the process, an object still alive at exit fails the run.
