@@ -91,6 +91,7 @@
   TRAP(weights_precision, "data type, kernel weights and accumulator do not go together")      \
   TRAP(weights_state, "the weights state does not fit the descriptor")                         \
   TRAP(state_not_shared, "the states of a batch are not one object")                           \
+  TRAP(state_not_distinct, "one state is used for two images")                                 \
   TRAP(fused_neuron_gradient, "a fused neuron or batch normalization has no gradient")         \
   TRAP(sub_pixel_gradient, "sub-pixel convolution has no gradient")                            \
   TRAP(gradient_option, "the gradient option is not valid")                                    \
@@ -105,7 +106,18 @@
   TRAP(loss_image_size, "the loss image does not fit the reduction")                           \
   TRAP(labels_missing, "a loss kernel needs labels")                                           \
   TRAP(labels_size, "labels or weights differ in size from the source")                        \
-  TRAP(labels_repeated, "one labels object is used for two images")
+  TRAP(labels_repeated, "one labels object is used for two images")                            \
+  /* normalization and dropout */                                                              \
+  TRAP(normalization_state, "the buffers of the state do not fit the feature channels")        \
+  TRAP(normalization_phase, "the normalization state is not in the right phase")               \
+  TRAP(normalization_geometry, "this kernel takes no offset and no clip rectangle")            \
+  TRAP(dropout_parameters, "keepProbability or mask stride is not valid")                      \
+  /* optimizers */                                                                             \
+  TRAP(optimizer_settings, "a setting of the optimizer is not valid")                          \
+  TRAP(optimizer_lengths, "gradients, values, history and result differ in length")            \
+  TRAP(optimizer_data_type, "optimizers work on Float32")                                      \
+  TRAP(optimizer_history, "the history vectors are missing or not one or two")                 \
+  TRAP(optimizer_aliasing, "history shares storage with gradients, values or result")
 
 namespace emulated_metal {
 
