@@ -91,6 +91,24 @@ const GradientState& GradientKernel::own_state(const std::shared_ptr<State>& sta
   return *own;
 }
 
+void GradientKernel::require_equal_sizes(const GradientCall& call) const {
+  const ImageDescriptor& gradient = call.gradients.front()->descriptor();
+  const ImageDescriptor& source = call.sources.front()->descriptor();
+  require(gradient.width == source.width && gradient.height == source.height, class_name(),
+          ": source_gradient is ", gradient.width, "x", gradient.height, ", but source is ",
+          source.width, "x", source.height);
+}
+
+void GradientKernel::require_equal_channels(const GradientCall& call) const {
+  const SourceProperties& primary = call.properties.primary;
+  const Index channels = call.gradients.front()->descriptor().feature_channels;
+  // A caller who chose a window of channels may leave others after it.
+  require(primary.channel_offset > 0 || primary.channel_maximum < kUnlimited ||
+              channels == call.source_channels,
+          class_name(), ": source_gradient has ", channels, " channels, but source has ",
+          call.source_channels);
+}
+
 ImageDescriptor GradientKernel::destination_descriptor(
     const ImageBatch::Images& gradient_and_source, const StateBatch& states) {
   require(gradient_and_source.size() == 2, class_name(),

@@ -139,6 +139,9 @@ class GradientKernel : public BinaryKernel {
   virtual void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) = 0;
 
   const GradientState& own_state(const std::shared_ptr<State>& state) const;
+  // For families whose incoming gradient and secondary image must agree.
+  void require_equal_sizes(const GradientCall& call) const;
+  void require_equal_channels(const GradientCall& call) const;
 
  private:
   void encode_checked(const std::shared_ptr<CommandBuffer>& command_buffer,

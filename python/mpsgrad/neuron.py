@@ -47,15 +47,13 @@ class NeuronDescriptor(_core.NeuronDescriptor):
         Parameters, dimensionless; by default the standard form of the type (``RELUN`` is a = 1,
         b = 6, so ReLU6 has to be asked for with ``a=0``).
     data : array_like of float32, optional
-        ``PRELU`` only: the slope below zero of each channel, counted from the first channel read;
-        copied.
+        ``PRELU`` only, which every kernel made from it needs: the slope below zero of each channel,
+        counted from the first channel read; copied.
 
     Raises
     ------
     TypeError
         If ``type`` is not a `NeuronType`.
-    ValueError
-        If ``PRELU`` comes without data.
     """
 
     def __init__(

@@ -39,13 +39,17 @@ NeuronGradient::NeuronGradient(std::shared_ptr<Device> device, NeuronDescriptor 
   encoder_ = backend->make_gradient(*this->device(), neuron_);
 }
 
+void NeuronGradient::apply_state(const GradientState& state) {
+  // Where in the forward result the first pixel of the forward source went.
+  const ForwardSnapshot& shot = state.snapshot();
+  properties_.primary.offset.x = shot.clip.origin.x - shot.properties.offset.x;
+  properties_.primary.offset.y = shot.clip.origin.y - shot.properties.offset.y;
+}
+
 void NeuronGradient::check_call(const GradientCall& call) const {
   check_neuron(neuron_, class_name(), call.source_channels);
-  const ImageDescriptor& gradient = call.gradients.front()->descriptor();
-  const ImageDescriptor& source = call.sources.front()->descriptor();
-  require(gradient.width == source.width && gradient.height == source.height, class_name(),
-          ": source_gradient is ", gradient.width, "x", gradient.height, ", but source is ",
-          source.width, "x", source.height);
+  require_equal_sizes(call);
+  require_equal_channels(call);
 }
 
 void NeuronGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {

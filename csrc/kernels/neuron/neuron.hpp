@@ -43,6 +43,7 @@ class NeuronGradient final : public GradientKernel {
   const NeuronDescriptor& neuron() const { return neuron_; }
 
  protected:
+  void apply_state(const GradientState& state) override;
   void check_call(const GradientCall& call) const override;
   void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) override;
 

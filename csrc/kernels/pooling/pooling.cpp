@@ -141,11 +141,8 @@ void PoolingGradient::check_call(const GradientCall& call) const {
   };
   strides("primary", p.primary.window);
   strides("secondary", p.secondary.window);
+  require_equal_channels(call);
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
-  const Index channels =
-      std::min(p.primary.channel_maximum, gradient.feature_channels - p.primary.channel_offset);
-  require(channels == call.source_channels, class_name(), ": source_gradient has ", channels,
-          " channels, but source has ", call.source_channels);
   const ForwardSnapshot& shot = call.state().snapshot();
   require(!call.creates_destination || (gradient.width == shot.destination_width &&
                                         gradient.height == shot.destination_height),

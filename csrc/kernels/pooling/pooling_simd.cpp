@@ -2,71 +2,12 @@
 // of a window go by.
 #include "kernels/pooling/pooling_simd.hpp"
 
-#include "cpu/simd/simd.hpp"
+#include "cpu/simd/lanes.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
 
 using Index = std::int64_t;
-
-#if defined(__AVX512F__)
-constexpr int kWidest = 16;
-#elif defined(__AVX__)
-constexpr int kWidest = 8;
-#else
-constexpr int kWidest = 4;
-#endif
-
-// kLanes numbers side by side; the compilers' vector types know operators and ?:.
-template <int kLanes>
-struct Lanes {
-  typedef float Floats __attribute__((vector_size(kLanes * 4)));
-  typedef std::int32_t Ints __attribute__((vector_size(kLanes * 4)));
-};
-template <>
-struct Lanes<1> {
-  using Floats = float;
-  using Ints = std::int32_t;
-};
-template <int kLanes>
-using Floats = typename Lanes<kLanes>::Floats;
-template <int kLanes>
-using Ints = typename Lanes<kLanes>::Ints;
-
-template <class Vector, class Element>
-MPSGRAD_INLINE Vector load(const Element* from) {
-  Vector v;
-  __builtin_memcpy(&v, from, sizeof v);
-  return v;
-}
-template <class Vector, class Element>
-MPSGRAD_INLINE void store(Element* to, Vector v) {
-  __builtin_memcpy(to, &v, sizeof v);
-}
-
-// Calls body.at<lanes>(first) for blocks that cover `count` elements, the widest first.
-template <class Body>
-MPSGRAD_INLINE void for_blocks(Index count, const Body& body) {
-  Index i = 0;
-  for (; i + kWidest <= count; i += kWidest) {
-    body.template at<kWidest>(i);
-  }
-  if constexpr (kWidest >= 16) {
-    if (i + 8 <= count) {
-      body.template at<8>(i);
-      i += 8;
-    }
-  }
-  if constexpr (kWidest >= 8) {
-    if (i + 4 <= count) {
-      body.template at<4>(i);
-      i += 4;
-    }
-  }
-  for (; i < count; ++i) {
-    body.template at<1>(i);
-  }
-}
 
 // Calls body(offset in the row of pixels, offset in the row of windows, elements) for every window
 // of a run. Windows one pixel apart make one long window: they are contiguous on both sides.
