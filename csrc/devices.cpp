@@ -13,6 +13,7 @@ const ConvolutionBackend& cpu_convolution();
 const NeuronBackend& cpu_neuron();
 const OptimizerBackend& cpu_optimizer();
 const PoolingBackend& cpu_pooling();
+const SoftMaxBackend& cpu_softmax();
 
 namespace {
 
@@ -22,6 +23,7 @@ class CpuDevice final : public cpu::CpuDeviceBase {
   const NeuronBackend* neuron() const override { return &cpu_neuron(); }
   const OptimizerBackend* optimizer() const override { return &cpu_optimizer(); }
   const PoolingBackend* pooling() const override { return &cpu_pooling(); }
+  const SoftMaxBackend* softmax() const override { return &cpu_softmax(); }
 };
 
 }  // namespace

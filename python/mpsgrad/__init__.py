@@ -96,6 +96,7 @@ from mpsgrad.pooling import (
     PoolingMax,
     PoolingMaxGradient,
 )
+from mpsgrad.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
 
 __all__ = [
     "DEFAULT",
@@ -139,6 +140,8 @@ __all__ = [
     "ImageDescriptor",
     "Kernel",
     "KernelOptions",
+    "LogSoftMax",
+    "LogSoftMaxGradient",
     "Matrix",
     "MatrixDescriptor",
     "Neuron",
@@ -163,6 +166,8 @@ __all__ = [
     "Region",
     "RegularizationType",
     "ResourceList",
+    "SoftMax",
+    "SoftMaxGradient",
     "State",
     "StateResourceType",
     "StochasticGradientDescent",

@@ -45,6 +45,8 @@ __all__: list[str] = [
     "ImageBatch",
     "ImageDescriptor",
     "Kernel",
+    "LogSoftMax",
+    "LogSoftMaxGradient",
     "Matrix",
     "MatrixDescriptor",
     "NO_CLIP",
@@ -69,6 +71,8 @@ __all__: list[str] = [
     "Region",
     "RegularizationType",
     "ResourceList",
+    "SoftMax",
+    "SoftMaxGradient",
     "State",
     "StateResourceType",
     "StochasticGradientDescent",
@@ -2796,6 +2800,18 @@ class DilatedPoolingMaxGradient(PoolingGradient):
         stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
         stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
+
+class SoftMax(UnaryKernel):
+    def __init__(self, device: Device) -> None: ...
+
+class LogSoftMax(UnaryKernel):
+    def __init__(self, device: Device) -> None: ...
+
+class SoftMaxGradient(GradientKernel):
+    def __init__(self, device: Device) -> None: ...
+
+class LogSoftMaxGradient(GradientKernel):
+    def __init__(self, device: Device) -> None: ...
 
 def _drain() -> None: ...
 def cpu_instruction_set() -> str:
