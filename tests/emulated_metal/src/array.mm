@@ -17,8 +17,7 @@ void check_shape(const ArrayBody& a, const Where& where) {
   REQUIRE(a.rows > 0 && a.columns > 0 && a.count > 0, array_descriptor, where, "a size is 0");
   REQUIRE(a.row_bytes % item == 0 && a.row_bytes >= a.columns * item, array_descriptor, where,
           "row of %lu bytes", static_cast<unsigned long>(a.row_bytes));
-  REQUIRE(a.array_bytes % item == 0 &&
-              (a.count == 1 || a.array_bytes >= a.rows * a.row_bytes),
+  REQUIRE(a.array_bytes % item == 0 && (a.count == 1 || a.array_bytes >= a.rows * a.row_bytes),
           array_descriptor, where, "%lu bytes each", static_cast<unsigned long>(a.array_bytes));
 }
 
@@ -29,11 +28,10 @@ ArrayBody* with_buffer(const ArrayBody& shape, id<MTLBuffer> buffer, NSUInteger 
   auto body = std::make_unique<ArrayBody>(shape);
   check_shape(*body, where);
   body->offset = offset;
-  REQUIRE(offset % MPSSizeofMPSDataType(shape.type) == 0 &&
-              offset + body->bytes() <= [buffer length],
-          array_buffer, where, "%lu bytes at %lu in %lu",
-          static_cast<unsigned long>(body->bytes()), static_cast<unsigned long>(offset),
-          static_cast<unsigned long>([buffer length]));
+  REQUIRE(
+      offset % MPSSizeofMPSDataType(shape.type) == 0 && offset + body->bytes() <= [buffer length],
+      array_buffer, where, "%lu bytes at %lu in %lu", static_cast<unsigned long>(body->bytes()),
+      static_cast<unsigned long>(offset), static_cast<unsigned long>([buffer length]));
   body->buffer = buffer;
   body->device = [buffer device];
   return body.release();
@@ -69,8 +67,8 @@ id<MTLBuffer> ensure_buffer(ArrayBody& body) {
 
 void synchronize_array(ArrayBody& body, id<MTLCommandBuffer> command_buffer, const Where& where) {
   check_encodable(command_buffer, where);
-  REQUIRE(index_of(body.device.get(), where) == device_of(command_buffer, where),
-          different_devices, where);
+  REQUIRE(index_of(body.device.get(), where) == device_of(command_buffer, where), different_devices,
+          where);
   if (body.temporary || !body.buffer) return;
   const StoragePtr storage = storage_of(body.buffer.get(), where);
   if (storage->mode == MTLStorageModeManaged) synchronize(command_buffer, where, storage);
@@ -108,8 +106,8 @@ ArrayBody* array_of(id object, const Where& where) {
 
 void check_array(id array, id<MTLCommandBuffer> command_buffer, const Where& where) {
   const ArrayBody& body = *array_of(array, where);
-  REQUIRE(index_of(body.device.get(), where) == device_of(command_buffer, where),
-          different_devices, where, "vector or matrix");
+  REQUIRE(index_of(body.device.get(), where) == device_of(command_buffer, where), different_devices,
+          where, "vector or matrix");
   if (!body.temporary) return;
   REQUIRE(body.lineage == lineage_of(command_buffer, where), temporary_other_buffer, where);
   REQUIRE(body.read_count > 0, source_read_count, where);
@@ -221,54 +219,54 @@ READ(NSUInteger, vectors, count)
 READ(NSUInteger, vectorBytes, array_bytes)
 @end
 
-#define ARRAY_COMMON(descriptor_class)                                                      \
-  -(instancetype)init {                                                                     \
-    spring(Trap::init_unavailable, HERE);                                                   \
-  }                                                                                         \
-  -(instancetype)initWithBuffer : (id<MTLBuffer>)buffer descriptor                          \
-      : (descriptor_class*)descriptor {                                                     \
-    REQUIRE(descriptor != nil, nil_argument, HERE, "descriptor");                           \
-    self = [super init];                                                                    \
-    body_ = with_buffer(*descriptor->body_, buffer, 0, HERE);                               \
-    return self;                                                                            \
-  }                                                                                         \
-  -(instancetype)initWithBuffer : (id<MTLBuffer>)buffer offset                              \
-      : (NSUInteger)offset descriptor : (descriptor_class*)descriptor {                     \
-    REQUIRE(descriptor != nil, nil_argument, HERE, "descriptor");                           \
-    self = [super init];                                                                    \
-    body_ = with_buffer(*descriptor->body_, buffer, offset, HERE);                          \
-    return self;                                                                            \
-  }                                                                                         \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device descriptor                          \
-      : (descriptor_class*)descriptor {                                                     \
-    REQUIRE(descriptor != nil, nil_argument, HERE, "descriptor");                           \
-    self = [super init];                                                                    \
-    body_ = with_device(*descriptor->body_, device, HERE);                                  \
-    return self;                                                                            \
-  }                                                                                         \
-  -(instancetype)emulatedInitWithBody : (ArrayBody*)body {                                  \
-    self = [super init];                                                                    \
-    body_ = body;                                                                           \
-    return self;                                                                            \
-  }                                                                                         \
-  -(void)dealloc {                                                                          \
-    free_array(body_, HERE);                                                                \
-    [super dealloc];                                                                        \
-  }                                                                                         \
-  -(id<MTLDevice>)device {                                                                  \
-    return body_->device.get();                                                             \
-  }                                                                                         \
-  READ(MPSDataType, dataType, type)                                                         \
-  READ(NSUInteger, offset, offset)                                                          \
-  -(id<MTLBuffer>)data {                                                                    \
-    REQUIRE(!body_->temporary || body_->read_count > 0, temporary_count_zero, HERE);        \
-    return ensure_buffer(*body_);                                                           \
-  }                                                                                         \
-  -(void)synchronizeOnCommandBuffer : (id<MTLCommandBuffer>)commandBuffer {                 \
-    synchronize_array(*body_, commandBuffer, HERE);                                         \
-  }                                                                                         \
-  -(NSUInteger)resourceSize {                                                               \
-    return body_->bytes();                                                                  \
+#define ARRAY_COMMON(descriptor_class)                                                         \
+  -(instancetype)init {                                                                        \
+    spring(Trap::init_unavailable, HERE);                                                      \
+  }                                                                                            \
+  -(instancetype)initWithBuffer : (id<MTLBuffer>)buffer descriptor                             \
+      : (descriptor_class*)descriptor {                                                        \
+    REQUIRE(descriptor != nil, nil_argument, HERE, "descriptor");                              \
+    self = [super init];                                                                       \
+    body_ = with_buffer(*descriptor->body_, buffer, 0, HERE);                                  \
+    return self;                                                                               \
+  }                                                                                            \
+  -(instancetype)initWithBuffer : (id<MTLBuffer>)buffer offset : (NSUInteger)offset descriptor \
+      : (descriptor_class*)descriptor {                                                        \
+    REQUIRE(descriptor != nil, nil_argument, HERE, "descriptor");                              \
+    self = [super init];                                                                       \
+    body_ = with_buffer(*descriptor->body_, buffer, offset, HERE);                             \
+    return self;                                                                               \
+  }                                                                                            \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device descriptor                             \
+      : (descriptor_class*)descriptor {                                                        \
+    REQUIRE(descriptor != nil, nil_argument, HERE, "descriptor");                              \
+    self = [super init];                                                                       \
+    body_ = with_device(*descriptor->body_, device, HERE);                                     \
+    return self;                                                                               \
+  }                                                                                            \
+  -(instancetype)emulatedInitWithBody : (ArrayBody*)body {                                     \
+    self = [super init];                                                                       \
+    body_ = body;                                                                              \
+    return self;                                                                               \
+  }                                                                                            \
+  -(void)dealloc {                                                                             \
+    free_array(body_, HERE);                                                                   \
+    [super dealloc];                                                                           \
+  }                                                                                            \
+  -(id<MTLDevice>)device {                                                                     \
+    return body_->device.get();                                                                \
+  }                                                                                            \
+  READ(MPSDataType, dataType, type)                                                            \
+  READ(NSUInteger, offset, offset)                                                             \
+  -(id<MTLBuffer>)data {                                                                       \
+    REQUIRE(!body_->temporary || body_->read_count > 0, temporary_count_zero, HERE);           \
+    return ensure_buffer(*body_);                                                              \
+  }                                                                                            \
+  -(void)synchronizeOnCommandBuffer : (id<MTLCommandBuffer>)commandBuffer {                    \
+    synchronize_array(*body_, commandBuffer, HERE);                                            \
+  }                                                                                            \
+  -(NSUInteger)resourceSize {                                                                  \
+    return body_->bytes();                                                                     \
   }
 
 @implementation MPSMatrix
@@ -287,17 +285,17 @@ READ(NSUInteger, vectors, count)
 READ(NSUInteger, vectorBytes, array_bytes)
 @end
 
-#define TEMPORARY_COMMON(descriptor_class)                                        \
-  -(instancetype)initWithBuffer : (id<MTLBuffer>)buffer descriptor                \
-      : (descriptor_class*)descriptor {                                           \
-    (void)buffer, (void)descriptor;                                               \
-    spring(Trap::init_unavailable, HERE);                                         \
-  }                                                                               \
-  -(NSUInteger)readCount {                                                        \
-    return body_->read_count;                                                     \
-  }                                                                               \
-  -(void)setReadCount : (NSUInteger)count {                                       \
-    set_read_count(*body_, count, HERE);                                          \
+#define TEMPORARY_COMMON(descriptor_class)                         \
+  -(instancetype)initWithBuffer : (id<MTLBuffer>)buffer descriptor \
+      : (descriptor_class*)descriptor {                            \
+    (void)buffer, (void)descriptor;                                \
+    spring(Trap::init_unavailable, HERE);                          \
+  }                                                                \
+  -(NSUInteger)readCount {                                         \
+    return body_->read_count;                                      \
+  }                                                                \
+  -(void)setReadCount : (NSUInteger)count {                        \
+    set_read_count(*body_, count, HERE);                           \
   }
 
 @implementation MPSTemporaryMatrix
@@ -305,9 +303,8 @@ TEMPORARY_COMMON(MPSMatrixDescriptor)
 + (instancetype)temporaryMatrixWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
                                 matrixDescriptor:(MPSMatrixDescriptor*)matrixDescriptor {
   REQUIRE(matrixDescriptor != nil, nil_argument, HERE, "matrixDescriptor");
-  return [[[self alloc]
-      emulatedInitWithBody:with_command_buffer(*matrixDescriptor->body_, commandBuffer, HERE)]
-      autorelease];
+  return [[[self alloc] emulatedInitWithBody:with_command_buffer(*matrixDescriptor->body_,
+                                                                 commandBuffer, HERE)] autorelease];
 }
 + (void)prefetchStorageWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
                     matrixDescriptorList:(NSArray<MPSMatrixDescriptor*>*)descriptorList {
@@ -321,9 +318,8 @@ TEMPORARY_COMMON(MPSVectorDescriptor)
 + (instancetype)temporaryVectorWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
                                       descriptor:(MPSVectorDescriptor*)descriptor {
   REQUIRE(descriptor != nil, nil_argument, HERE, "descriptor");
-  return [[[self alloc]
-      emulatedInitWithBody:with_command_buffer(*descriptor->body_, commandBuffer, HERE)]
-      autorelease];
+  return [[[self alloc] emulatedInitWithBody:with_command_buffer(*descriptor->body_, commandBuffer,
+                                                                 HERE)] autorelease];
 }
 + (void)prefetchStorageWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
                           descriptorList:(NSArray<MPSVectorDescriptor*>*)descriptorList {

@@ -12,7 +12,7 @@ namespace {
 // What runs on the GPU's timeline: sums over the images seen since the last start.
 struct Accumulator {
   double samples = 0;
-  std::vector<double> mean, squares;    // squares: sum of squared distances from the mean
+  std::vector<double> mean, squares;  // squares: sum of squared distances from the mean
   std::vector<double> by_gamma, by_beta;
 };
 
@@ -50,8 +50,8 @@ void check_default_geometry(const KernelBody& kernel, const Where& where) {
             "offset");
   }
   REQUIRE(kernel.clip.origin.x == 0 && kernel.clip.origin.y == 0 && kernel.clip.origin.z == 0 &&
-              kernel.clip.size.width == NSUIntegerMax &&
-              kernel.clip.size.height == NSUIntegerMax && kernel.clip.size.depth == NSUIntegerMax,
+              kernel.clip.size.width == NSUIntegerMax && kernel.clip.size.height == NSUIntegerMax &&
+              kernel.clip.size.depth == NSUIntegerMax,
           normalization_geometry, where, "clip rectangle");
 }
 
@@ -176,8 +176,12 @@ Point point(const Scale& s, const NeuronFunction& neuron, float x, long channel)
 - (void)synchronizeOnCommandBuffer:(id<MTLCommandBuffer>)commandBuffer {
   [super synchronizeOnCommandBuffer:commandBuffer];
   if (body_->temporary) return;
-  for (const id<MTLBuffer> buffer : {[self gamma], [self beta], [self mean], [self variance],
-                                     [self gradientForGamma], [self gradientForBeta]}) {
+  for (const id<MTLBuffer> buffer : {[self gamma],
+                                     [self beta],
+                                     [self mean],
+                                     [self variance],
+                                     [self gradientForGamma],
+                                     [self gradientForBeta]}) {
     if (buffer != nil) synchronize(commandBuffer, HERE, storage_of(buffer, HERE));
   }
 }
@@ -205,8 +209,8 @@ Point point(const Scale& s, const NeuronFunction& neuron, float x, long channel)
     params->neuron = neuron_function(fusedNeuronDescriptor, HERE);
   }
   body_->params = params;
-  for (const SEL selector : {@selector(mean), @selector(variance), @selector(load),
-                             @selector(purge)}) {
+  for (const SEL selector :
+       { @selector(mean), @selector(variance), @selector(load), @selector(purge) }) {
     REQUIRE(dataSource == nil || [dataSource respondsToSelector:selector], data_source, HERE,
             "it lacks %s", sel_getName(selector));
   }
@@ -313,9 +317,7 @@ Point point(const Scale& s, const NeuronFunction& neuron, float x, long channel)
   check_encodable(call.command_buffer, where);
   [self normalize:call mean:w.mean.get() variance:w.variance.get() where:where];
 }
-- (void)encode:(Call)call
-         state:(MPSCNNBatchNormalizationState*)state
-         where:(const Where&)where {
+- (void)encode:(Call)call state:(MPSCNNBatchNormalizationState*)state where:(const Where&)where {
   check_encodable(call.command_buffer, where);
   BatchPayload& p = payload_of(state, where);
   REQUIRE(p.kernel.get() == self, state_foreign_kernel, where);
@@ -450,25 +452,25 @@ struct NeuronOnly : ParamsOf<NeuronOnly> {
 };
 }  // namespace
 
-#define GRADIENT_INITS                                                                        \
-  -(std::shared_ptr<Params>)emulatedParams {                                                  \
-    return std::make_shared<NeuronOnly>();                                                    \
-  }                                                                                           \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device {                                     \
-    return [self initWithDevice:device fusedNeuronDescriptor:nil];                            \
-  }                                                                                           \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device fusedNeuronDescriptor                 \
-      : (MPSNNNeuronDescriptor*)fusedNeuronDescriptor {                                       \
-    self = [super initWithDevice:device];                                                     \
-    auto params = std::make_shared<NeuronOnly>();                                             \
-    if (fusedNeuronDescriptor != nil) {                                                       \
-      params->function = neuron_function(fusedNeuronDescriptor, HERE);                        \
-    }                                                                                         \
-    body_->params = params;                                                                   \
-    return self;                                                                              \
-  }                                                                                           \
-  -(instancetype)initWithCoder : (NSCoder*)aDecoder device : (id<MTLDevice>)device {          \
-    return [super initWithCoder:aDecoder device:device];                                      \
+#define GRADIENT_INITS                                                               \
+  -(std::shared_ptr<Params>)emulatedParams {                                         \
+    return std::make_shared<NeuronOnly>();                                           \
+  }                                                                                  \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device {                            \
+    return [self initWithDevice:device fusedNeuronDescriptor:nil];                   \
+  }                                                                                  \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device fusedNeuronDescriptor        \
+      : (MPSNNNeuronDescriptor*)fusedNeuronDescriptor {                              \
+    self = [super initWithDevice:device];                                            \
+    auto params = std::make_shared<NeuronOnly>();                                    \
+    if (fusedNeuronDescriptor != nil) {                                              \
+      params->function = neuron_function(fusedNeuronDescriptor, HERE);               \
+    }                                                                                \
+    body_->params = params;                                                          \
+    return self;                                                                     \
+  }                                                                                  \
+  -(instancetype)initWithCoder : (NSCoder*)aDecoder device : (id<MTLDevice>)device { \
+    return [super initWithCoder:aDecoder device:device];                             \
   }
 
 @implementation MPSCNNBatchNormalizationStatisticsGradient
@@ -488,12 +490,9 @@ GRADIENT_INITS
   check_default_geometry(*body_, HERE);
   const NeuronFunction& neuron = body_->as<NeuronOnly>().function;
   neuron.check_channels(static_cast<long>(p.channels), HERE);
-  const Call call{commandBuffer,
-                  {sourceGradients, sourceImages},
-                  nil,
-                  single(batchNormalizationState),
-                  nil,
-                  true};
+  const Call call{commandBuffer, {sourceGradients, sourceImages},
+                  nil,           single(batchNormalizationState),
+                  nil,           true};
   const std::vector<std::vector<View>> views = views_of(*body_, call, p.channels, HERE);
   check_state(batchNormalizationState, commandBuffer, true, HERE);
   REQUIRE(p.phase == Phase::statistics || p.phase == Phase::read || p.phase == Phase::gradient,
@@ -594,28 +593,28 @@ GRADIENT_INITS
   const Where where{self, _cmd};
   const BatchPayload& p =
       payload_of(static_cast<MPSCNNBatchNormalizationState*>([states objectAtIndex:0]), where);
-  return [neuron = body_->as<NeuronOnly>().function, epsilon = p.epsilon, channels = p.channels,
-          sums = p.sums, mean = storage_of(p.mean.get(), where),
-          variance = storage_of(p.variance.get(), where),
-          by_gamma = storage_of(p.by_gamma.get(), where),
-          by_beta = storage_of(p.by_beta.get(), where),
-          gamma = optional_storage(p.weights->gamma.get(), where),
-          beta = optional_storage(p.weights->beta.get(), where)](const std::vector<Tensor>& in,
-                                                                 Tensor& out, size_t) {
-    const Scale scale = scale_of(mean, variance, gamma, beta, epsilon, channels);
-    const auto samples = static_cast<float>(sums->samples);
-    for (long y = 0; y < out.h; ++y) {
-      for (long x = 0; x < out.w; ++x) {
-        for (size_t c = 0; c < channels; ++c) {
-          const auto k = static_cast<long>(c);
-          const Point at = point(scale, neuron, in[1].at(y, x, k), k);
-          out.at(y, x, k) = scale.gamma[c] * scale.reciprocal[c] *
-                            (in[0].at(y, x, k) * at.slope - floats_of(by_beta)[c] / samples -
-                             at.normalized * floats_of(by_gamma)[c] / samples);
+  return
+      [neuron = body_->as<NeuronOnly>().function, epsilon = p.epsilon, channels = p.channels,
+       sums = p.sums, mean = storage_of(p.mean.get(), where),
+       variance = storage_of(p.variance.get(), where),
+       by_gamma = storage_of(p.by_gamma.get(), where), by_beta = storage_of(p.by_beta.get(), where),
+       gamma = optional_storage(p.weights->gamma.get(), where),
+       beta = optional_storage(p.weights->beta.get(), where)](const std::vector<Tensor>& in,
+                                                              Tensor& out, size_t) {
+        const Scale scale = scale_of(mean, variance, gamma, beta, epsilon, channels);
+        const auto samples = static_cast<float>(sums->samples);
+        for (long y = 0; y < out.h; ++y) {
+          for (long x = 0; x < out.w; ++x) {
+            for (size_t c = 0; c < channels; ++c) {
+              const auto k = static_cast<long>(c);
+              const Point at = point(scale, neuron, in[1].at(y, x, k), k);
+              out.at(y, x, k) = scale.gamma[c] * scale.reciprocal[c] *
+                                (in[0].at(y, x, k) * at.slope - floats_of(by_beta)[c] / samples -
+                                 at.normalized * floats_of(by_gamma)[c] / samples);
+            }
+          }
         }
-      }
-    }
-  };
+      };
 }
 // The state decides for the whole batch: repeat it for each image, count it once.
 - (NSArray*)repeat:(MPSState*)state count:(NSUInteger)count {

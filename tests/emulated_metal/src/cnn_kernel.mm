@@ -133,7 +133,11 @@ READ(BOOL, isStateModified, state_modified)
                       sourceImages:(MPSImageBatch*)sourceImages
                  destinationStates:(MPSStateBatch*)destinationStates
                  destinationImages:(MPSImageBatch*)destinationImages {
-  [self emulatedEncode:{commandBuffer, {sourceImages}, destinationImages, nil, destinationStates,
+  [self emulatedEncode:{commandBuffer,
+                        {sourceImages},
+                        destinationImages,
+                        nil,
+                        destinationStates,
                         true}
                  where:HERE];
 }
@@ -151,8 +155,7 @@ READ(BOOL, isStateModified, state_modified)
   MPSImageDescriptor* descriptor =
       [self destinationImageDescriptorForSourceImages:@[ [sources objectAtIndex:0] ]
                                          sourceStates:nil];
-  NSArray* destinations =
-      allocate_images(self, commandBuffer, descriptor, [sources count], where);
+  NSArray* destinations = allocate_images(self, commandBuffer, descriptor, [sources count], where);
   NSArray* written = nil;
   if (states != nullptr) {
     written = temporary ? [self temporaryResultStateBatchForCommandBuffer:commandBuffer
@@ -324,9 +327,8 @@ READ(BOOL, isStateModified, state_modified)
 - (BOOL)appendBatchBarrier {
   return NO;
 }
-- (MPSImageDescriptor*)
-    destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
-                                 sourceStates:(NSArray<MPSState*>*)sourceStates {
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:(NSArray<MPSState*>*)sourceStates {
   return padded_descriptor(self, sourceImages, sourceStates, [self emulatedProduced], HERE);
 }
 - (NSUInteger)encodingStorageSizeForSourceImage:(MPSImage*)sourceImage

@@ -111,9 +111,8 @@ void work(std::shared_ptr<QueueBody> queue) {
     {
       std::unique_lock lock(queue->mutex);
       queue->changed.wait(lock, [&] {
-        return queue->stop ||
-               (!queue->order.empty() &&
-                status_of(queue->order.front()) >= MTLCommandBufferStatusCommitted);
+        return queue->stop || (!queue->order.empty() &&
+                               status_of(queue->order.front()) >= MTLCommandBufferStatusCommitted);
       });
       if (queue->order.empty()) break;
       buffer = queue->order.front();
@@ -572,9 +571,9 @@ void synchronize(id<MTLCommandBuffer> command_buffer, const Where& where,
 }
 - (void)fillBuffer:(id<MTLBuffer>)buffer range:(NSRange)range value:(uint8_t)value {
   const StoragePtr storage = storage_of(buffer, HERE);
-  REQUIRE(range.location <= storage->gpu.size() &&
-              range.length <= storage->gpu.size() - range.location,
-          buffer_range, HERE);
+  REQUIRE(
+      range.location <= storage->gpu.size() && range.length <= storage->gpu.size() - range.location,
+      buffer_range, HERE);
   Command command;
   command.writes = {storage};
   command.run = [storage, range, value] {
@@ -648,8 +647,8 @@ void synchronize(id<MTLCommandBuffer> command_buffer, const Where& where,
   REQUIRE(bytesPerRow >= row, texture_bytes_per_row, where);
   REQUIRE(size.height == 0 || offset + bytesPerRow * (size.height - 1) + row <= bytes->gpu.size(),
           buffer_range, where);
-  const size_t first = (body.first_slice + slice) * slice_bytes(body) +
-                       (origin.y * d.width + origin.x) * texel;
+  const size_t first =
+      (body.first_slice + slice) * slice_bytes(body) + (origin.y * d.width + origin.x) * texel;
   const size_t pitch = d.width * texel;
   const NSUInteger rows = size.height;
   Command command;
@@ -665,14 +664,14 @@ void synchronize(id<MTLCommandBuffer> command_buffer, const Where& where,
   [self append:std::move(command) where:where];
 }
 - (void)copyFromBuffer:(id<MTLBuffer>)sourceBuffer
-          sourceOffset:(NSUInteger)sourceOffset
-     sourceBytesPerRow:(NSUInteger)sourceBytesPerRow
-   sourceBytesPerImage:(NSUInteger)sourceBytesPerImage
-            sourceSize:(MTLSize)sourceSize
-             toTexture:(id<MTLTexture>)destinationTexture
-      destinationSlice:(NSUInteger)destinationSlice
-      destinationLevel:(NSUInteger)destinationLevel
-     destinationOrigin:(MTLOrigin)destinationOrigin {
+           sourceOffset:(NSUInteger)sourceOffset
+      sourceBytesPerRow:(NSUInteger)sourceBytesPerRow
+    sourceBytesPerImage:(NSUInteger)sourceBytesPerImage
+             sourceSize:(MTLSize)sourceSize
+              toTexture:(id<MTLTexture>)destinationTexture
+       destinationSlice:(NSUInteger)destinationSlice
+       destinationLevel:(NSUInteger)destinationLevel
+      destinationOrigin:(MTLOrigin)destinationOrigin {
   (void)sourceBytesPerImage;
   [self copyTexture:destinationTexture
               slice:destinationSlice
@@ -686,14 +685,14 @@ void synchronize(id<MTLCommandBuffer> command_buffer, const Where& where,
               where:HERE];
 }
 - (void)copyFromTexture:(id<MTLTexture>)sourceTexture
-               sourceSlice:(NSUInteger)sourceSlice
-               sourceLevel:(NSUInteger)sourceLevel
-              sourceOrigin:(MTLOrigin)sourceOrigin
-                sourceSize:(MTLSize)sourceSize
-                  toBuffer:(id<MTLBuffer>)destinationBuffer
-         destinationOffset:(NSUInteger)destinationOffset
-    destinationBytesPerRow:(NSUInteger)destinationBytesPerRow
-  destinationBytesPerImage:(NSUInteger)destinationBytesPerImage {
+                 sourceSlice:(NSUInteger)sourceSlice
+                 sourceLevel:(NSUInteger)sourceLevel
+                sourceOrigin:(MTLOrigin)sourceOrigin
+                  sourceSize:(MTLSize)sourceSize
+                    toBuffer:(id<MTLBuffer>)destinationBuffer
+           destinationOffset:(NSUInteger)destinationOffset
+      destinationBytesPerRow:(NSUInteger)destinationBytesPerRow
+    destinationBytesPerImage:(NSUInteger)destinationBytesPerImage {
   (void)destinationBytesPerImage;
   [self copyTexture:sourceTexture
               slice:sourceSlice

@@ -53,11 +53,11 @@ struct ConvolutionParams : Params {
 
 // What a gradient state of this family adds.
 struct ConvolutionPayload {
-  Strong<MPSKernel*> kernel;                            // its producer
-  Strong<MPSCNNConvolution*> convolution;               // behind a transpose, or the producer
-  Strong<MPSState*> coupled;                            // convolution state behind a transpose
-  bool started = false;                                 // something has been accumulated
-  std::string geometry;                                 // of the producer
+  Strong<MPSKernel*> kernel;               // its producer
+  Strong<MPSCNNConvolution*> convolution;  // behind a transpose, or the producer
+  Strong<MPSState*> coupled;               // convolution state behind a transpose
+  bool started = false;                    // something has been accumulated
+  std::string geometry;                    // of the producer
 };
 
 struct WeightsPayload {

@@ -99,12 +99,12 @@ void accumulate(const Geometry& g, const Operand& s, const MPSOffset& first, con
 - (instancetype)initWithCoder:(NSCoder*)aDecoder device:(id<MTLDevice>)device {
   return [super initWithCoder:aDecoder device:device];
 }
-#define CONVOLUTION_ACCESSORS                                       \
-  -(NSUInteger)groups {                                             \
+#define CONVOLUTION_ACCESSORS                                                       \
+  -(NSUInteger)groups {                                                             \
     return static_cast<NSUInteger>(body_->as<ConvolutionParams>().geometry.groups); \
-  }                                                                 \
-  -(id<MPSCNNConvolutionDataSource>)dataSource {                    \
-    return body_->as<ConvolutionParams>().source.get();             \
+  }                                                                                 \
+  -(id<MPSCNNConvolutionDataSource>)dataSource {                                    \
+    return body_->as<ConvolutionParams>().source.get();                             \
   }
 CONVOLUTION_ACCESSORS
 - (NSUInteger)inputFeatureChannels {
@@ -154,10 +154,9 @@ CONVOLUTION_ACCESSORS
   const auto& p = body_->as<ConvolutionParams>();
   const ImageBody& source = body_of([call.sources[0] objectAtIndex:0], where);
   const Operand& s = body_->sources[0];
-  const auto consumed = static_cast<long>(
-      std::min(s.channel_max, source.shape.channels - s.channel_offset));
-  REQUIRE(consumed >= p.geometry.in, source_channels, where, "%ld of %ld", consumed,
-          p.geometry.in);
+  const auto consumed =
+      static_cast<long>(std::min(s.channel_max, source.shape.channels - s.channel_offset));
+  REQUIRE(consumed >= p.geometry.in, source_channels, where, "%ld of %ld", consumed, p.geometry.in);
   MPSState* first = [call.written_states count] > 0 ? [call.written_states objectAtIndex:0] : nil;
   for (MPSState* state in call.written_states) REQUIRE(state == first, state_not_shared, where);
   if (![self emulatedFullyConnected]) return;
@@ -185,9 +184,8 @@ CONVOLUTION_ACCESSORS
       for (long x = 0; x < out.w; ++x) {
         for (long k = 0; k < out.c; ++k) {
           const long o = out.c * (r * (y % r) + x % r) + k;
-          out.at(y, x, k) =
-              convolve(l, s, in[0], static_cast<long>(s.stride_y) * (y / r) + first.y,
-                       static_cast<long>(s.stride_x) * (x / r) + first.x, o);
+          out.at(y, x, k) = convolve(l, s, in[0], static_cast<long>(s.stride_y) * (y / r) + first.y,
+                                     static_cast<long>(s.stride_x) * (x / r) + first.x, o);
         }
       }
     }
@@ -358,7 +356,7 @@ CONVOLUTION_ACCESSORS
 - (Extra)emulatedGradientExtra:(NSArray<MPSState*>*)states {
   const auto& p = body_->as<ConvolutionParams>();
   MPSState* state = [states objectAtIndex:0];
-  const Where where{self, @selector(emulatedGradientExtra:)};
+  const Where where { self, @selector(emulatedGradientExtra:) };
   Extra extra;
   extra.reads = {p.weights->weights};
   if ((p.option & MPSCNNConvolutionGradientOptionGradientWithWeightsAndBias) != 0) {
@@ -369,7 +367,7 @@ CONVOLUTION_ACCESSORS
 }
 - (Work)emulatedGradientWork:(NSArray<MPSState*>*)states {
   const auto& p = body_->as<ConvolutionParams>();
-  const Where where{self, @selector(emulatedGradientWork:)};
+  const Where where { self, @selector(emulatedGradientWork:) };
   const bool data = (p.option & MPSCNNConvolutionGradientOptionGradientWithData) != 0;
   StoragePtr weights, biases;
   if ((p.option & MPSCNNConvolutionGradientOptionGradientWithWeightsAndBias) != 0) {
@@ -392,8 +390,10 @@ CONVOLUTION_ACCESSORS
     const Operand& s = body.sources[1];
     const auto zy = static_cast<long>(first.stride_y), zx = static_cast<long>(first.stride_x);
     const auto dy = static_cast<long>(s.dilation_y), dx = static_cast<long>(s.dilation_x);
-    const long top = first.offset.y * zy + body.kernel_offset_y - extent(s.kernel_y, s.dilation_y) / 2;
-    const long left = first.offset.x * zx + body.kernel_offset_x - extent(s.kernel_x, s.dilation_x) / 2;
+    const long top =
+        first.offset.y * zy + body.kernel_offset_y - extent(s.kernel_y, s.dilation_y) / 2;
+    const long left =
+        first.offset.x * zx + body.kernel_offset_x - extent(s.kernel_x, s.dilation_x) / 2;
     // The zero-inserted gradient.
     const auto stuffed = [&](long y, long x, long o) {
       if (y < 0 || x < 0 || y % zy != 0 || x % zx != 0) return 0.0F;

@@ -43,8 +43,8 @@ void check_channels(const KernelBody& kernel, const Call& call, const Where& whe
   const Geometry& g = kernel.as<ConvolutionParams>().geometry;
   const ImageBody& source = body_of([call.sources[0] objectAtIndex:0], where);
   const Operand& s = kernel.sources[0];
-  const auto consumed = static_cast<long>(
-      std::min(s.channel_max, source.shape.channels - s.channel_offset));
+  const auto consumed =
+      static_cast<long>(std::min(s.channel_max, source.shape.channels - s.channel_offset));
   REQUIRE(consumed >= g.in, source_channels, where, "%ld of %ld", consumed, g.in);
 }
 
@@ -141,8 +141,8 @@ void check_channels(const KernelBody& kernel, const Call& call, const Where& whe
           float sum = 0;
           taps(g, f, y, x, in[0], [&](long q, long p, long j, long i) {
             for (long c = 0; c < g.in_group(); ++c) {
-              sum += floats(set.weights)[g.index(o, q, p, c)] *
-                     in[0].at(j, i, g.source_channel(o, c));
+              sum +=
+                  floats(set.weights)[g.index(o, q, p, c)] * in[0].at(j, i, g.source_channel(o, c));
             }
           });
           const auto at = static_cast<size_t>(o);
@@ -182,11 +182,10 @@ void check_channels(const KernelBody& kernel, const Call& call, const Where& whe
   [super emulatedEncode:actual where:where];
 }
 // The policy's shift goes into the kernel offset; a convolution state knows the exact size.
-- (MPSImageDescriptor*)
-    destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
-                                 sourceStates:(NSArray<MPSState*>*)sourceStates {
-  MPSImageDescriptor* descriptor =
-      [super destinationImageDescriptorForSourceImages:sourceImages sourceStates:sourceStates];
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:(NSArray<MPSState*>*)sourceStates {
+  MPSImageDescriptor* descriptor = [super destinationImageDescriptorForSourceImages:sourceImages
+                                                                       sourceStates:sourceStates];
   const Operand& s = body_->sources[0];
   const MPSNNPaddingMethod method = [body_->padding.get() paddingMethod];
   const MPSNNPaddingMethod size = method & MPSNNPaddingMethodSizeMask;
@@ -215,7 +214,9 @@ void check_channels(const KernelBody& kernel, const Call& call, const Where& whe
   }
   return descriptor;
 }
-- (void)couple:(NSArray<MPSState*>*)states with:(NSArray<MPSState*>*)coupled where:(const Where&)where {
+- (void)couple:(NSArray<MPSState*>*)states
+          with:(NSArray<MPSState*>*)coupled
+         where:(const Where&)where {
   if (states == nil || [coupled count] == 0) return;
   MPSState* state = [states objectAtIndex:0];
   MPSState* convolution = [coupled objectAtIndex:0];
@@ -347,8 +348,12 @@ void check_channels(const KernelBody& kernel, const Call& call, const Where& whe
                       sourceImages:(MPSImageBatch*)sourceImage
          convolutionGradientStates:(MPSCNNConvolutionGradientStateBatch*)convolutionGradientState
                  destinationImages:(MPSImageBatch*)destinationImage {
-  [self emulatedEncode:{commandBuffer, {sourceImage}, destinationImage, nil,
-                        convolutionGradientState, true}
+  [self emulatedEncode:{commandBuffer,
+                        {sourceImage},
+                        destinationImage,
+                        nil,
+                        convolutionGradientState,
+                        true}
                  where:HERE];
 }
 - (MPSImage*)encodeToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
@@ -368,13 +373,12 @@ void check_channels(const KernelBody& kernel, const Call& call, const Where& whe
   *outState = static_cast<MPSCNNConvolutionTransposeGradientState*>([states lastObject]);
   return image;
 }
-- (MPSImageBatch*)encodeBatchToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
-                                sourceImages:(MPSImageBatch*)sourceImages
-                   convolutionGradientStates:
-                       (MPSCNNConvolutionGradientStateBatch*)convolutionGradientStates
-                           destinationStates:
-                               (MPSCNNConvolutionTransposeGradientStateBatch**)outStates
-                 destinationStateIsTemporary:(BOOL)isTemporary {
+- (MPSImageBatch*)
+     encodeBatchToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+                   sourceImages:(MPSImageBatch*)sourceImages
+      convolutionGradientStates:(MPSCNNConvolutionGradientStateBatch*)convolutionGradientStates
+              destinationStates:(MPSCNNConvolutionTransposeGradientStateBatch**)outStates
+    destinationStateIsTemporary:(BOOL)isTemporary {
   REQUIRE(outStates != nullptr, nil_argument, HERE, "destinationStates");
   NSArray<MPSState*>* states = nil;
   NSArray* images = [self emulatedCreate:commandBuffer
@@ -518,7 +522,8 @@ void check_channels(const KernelBody& kernel, const Call& call, const Where& whe
     }
     for (long y = 0; y < out.h; ++y) {
       for (long x = 0; x < out.w; ++x) {
-        for (long k = 0; k < out.c; ++k) out.at(y, x, k) = fetch(data, y, x, k, MPSImageEdgeModeZero);
+        for (long k = 0; k < out.c; ++k)
+          out.at(y, x, k) = fetch(data, y, x, k, MPSImageEdgeModeZero);
       }
     }
   };

@@ -152,12 +152,12 @@ Geometry geometry_of(MPSCNNConvolutionDescriptor* descriptor, bool transpose, co
   REQUIRE(!d.depthwise || (d.groups == 1 && d.in == d.out), convolution_descriptor, where,
           "depthwise with groups or a channel multiplier");
   const NSUInteger square = d.sub_pixel * d.sub_pixel;
-  REQUIRE(d.out % square == 0 && (d.groups == 1 || d.out / square % 4 == 0),
-          convolution_descriptor, where, "sub-pixel factor");
+  REQUIRE(d.out % square == 0 && (d.groups == 1 || d.out / square % 4 == 0), convolution_descriptor,
+          where, "sub-pixel factor");
   REQUIRE(!transpose || (d.dilation_x == 1 && d.dilation_y == 1 && !d.depthwise && square == 1),
           convolution_descriptor, where, "not supported by a transposed convolution");
   const auto l = [](NSUInteger value) { return static_cast<long>(value); };
-  return {l(d.kernel_x), l(d.kernel_y), l(d.in),     l(d.out),
+  return {l(d.kernel_x), l(d.kernel_y),  l(d.in),    l(d.out),
           l(d.groups),   l(d.sub_pixel), d.depthwise};
 }
 
@@ -170,15 +170,19 @@ std::vector<float> decoded_weights(id<MPSCNNConvolutionDataSource> source, const
   const auto count = static_cast<size_t>(g.weight_count());
   std::vector<float> values(count);
   switch ([source dataType]) {
-    case MPSDataTypeFloat32: std::memcpy(values.data(), raw, count * sizeof(float)); return values;
+    case MPSDataTypeFloat32:
+      std::memcpy(values.data(), raw, count * sizeof(float));
+      return values;
     case MPSDataTypeFloat16:
       for (size_t i = 0; i < count; ++i) {
         values[i] = decode(Item::float16, static_cast<const uint8_t*>(raw) + 2 * i);
       }
       return values;
-    case MPSDataTypeUInt8: break;
-    default: spring(Trap::weights_precision, where, "data type 0x%x",
-                    static_cast<unsigned>([source dataType]));
+    case MPSDataTypeUInt8:
+      break;
+    default:
+      spring(Trap::weights_precision, where, "data type 0x%x",
+             static_cast<unsigned>([source dataType]));
   }
   REQUIRE([source respondsToSelector:@selector(weightsQuantizationType)], data_source, where,
           "UInt8 weights without weightsQuantizationType");
@@ -231,9 +235,10 @@ std::string describe(const Geometry& g) {
 bool load_source(KernelBody& kernel, id<MPSCNNConvolutionDataSource> source, bool with_weights,
                  bool transpose, const Where& where) {
   REQUIRE(source != nil, nil_argument, where, "weights");
-  for (const SEL selector : {@selector(dataType), @selector(descriptor), @selector(weights),
-                             @selector(biasTerms), @selector(load), @selector(purge),
-                             @selector(label), @selector(copyWithZone:)}) {
+  for (const SEL selector : {
+         @selector(dataType), @selector(descriptor), @selector(weights), @selector(biasTerms),
+             @selector(load), @selector(purge), @selector(label), @selector(copyWithZone:)
+       }) {
     REQUIRE([source respondsToSelector:selector], data_source, where, "it lacks %s",
             sel_getName(selector));
   }
@@ -302,8 +307,7 @@ std::shared_ptr<Params> ConvolutionParams::clone(NSZone* zone, id<MTLDevice> dev
   if (source) {
     const id<MPSCNNConvolutionDataSource> from = source.get();
     if ([from respondsToSelector:@selector(copyWithZone:device:)]) {
-      copy->source = adopt<id<MPSCNNConvolutionDataSource>>([from copyWithZone:zone
-                                                                        device:device]);
+      copy->source = adopt<id<MPSCNNConvolutionDataSource>>([from copyWithZone:zone device:device]);
     } else {
       copy->source = adopt<id<MPSCNNConvolutionDataSource>>([from copyWithZone:zone]);
     }
@@ -314,8 +318,8 @@ std::shared_ptr<Params> ConvolutionParams::clone(NSZone* zone, id<MTLDevice> dev
     const Where where{nil, nullptr, "copyWithZone:device:"};
     for (const auto member : {&WeightSet::weights, &WeightSet::biases}) {
       const StoragePtr& old = (*weights).*member;
-      auto fresh = std::make_shared<Storage>(index_of(device, where), old->mode, old->gpu.size(),
-                                             old->junk);
+      auto fresh =
+          std::make_shared<Storage>(index_of(device, where), old->mode, old->gpu.size(), old->junk);
       fresh->gpu = old->gpu;
       (*copy->weights).*member = fresh;
     }
@@ -450,9 +454,9 @@ MPSCNNConvolutionWeightsAndBiasesState* export_weights(const KernelBody& kernel,
         temporaryCNNConvolutionWeightsAndBiasesStateWithCommandBuffer:command_buffer
                                              cnnConvolutionDescriptor:descriptor];
   } else {
-    state = [[[MPSCNNConvolutionWeightsAndBiasesState alloc]
-                  initWithDevice:kernel.device.get()
-        cnnConvolutionDescriptor:descriptor] autorelease];
+    state =
+        [[[MPSCNNConvolutionWeightsAndBiasesState alloc] initWithDevice:kernel.device.get()
+                                               cnnConvolutionDescriptor:descriptor] autorelease];
   }
   WeightsPayload& to = [state emulatedWeights];
   if (!p.weights->has_biases) {
@@ -518,8 +522,7 @@ void prepare_gradient(KernelBody& kernel, const Call& call, id<MPSCNNConvolution
   REQUIRE(static_cast<long>(image.shape.width) == snapshot.source_w &&
               static_cast<long>(image.shape.height) == snapshot.source_h,
           gradient_shape, where, "the source differs from the forward source");
-  const bool weights =
-      (p.option & MPSCNNConvolutionGradientOptionGradientWithWeightsAndBias) != 0;
+  const bool weights = (p.option & MPSCNNConvolutionGradientOptionGradientWithWeightsAndBias) != 0;
   const bool exact = static_cast<long>(gradient.shape.width) == snapshot.clip.w &&
                      static_cast<long>(gradient.shape.height) == snapshot.clip.h;
   const MPSOffset& primary = kernel.sources[0].offset;
@@ -610,8 +613,9 @@ UNAVAILABLE_STATE_INITS
   const auto fits = [](id<MTLBuffer> buffer, NSUInteger start, size_t values) {
     return start % 4 == 0 && start + values * sizeof(float) <= [buffer length];
   };
-  REQUIRE(fits(weights, offset, count) && (biases == nil || fits(biases, biasesOffset, biasesCount)),
-          weights_state, where, "an offset or a buffer's length");
+  REQUIRE(
+      fits(weights, offset, count) && (biases == nil || fits(biases, biasesOffset, biasesCount)),
+      weights_state, where, "an offset or a buffer's length");
   auto payload = std::make_shared<WeightsPayload>();
   payload->weights = weights;
   payload->biases = biases;
@@ -682,10 +686,10 @@ UNAVAILABLE_STATE_INITS
   [self emulatedAllocate:descriptor where:HERE];
   return self;
 }
-+ (instancetype)
-    temporaryCNNConvolutionWeightsAndBiasesStateWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
-                                         cnnConvolutionDescriptor:
-                                             (MPSCNNConvolutionDescriptor*)descriptor {
++ (instancetype)temporaryCNNConvolutionWeightsAndBiasesStateWithCommandBuffer:
+                    (id<MTLCommandBuffer>)commandBuffer
+                                                     cnnConvolutionDescriptor:
+                                                         (MPSCNNConvolutionDescriptor*)descriptor {
   MPSCNNConvolutionWeightsAndBiasesState* state =
       [[[self alloc] emulatedInitTemporary:commandBuffer] autorelease];
   [state emulatedAllocate:descriptor where:HERE];

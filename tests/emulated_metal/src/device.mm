@@ -216,20 +216,18 @@ id<MTLDevice> MPSGetPreferredDevice(MPSDeviceOptions options) {
 
 // ---------------------------------------------------------------- resources
 
-#define RESOURCE_COMMON                                             \
-  -(MTLPurgeableState)setPurgeableState : (MTLPurgeableState)state { \
+#define RESOURCE_COMMON                                                                  \
+  -(MTLPurgeableState)setPurgeableState : (MTLPurgeableState)state {                     \
     return state == MTLPurgeableStateKeepCurrent ? MTLPurgeableStateNonVolatile : state; \
-  }                                                                 \
-  -(id<MTLHeap>)heap {                                              \
-    return nil;                                                     \
-  }                                                                 \
-  -(NSUInteger)heapOffset {                                         \
-    return 0;                                                       \
-  }                                                                 \
-  -(void)makeAliasable {                                            \
-  }                                                                 \
-  -(BOOL)isAliasable {                                              \
-    return NO;                                                      \
+  }                                                                                      \
+  -(id<MTLHeap>)heap {                                                                   \
+    return nil;                                                                          \
+  }                                                                                      \
+  -(NSUInteger)heapOffset {                                                              \
+    return 0;                                                                            \
+  }                                                                                      \
+  -(void)makeAliasable{} - (BOOL)isAliasable {                                           \
+    return NO;                                                                           \
   }
 
 @implementation EmulatedBuffer
@@ -276,9 +274,9 @@ RESOURCE_COMMON
 - (void)didModifyRange:(NSRange)range {
   Storage& storage = **storage_;
   REQUIRE(storage.mode == MTLStorageModeManaged, not_managed, HERE);
-  REQUIRE(range.location <= storage.gpu.size() &&
-              range.length <= storage.gpu.size() - range.location,
-          buffer_range, HERE);
+  REQUIRE(
+      range.location <= storage.gpu.size() && range.length <= storage.gpu.size() - range.location,
+      buffer_range, HERE);
   REQUIRE(!storage.busy(), cpu_write_in_flight, HERE);
   std::memcpy(storage.gpu.data() + range.location, storage.cpu.data() + range.location,
               range.length);
@@ -335,7 +333,8 @@ RESOURCE_COMMON
 }
 - (NSUInteger)parentRelativeSlice {
   if (!body_->parent) return 0;
-  return body_->first_slice - static_cast<EmulatedTexture*>(body_->parent.get())->body_->first_slice;
+  return body_->first_slice -
+         static_cast<EmulatedTexture*>(body_->parent.get())->body_->first_slice;
 }
 - (id<MTLBuffer>)buffer {
   return nil;
@@ -398,11 +397,11 @@ RESOURCE_COMMON
   REQUIRE(bytesPerRow >= region.size.width * texel, texture_bytes_per_row, where);
 }
 - (void)getBytes:(void*)pixelBytes
-     bytesPerRow:(NSUInteger)bytesPerRow
-   bytesPerImage:(NSUInteger)bytesPerImage
-      fromRegion:(MTLRegion)region
-     mipmapLevel:(NSUInteger)level
-           slice:(NSUInteger)slice {
+      bytesPerRow:(NSUInteger)bytesPerRow
+    bytesPerImage:(NSUInteger)bytesPerImage
+       fromRegion:(MTLRegion)region
+      mipmapLevel:(NSUInteger)level
+            slice:(NSUInteger)slice {
   (void)bytesPerImage;
   REQUIRE(pixelBytes != nullptr, nil_argument, HERE, "pixelBytes");
   [self checkRegion:region bytesPerRow:bytesPerRow level:level slice:slice where:HERE];
@@ -410,8 +409,9 @@ RESOURCE_COMMON
   Storage& storage = *body_->storage;
   std::lock_guard lock(storage.mutex);
   for (NSUInteger y = 0; y < region.size.height; ++y) {
-    const size_t start = (body_->first_slice + slice) * slice_bytes(*body_) +
-                         ((region.origin.y + y) * body_->descriptor.width + region.origin.x) * texel;
+    const size_t start =
+        (body_->first_slice + slice) * slice_bytes(*body_) +
+        ((region.origin.y + y) * body_->descriptor.width + region.origin.x) * texel;
     std::memcpy(static_cast<uint8_t*>(pixelBytes) + y * bytesPerRow, storage.cpu.data() + start,
                 region.size.width * texel);
   }
@@ -429,8 +429,9 @@ RESOURCE_COMMON
   Storage& storage = *body_->storage;
   REQUIRE(!storage.busy(), cpu_write_in_flight, HERE);
   for (NSUInteger y = 0; y < region.size.height; ++y) {
-    const size_t start = (body_->first_slice + slice) * slice_bytes(*body_) +
-                         ((region.origin.y + y) * body_->descriptor.width + region.origin.x) * texel;
+    const size_t start =
+        (body_->first_slice + slice) * slice_bytes(*body_) +
+        ((region.origin.y + y) * body_->descriptor.width + region.origin.x) * texel;
     const uint8_t* row = static_cast<const uint8_t*>(pixelBytes) + y * bytesPerRow;
     std::memcpy(storage.cpu.data() + start, row, region.size.width * texel);
     std::memcpy(storage.gpu.data() + start, row, region.size.width * texel);
@@ -599,8 +600,8 @@ FIELD(BOOL, allowGPUOptimizedContents, setAllowGPUOptimizedContents, optimize)
                                             MTLResourceHazardTrackingModeShift);
 }
 - (void)setHazardTrackingMode:(MTLHazardTrackingMode)mode {
-  options_ = (options_ & ~MTLResourceHazardTrackingModeMask) |
-             mode << MTLResourceHazardTrackingModeShift;
+  options_ =
+      (options_ & ~MTLResourceHazardTrackingModeMask) | mode << MTLResourceHazardTrackingModeShift;
 }
 @end
 

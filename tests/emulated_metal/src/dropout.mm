@@ -72,32 +72,32 @@ float mask_at(const Tensor& mask, long y, long x, long k) {
 }
 @end
 
-#define DROPOUT_COMMON                                                                         \
-  -(std::shared_ptr<Params>)emulatedParams {                                                   \
-    return std::make_shared<DropoutParams>();                                                  \
-  }                                                                                            \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device {                                      \
-    (void)device;                                                                              \
-    spring(Trap::init_unavailable, HERE);                                                      \
-  }                                                                                            \
-  -(instancetype)initWithCoder : (NSCoder*)aDecoder device : (id<MTLDevice>)device {           \
-    return [super initWithCoder:aDecoder device:device];                                       \
-  }                                                                                            \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device keepProbability                        \
-      : (float)keepProbability seed : (NSUInteger)seed maskStrideInPixels                      \
-      : (MTLSize)maskStrideInPixels {                                                          \
-    self = [super initWithDevice:device];                                                      \
-    body_->params = parameters(keepProbability, seed, maskStrideInPixels, HERE);               \
-    return self;                                                                               \
-  }                                                                                            \
-  -(float)keepProbability {                                                                    \
-    return body_->as<DropoutParams>().keep;                                                    \
-  }                                                                                            \
-  -(NSUInteger)seed {                                                                          \
-    return body_->as<DropoutParams>().seed;                                                    \
-  }                                                                                            \
-  -(MTLSize)maskStrideInPixels {                                                               \
-    return body_->as<DropoutParams>().stride;                                                  \
+#define DROPOUT_COMMON                                                               \
+  -(std::shared_ptr<Params>)emulatedParams {                                         \
+    return std::make_shared<DropoutParams>();                                        \
+  }                                                                                  \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device {                            \
+    (void)device;                                                                    \
+    spring(Trap::init_unavailable, HERE);                                            \
+  }                                                                                  \
+  -(instancetype)initWithCoder : (NSCoder*)aDecoder device : (id<MTLDevice>)device { \
+    return [super initWithCoder:aDecoder device:device];                             \
+  }                                                                                  \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device keepProbability              \
+      : (float)keepProbability seed : (NSUInteger)seed maskStrideInPixels            \
+      : (MTLSize)maskStrideInPixels {                                                \
+    self = [super initWithDevice:device];                                            \
+    body_->params = parameters(keepProbability, seed, maskStrideInPixels, HERE);     \
+    return self;                                                                     \
+  }                                                                                  \
+  -(float)keepProbability {                                                          \
+    return body_->as<DropoutParams>().keep;                                          \
+  }                                                                                  \
+  -(NSUInteger)seed {                                                                \
+    return body_->as<DropoutParams>().seed;                                          \
+  }                                                                                  \
+  -(MTLSize)maskStrideInPixels {                                                     \
+    return body_->as<DropoutParams>().stride;                                        \
   }
 
 @implementation MPSCNNDropout
@@ -164,10 +164,9 @@ DROPOUT_COMMON
                    sourceStates:sourceStates
                destinationImage:destinationImage]);
 }
-- (MPSCNNDropoutGradientState*)
-    resultStateBatchForSourceImage:(MPSImageBatch*)sourceImage
-                      sourceStates:(NSArray<MPSStateBatch*>*)sourceStates
-                  destinationImage:(MPSImageBatch*)destinationImage {
+- (MPSCNNDropoutGradientState*)resultStateBatchForSourceImage:(MPSImageBatch*)sourceImage
+                                                 sourceStates:(NSArray<MPSStateBatch*>*)sourceStates
+                                             destinationImage:(MPSImageBatch*)destinationImage {
   const id states = [super resultStateBatchForSourceImage:sourceImage
                                              sourceStates:sourceStates
                                          destinationImage:destinationImage];
@@ -212,7 +211,7 @@ DROPOUT_COMMON
   REQUIRE(*payload_of(first).filled, state_not_encoded, where);
   REQUIRE(payload_of(first).masks->size() >= [call.destinations count], gradient_shape, where,
           "more images than the forward pass had");
-  const auto& forward = [first emulatedBody]->snapshot->kernel.as<DropoutParams>();
+  const auto& forward = [first emulatedBody]->snapshot -> kernel.as<DropoutParams>();
   const auto& own = body_->as<DropoutParams>();
   REQUIRE(forward.keep == own.keep && forward.stride.width == own.stride.width &&
               forward.stride.height == own.stride.height &&
@@ -224,8 +223,8 @@ DROPOUT_COMMON
 }
 - (Work)emulatedGradientWork:(NSArray<MPSState*>*)states {
   return [p = body_->as<DropoutParams>(), masks = payload_of([states objectAtIndex:0]).masks,
-          g = body_->sources[0], s = body_->sources[1]](const std::vector<Tensor>& in, Tensor& out,
-                                                        size_t index) {
+          g = body_->sources[0],
+          s = body_->sources[1]](const std::vector<Tensor>& in, Tensor& out, size_t index) {
     const Tensor& mask = (*masks)[index];
     for (long y = 0; y < out.h; ++y) {
       for (long x = 0; x < out.w; ++x) {

@@ -313,9 +313,8 @@ NSArray<MPSImage*>* allocate_images(MPSKernel* kernel, id<MTLCommandBuffer> comm
   const id<MPSImageAllocator> allocator = [kernel emulatedBody]->allocator.get();
   REQUIRE(allocator != nil, nil_argument, where, "destinationImageAllocator");
   NSArray<MPSImage*>* images = nil;
-  if (count > 1 && [allocator respondsToSelector:@selector(imageBatchForCommandBuffer:
-                                                                      imageDescriptor:kernel:
-                                                                                count:)]) {
+  if (count > 1 && [allocator respondsToSelector:@selector
+                              (imageBatchForCommandBuffer:imageDescriptor:kernel:count:)]) {
     images = [allocator imageBatchForCommandBuffer:command_buffer
                                    imageDescriptor:descriptor
                                             kernel:kernel

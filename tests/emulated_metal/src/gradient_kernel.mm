@@ -84,9 +84,8 @@ READ(BOOL, isStateModified, state_modified)
 // ---- encodes
 
 - (ProducedChannels)emulatedProduced {
-  return [self](const std::vector<long>& consumed) {
-    return [self emulatedBinaryChannels:consumed];
-  };
+  return
+      [self](const std::vector<long>& consumed) { return [self emulatedBinaryChannels:consumed]; };
 }
 - (void)emulatedEncode:(const Call&)call where:(const Where&)where {
   const Plan plan = plan_encode(*body_, call, [self emulatedProduced], where);
@@ -103,11 +102,10 @@ READ(BOOL, isStateModified, state_modified)
   REQUIRE(primary != nil && secondary != nil, nil_argument, where, "source images");
   REQUIRE([primary count] > 0, batch_empty, where);
   REQUIRE([primary count] == [secondary count], batch_length, where);
-  MPSImageDescriptor* descriptor = [self
-      destinationImageDescriptorForSourceImages:@[
-        [primary objectAtIndex:0], [secondary objectAtIndex:0]
-      ]
-                                   sourceStates:nil];
+  MPSImageDescriptor* descriptor = [self destinationImageDescriptorForSourceImages:@[
+    [primary objectAtIndex:0], [secondary objectAtIndex:0]
+  ]
+                                                                      sourceStates:nil];
   NSArray* destinations = allocate_images(self, commandBuffer, descriptor, [primary count], where);
   [self emulatedEncode:{commandBuffer, {primary, secondary}, destinations, nil, nil, batch}
                  where:where];
@@ -126,8 +124,12 @@ READ(BOOL, isStateModified, state_modified)
                      primaryImages:(MPSImageBatch*)primaryImages
                    secondaryImages:(MPSImageBatch*)secondaryImages
                  destinationImages:(MPSImageBatch*)destinationImages {
-  [self emulatedEncode:{commandBuffer, {primaryImages, secondaryImages}, destinationImages, nil,
-                        nil, true}
+  [self emulatedEncode:{commandBuffer,
+                        {primaryImages, secondaryImages},
+                        destinationImages,
+                        nil,
+                        nil,
+                        true}
                  where:HERE];
 }
 - (MPSImage*)encodeToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
@@ -218,9 +220,8 @@ READ(BOOL, isStateModified, state_modified)
 - (BOOL)appendBatchBarrier {
   return NO;
 }
-- (MPSImageDescriptor*)
-    destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
-                                 sourceStates:(NSArray<MPSState*>*)sourceStates {
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:(NSArray<MPSState*>*)sourceStates {
   return padded_descriptor(self, sourceImages, sourceStates, [self emulatedProduced], HERE);
 }
 - (NSUInteger)encodingStorageSizeForPrimaryImage:(MPSImage*)primaryImage
@@ -361,19 +362,19 @@ READ_WRITE(NSInteger, kernelOffsetY, setKernelOffsetY, kernel_offset_y)
   check_encodable(commandBuffer, where);
   REQUIRE(gradients != nil && sources != nil && states != nil, nil_argument, where);
   REQUIRE([gradients count] > 0 && [states count] > 0, batch_empty, where);
-  REQUIRE([gradients count] == [sources count] && [gradients count] == [states count],
-          batch_length, where);
-  MPSImageDescriptor* descriptor = [self
-      destinationImageDescriptorForSourceImages:@[
+  REQUIRE([gradients count] == [sources count] && [gradients count] == [states count], batch_length,
+          where);
+  MPSImageDescriptor* descriptor =
+      [self destinationImageDescriptorForSourceImages:@[
         [gradients objectAtIndex:0], [sources objectAtIndex:0]
       ]
-                                   sourceStates:@[ [states objectAtIndex:0] ]];
+                                         sourceStates:@[ [states objectAtIndex:0] ]];
   NSArray* destinations =
       allocate_images(self, commandBuffer, descriptor, [gradients count], where);
   body_->returning = true;
-  [self emulatedEncodeGradient:{commandBuffer, {gradients, sources}, destinations, states, nil,
-                                batch}
-                         where:where];
+  [self
+      emulatedEncodeGradient:{commandBuffer, {gradients, sources}, destinations, states, nil, batch}
+                       where:where];
   body_->returning = false;
   return destinations;
 }
@@ -405,9 +406,8 @@ READ_WRITE(NSInteger, kernelOffsetY, setKernelOffsetY, kernel_offset_y)
   spring(Trap::stateless_gradient, where);
 }
 // With a state, geometry comes from the forward pass and not from the padding policy.
-- (MPSImageDescriptor*)
-    destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
-                                 sourceStates:(NSArray<MPSState*>*)sourceStates {
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:(NSArray<MPSState*>*)sourceStates {
   if ([sourceStates count] == 0) {
     return [super destinationImageDescriptorForSourceImages:sourceImages sourceStates:nil];
   }
@@ -415,8 +415,8 @@ READ_WRITE(NSInteger, kernelOffsetY, setKernelOffsetY, kernel_offset_y)
   const ImageBody& gradient = body_of([sourceImages objectAtIndex:0], HERE);
   const ImageBody& source = body_of([sourceImages objectAtIndex:1], HERE);
   REQUIRE(gradient.shape.count == 1 && source.shape.count == 1, batch_number_of_images, HERE);
-  const std::shared_ptr<Snapshot> snapshot =
-      [self emulatedSnapshotOf:[sourceStates objectAtIndex:0] where:HERE];
+  const std::shared_ptr<Snapshot> snapshot = [self emulatedSnapshotOf:[sourceStates objectAtIndex:0]
+                                                                where:HERE];
   const Operand& forward = snapshot->kernel.sources[0];
   body_->sources[0].stride_x = forward.stride_x;
   body_->sources[0].stride_y = forward.stride_y;

@@ -138,199 +138,198 @@ Work gradient(NSArray<MPSState*>* states, const Where& where) {
 
 }  // namespace
 
-#define STATE_UNAVAILABLE                                                                      \
-  +(instancetype)temporaryStateWithCommandBuffer : (id<MTLCommandBuffer>)cmdBuf                \
-      textureDescriptor : (MTLTextureDescriptor*)descriptor {                                  \
-    (void)cmdBuf, (void)descriptor;                                                            \
-    spring(Trap::init_unavailable, HERE);                                                      \
-  }                                                                                            \
-  +(instancetype)temporaryStateWithCommandBuffer : (id<MTLCommandBuffer>)cmdBuf {              \
-    (void)cmdBuf;                                                                              \
-    spring(Trap::init_unavailable, HERE);                                                      \
-  }                                                                                            \
-  +(instancetype)temporaryStateWithCommandBuffer : (id<MTLCommandBuffer>)cmdBuf bufferSize     \
-      : (size_t)bufferSize {                                                                   \
-    (void)cmdBuf, (void)bufferSize;                                                            \
-    spring(Trap::init_unavailable, HERE);                                                      \
-  }                                                                                            \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device textureDescriptor                      \
-      : (MTLTextureDescriptor*)descriptor {                                                    \
-    (void)device, (void)descriptor;                                                            \
-    spring(Trap::init_unavailable, HERE);                                                      \
-  }                                                                                            \
-  -(instancetype)initWithResource : (id<MTLResource>)resource {                                \
-    (void)resource;                                                                            \
-    spring(Trap::init_unavailable, HERE);                                                      \
-  }                                                                                            \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device bufferSize : (size_t)bufferSize {      \
-    (void)device, (void)bufferSize;                                                            \
-    spring(Trap::init_unavailable, HERE);                                                      \
+#define STATE_UNAVAILABLE                                                                         \
+  +(instancetype)temporaryStateWithCommandBuffer : (id<MTLCommandBuffer>)cmdBuf textureDescriptor \
+      : (MTLTextureDescriptor*)descriptor {                                                       \
+    (void)cmdBuf, (void)descriptor;                                                               \
+    spring(Trap::init_unavailable, HERE);                                                         \
+  }                                                                                               \
+  +(instancetype)temporaryStateWithCommandBuffer : (id<MTLCommandBuffer>)cmdBuf {                 \
+    (void)cmdBuf;                                                                                 \
+    spring(Trap::init_unavailable, HERE);                                                         \
+  }                                                                                               \
+  +(instancetype)temporaryStateWithCommandBuffer : (id<MTLCommandBuffer>)cmdBuf bufferSize        \
+      : (size_t)bufferSize {                                                                      \
+    (void)cmdBuf, (void)bufferSize;                                                               \
+    spring(Trap::init_unavailable, HERE);                                                         \
+  }                                                                                               \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device textureDescriptor                         \
+      : (MTLTextureDescriptor*)descriptor {                                                       \
+    (void)device, (void)descriptor;                                                               \
+    spring(Trap::init_unavailable, HERE);                                                         \
+  }                                                                                               \
+  -(instancetype)initWithResource : (id<MTLResource>)resource {                                   \
+    (void)resource;                                                                               \
+    spring(Trap::init_unavailable, HERE);                                                         \
+  }                                                                                               \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device bufferSize : (size_t)bufferSize {         \
+    (void)device, (void)bufferSize;                                                               \
+    spring(Trap::init_unavailable, HERE);                                                         \
   }
 
-#define NORMALIZATION_STATE(kernel_class, creator)                                           \
-  @implementation kernel_class##GradientState                                                \
-  STATE_UNAVAILABLE                                                                          \
-  -(kernel_class*)creator {                                                                  \
-    return static_cast<kernel_class*>(payload_of(self, HERE).kernel.get());                  \
-  }                                                                                          \
-  -(id<MTLBuffer>)gamma {                                                                    \
-    return payload_of(self, HERE).weights->gamma.get();                                      \
-  }                                                                                          \
-  -(id<MTLBuffer>)beta {                                                                     \
-    return payload_of(self, HERE).weights->beta.get();                                       \
-  }                                                                                          \
-  -(id<MTLBuffer>)gradientForGamma {                                                         \
-    return payload_of(self, HERE).by_gamma.get();                                            \
-  }                                                                                          \
-  -(id<MTLBuffer>)gradientForBeta {                                                          \
-    return payload_of(self, HERE).by_beta.get();                                             \
-  }                                                                                          \
-  -(void)synchronizeOnCommandBuffer : (id<MTLCommandBuffer>)commandBuffer {                  \
-    [super synchronizeOnCommandBuffer:commandBuffer];                                        \
-    if (body_->temporary) return;                                                            \
-    for (const id<MTLBuffer> buffer :                                                        \
-         {[self gamma], [self beta], [self gradientForGamma], [self gradientForBeta]}) {     \
-      if (buffer != nil) synchronize(commandBuffer, HERE, storage_of(buffer, HERE));         \
-    }                                                                                        \
-  }                                                                                          \
+#define NORMALIZATION_STATE(kernel_class, creator)                                       \
+  @implementation kernel_class                                                           \
+  ##GradientState STATE_UNAVAILABLE - (kernel_class*)creator {                           \
+    return static_cast<kernel_class*>(payload_of(self, HERE).kernel.get());              \
+  }                                                                                      \
+  -(id<MTLBuffer>)gamma {                                                                \
+    return payload_of(self, HERE).weights->gamma.get();                                  \
+  }                                                                                      \
+  -(id<MTLBuffer>)beta {                                                                 \
+    return payload_of(self, HERE).weights->beta.get();                                   \
+  }                                                                                      \
+  -(id<MTLBuffer>)gradientForGamma {                                                     \
+    return payload_of(self, HERE).by_gamma.get();                                        \
+  }                                                                                      \
+  -(id<MTLBuffer>)gradientForBeta {                                                      \
+    return payload_of(self, HERE).by_beta.get();                                         \
+  }                                                                                      \
+  -(void)synchronizeOnCommandBuffer : (id<MTLCommandBuffer>)commandBuffer {              \
+    [super synchronizeOnCommandBuffer:commandBuffer];                                    \
+    if (body_->temporary) return;                                                        \
+    for (const id<MTLBuffer> buffer :                                                    \
+         {[self gamma], [self beta], [self gradientForGamma], [self gradientForBeta]}) { \
+      if (buffer != nil) synchronize(commandBuffer, HERE, storage_of(buffer, HERE));     \
+    }                                                                                    \
+  }                                                                                      \
   @end
 
-#define NORMALIZATION_KERNEL(kernel_class, source_protocol, groups_of)                         \
-  @implementation kernel_class                                                                 \
-  -(std::shared_ptr<Params>)emulatedParams {                                                   \
-    return std::make_shared<NormalizationParams>();                                            \
-  }                                                                                            \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device {                                      \
-    (void)device;                                                                              \
-    spring(Trap::init_unavailable, HERE);                                                      \
-  }                                                                                            \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device dataSource                             \
-      : (id<source_protocol>)dataSource {                                                      \
-    self = [super initWithDevice:device];                                                      \
-    auto params = std::make_shared<NormalizationParams>();                                     \
-    params->source = dataSource;                                                               \
-    body_->params = params;                                                                    \
-    if (!load_normalization(*body_, dataSource, true, true, false, HERE)) {                    \
-      [self release];                                                                          \
-      return nil;                                                                              \
-    }                                                                                          \
-    return self;                                                                               \
-  }                                                                                            \
-  -(instancetype)initWithCoder : (NSCoder*)aDecoder device : (id<MTLDevice>)device {           \
-    return [super initWithCoder:aDecoder device:device];                                       \
-  }                                                                                            \
-  -(float)epsilon {                                                                            \
-    return body_->as<NormalizationParams>().epsilon;                                           \
-  }                                                                                            \
-  -(void)setEpsilon : (float)epsilon {                                                         \
-    body_->as<NormalizationParams>().epsilon = epsilon;                                        \
-  }                                                                                            \
-  -(id<source_protocol>)dataSource {                                                           \
-    return body_->as<NormalizationParams>().source.get();                                      \
-  }                                                                                            \
-  -(Class)emulatedStateClass {                                                                 \
-    return [kernel_class##GradientState class];                                                \
-  }                                                                                            \
-  -(void)emulatedPrepareState : (MPSState*)state images : (NSArray<MPSImage*>*)images {        \
-    (void)images;                                                                              \
-    const auto& p = body_->as<NormalizationParams>();                                          \
-    StateBody& body = *[state emulatedBody];                                                   \
-    auto payload = std::make_shared<GroupPayload>();                                           \
-    payload->kernel = self;                                                                    \
-    payload->weights = p.weights;                                                              \
-    payload->epsilon = p.epsilon;                                                              \
-    payload->channels = p.channels;                                                            \
-    payload->groups = groups_of(p);                                                            \
-    const int device = index_of(body.device.get(), HERE);                                      \
-    payload->by_gamma = vector_buffer(device, p.channels, body.temporary);                     \
-    payload->by_beta = vector_buffer(device, p.channels, body.temporary);                      \
-    body.payload = payload;                                                                    \
-  }                                                                                            \
-  -(void)emulatedCheck : (const Call&)call where : (const Where&)where {                       \
-    check_normalized_channels(*body_, 0, call.sources[0], where);                              \
-    std::set<MPSState*> distinct;                                                              \
-    for (MPSState* state in call.written_states) {                                             \
-      REQUIRE(distinct.insert(state).second, state_not_distinct, where);                       \
-    }                                                                                          \
-  }                                                                                            \
-  -(Extra)emulatedExtra : (NSArray<MPSState*>*)states {                                        \
-    (void)states;                                                                              \
-    const Where where{self, _cmd};                                                             \
-    Extra extra;                                                                               \
-    const NormalizationWeights& w = *body_->as<NormalizationParams>().weights;                 \
-    for (const id<MTLBuffer> buffer : {w.gamma.get(), w.beta.get()}) {                         \
-      if (buffer != nil) extra.reads.push_back(storage_of(buffer, where));                     \
-    }                                                                                          \
-    return extra;                                                                              \
-  }                                                                                            \
-  -(Work)emulatedWork : (NSArray<MPSState*>*)states {                                          \
-    (void)states;                                                                              \
-    const auto& p = body_->as<NormalizationParams>();                                          \
-    return normalize(p, static_cast<long>(groups_of(p)), body_->sources[0]);                   \
-  }                                                                                            \
-  -(void)reloadGammaAndBetaFromDataSource {                                                    \
-    REQUIRE(load_normalization(*body_, [self dataSource], false, true, false, HERE),           \
-            data_source, HERE, "load returned NO");                                            \
-  }                                                                                            \
-  -(void)reloadGammaAndBetaWithCommandBuffer : (id<MTLCommandBuffer>)commandBuffer             \
-      gammaAndBetaState : (MPSCNNNormalizationGammaAndBetaState*)gammaAndBetaState {           \
-    reload_vectors(*body_, commandBuffer, gammaAndBetaState, &NormalizationWeights::gamma,     \
-                   &NormalizationWeights::beta, HERE);                                         \
-  }                                                                                            \
-  -(kernel_class##GradientState*)resultStateForSourceImage : (MPSImage*)sourceImage            \
-      sourceStates : (NSArray<MPSState*>*)sourceStates destinationImage                        \
-      : (MPSImage*)destinationImage {                                                          \
-    return static_cast<kernel_class##GradientState*>([super                                    \
-        resultStateForSourceImage:sourceImage                                                  \
-                     sourceStates:sourceStates                                                 \
-                 destinationImage:destinationImage]);                                          \
-  }                                                                                            \
-  -(kernel_class##GradientState*)temporaryResultStateForCommandBuffer                          \
-      : (id<MTLCommandBuffer>)commandBuffer sourceImage : (MPSImage*)sourceImage sourceStates  \
-      : (NSArray<MPSState*>*)sourceStates destinationImage : (MPSImage*)destinationImage {     \
-    return static_cast<kernel_class##GradientState*>([super                                    \
-        temporaryResultStateForCommandBuffer:commandBuffer                                     \
-                                 sourceImage:sourceImage                                       \
-                                sourceStates:sourceStates                                      \
-                            destinationImage:destinationImage]);                               \
-  }                                                                                            \
+#define NORMALIZATION_KERNEL(kernel_class, source_protocol, groups_of)                            \
+  @implementation kernel_class                                                                    \
+  -(std::shared_ptr<Params>)emulatedParams {                                                      \
+    return std::make_shared<NormalizationParams>();                                               \
+  }                                                                                               \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device {                                         \
+    (void)device;                                                                                 \
+    spring(Trap::init_unavailable, HERE);                                                         \
+  }                                                                                               \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device dataSource                                \
+      : (id<source_protocol>)dataSource {                                                         \
+    self = [super initWithDevice:device];                                                         \
+    auto params = std::make_shared<NormalizationParams>();                                        \
+    params->source = dataSource;                                                                  \
+    body_->params = params;                                                                       \
+    if (!load_normalization(*body_, dataSource, true, true, false, HERE)) {                       \
+      [self release];                                                                             \
+      return nil;                                                                                 \
+    }                                                                                             \
+    return self;                                                                                  \
+  }                                                                                               \
+  -(instancetype)initWithCoder : (NSCoder*)aDecoder device : (id<MTLDevice>)device {              \
+    return [super initWithCoder:aDecoder device:device];                                          \
+  }                                                                                               \
+  -(float)epsilon {                                                                               \
+    return body_->as<NormalizationParams>().epsilon;                                              \
+  }                                                                                               \
+  -(void)setEpsilon : (float)epsilon {                                                            \
+    body_->as<NormalizationParams>().epsilon = epsilon;                                           \
+  }                                                                                               \
+  -(id<source_protocol>)dataSource {                                                              \
+    return body_->as<NormalizationParams>().source.get();                                         \
+  }                                                                                               \
+  -(Class)emulatedStateClass {                                                                    \
+    return [kernel_class##GradientState class];                                                   \
+  }                                                                                               \
+  -(void)emulatedPrepareState : (MPSState*)state images : (NSArray<MPSImage*>*)images {           \
+    (void)images;                                                                                 \
+    const auto& p = body_->as<NormalizationParams>();                                             \
+    StateBody& body = *[state emulatedBody];                                                      \
+    auto payload = std::make_shared<GroupPayload>();                                              \
+    payload->kernel = self;                                                                       \
+    payload->weights = p.weights;                                                                 \
+    payload->epsilon = p.epsilon;                                                                 \
+    payload->channels = p.channels;                                                               \
+    payload->groups = groups_of(p);                                                               \
+    const int device = index_of(body.device.get(), HERE);                                         \
+    payload->by_gamma = vector_buffer(device, p.channels, body.temporary);                        \
+    payload->by_beta = vector_buffer(device, p.channels, body.temporary);                         \
+    body.payload = payload;                                                                       \
+  }                                                                                               \
+  -(void)emulatedCheck : (const Call&)call where : (const Where&)where {                          \
+    check_normalized_channels(*body_, 0, call.sources[0], where);                                 \
+    std::set<MPSState*> distinct;                                                                 \
+    for (MPSState * state in call.written_states) {                                               \
+      REQUIRE(distinct.insert(state).second, state_not_distinct, where);                          \
+    }                                                                                             \
+  }                                                                                               \
+  -(Extra)emulatedExtra : (NSArray<MPSState*>*)states {                                           \
+    (void)states;                                                                                 \
+    const Where where{self, _cmd};                                                                \
+    Extra extra;                                                                                  \
+    const NormalizationWeights& w = *body_->as<NormalizationParams>().weights;                    \
+    for (const id<MTLBuffer> buffer : {w.gamma.get(), w.beta.get()}) {                            \
+      if (buffer != nil) extra.reads.push_back(storage_of(buffer, where));                        \
+    }                                                                                             \
+    return extra;                                                                                 \
+  }                                                                                               \
+  -(Work)emulatedWork : (NSArray<MPSState*>*)states {                                             \
+    (void)states;                                                                                 \
+    const auto& p = body_->as<NormalizationParams>();                                             \
+    return normalize(p, static_cast<long>(groups_of(p)), body_->sources[0]);                      \
+  }                                                                                               \
+  -(void)reloadGammaAndBetaFromDataSource {                                                       \
+    REQUIRE(load_normalization(*body_, [self dataSource], false, true, false, HERE), data_source, \
+            HERE, "load returned NO");                                                            \
+  }                                                                                               \
+  -(void)reloadGammaAndBetaWithCommandBuffer                                                      \
+      : (id<MTLCommandBuffer>)commandBuffer gammaAndBetaState                                     \
+      : (MPSCNNNormalizationGammaAndBetaState*)gammaAndBetaState {                                \
+    reload_vectors(*body_, commandBuffer, gammaAndBetaState, &NormalizationWeights::gamma,        \
+                   &NormalizationWeights::beta, HERE);                                            \
+  }                                                                                               \
+  -(kernel_class##GradientState*)resultStateForSourceImage : (MPSImage*)sourceImage sourceStates  \
+      : (NSArray<MPSState*>*)sourceStates destinationImage : (MPSImage*)destinationImage {        \
+    return static_cast<kernel_class##GradientState*>([super                                       \
+        resultStateForSourceImage:sourceImage                                                     \
+                     sourceStates:sourceStates                                                    \
+                 destinationImage:destinationImage]);                                             \
+  }                                                                                               \
+  -(kernel_class##GradientState*)temporaryResultStateForCommandBuffer                             \
+      : (id<MTLCommandBuffer>)commandBuffer sourceImage : (MPSImage*)sourceImage sourceStates     \
+      : (NSArray<MPSState*>*)sourceStates destinationImage : (MPSImage*)destinationImage {        \
+    return static_cast<kernel_class##GradientState*>([super                                       \
+        temporaryResultStateForCommandBuffer:commandBuffer                                        \
+                                 sourceImage:sourceImage                                          \
+                                sourceStates:sourceStates                                         \
+                            destinationImage:destinationImage]);                                  \
+  }                                                                                               \
   @end
 
-#define NORMALIZATION_GRADIENT(kernel_class)                                                 \
-  @implementation kernel_class##Gradient                                                     \
-  -(bool)emulatedAcceptsState : (MPSState*)state {                                           \
-    return [state isKindOfClass:[kernel_class##GradientState class]];                        \
-  }                                                                                          \
-  -(bool)emulatedAcceptsForwardClass : (Class)forward {                                      \
-    return [forward isSubclassOfClass:[kernel_class class]];                                 \
-  }                                                                                          \
-  -(void)emulatedCheckGradient : (const Call&)call where : (const Where&)where {             \
-    [super emulatedCheckGradient:call where:where];                                          \
-    std::set<MPSState*> distinct;                                                            \
-    for (MPSState* state in call.read_states) {                                              \
-      REQUIRE(distinct.insert(state).second, state_not_distinct, where);                     \
-      REQUIRE([state emulatedBody]->encoded, state_not_encoded, where);                      \
-    }                                                                                        \
-    const GroupPayload& p = payload_of([call.read_states objectAtIndex:0], where);           \
-    REQUIRE([[call.sources[1] objectAtIndex:0] featureChannels] >= p.channels,               \
-            source_channels, where);                                                         \
-  }                                                                                          \
-  -(Extra)emulatedGradientExtra : (NSArray<MPSState*>*)states {                              \
-    const Where where{self, _cmd};                                                           \
-    Extra extra;                                                                             \
-    for (MPSState* state in states) {                                                        \
-      const GroupPayload& p = payload_of(state, where);                                      \
-      if (p.weights->gamma) {                                                                \
-        extra.reads.push_back(storage_of(p.weights->gamma.get(), where));                    \
-      }                                                                                      \
-      extra.writes.push_back(storage_of(p.by_gamma.get(), where));                           \
-      extra.writes.push_back(storage_of(p.by_beta.get(), where));                            \
-    }                                                                                        \
-    return extra;                                                                            \
-  }                                                                                          \
-  -(Work)emulatedGradientWork : (NSArray<MPSState*>*)states {                                \
-    return gradient(states, Where{self, _cmd});                                              \
-  }                                                                                          \
+#define NORMALIZATION_GRADIENT(kernel_class)                                                    \
+  @implementation kernel_class                                                                  \
+  ##Gradient - (bool)emulatedAcceptsState : (MPSState*)state {                                  \
+    return [state isKindOfClass:[kernel_class##GradientState class]];                           \
+  }                                                                                             \
+  -(bool)emulatedAcceptsForwardClass : (Class)forward {                                         \
+    return [forward isSubclassOfClass:[kernel_class class]];                                    \
+  }                                                                                             \
+  -(void)emulatedCheckGradient : (const Call&)call where : (const Where&)where {                \
+    [super emulatedCheckGradient:call where:where];                                             \
+    std::set<MPSState*> distinct;                                                               \
+    for (MPSState * state in call.read_states) {                                                \
+      REQUIRE(distinct.insert(state).second, state_not_distinct, where);                        \
+      REQUIRE([state emulatedBody]->encoded, state_not_encoded, where);                         \
+    }                                                                                           \
+    const GroupPayload& p = payload_of([call.read_states objectAtIndex:0], where);              \
+    REQUIRE([[call.sources[1] objectAtIndex:0] featureChannels] >= p.channels, source_channels, \
+            where);                                                                             \
+  }                                                                                             \
+  -(Extra)emulatedGradientExtra : (NSArray<MPSState*>*)states {                                 \
+    const Where where{self, _cmd};                                                              \
+    Extra extra;                                                                                \
+    for (MPSState * state in states) {                                                          \
+      const GroupPayload& p = payload_of(state, where);                                         \
+      if (p.weights->gamma) {                                                                   \
+        extra.reads.push_back(storage_of(p.weights->gamma.get(), where));                       \
+      }                                                                                         \
+      extra.writes.push_back(storage_of(p.by_gamma.get(), where));                              \
+      extra.writes.push_back(storage_of(p.by_beta.get(), where));                               \
+    }                                                                                           \
+    return extra;                                                                               \
+  }                                                                                             \
+  -(Work)emulatedGradientWork : (NSArray<MPSState*>*)states {                                   \
+    return gradient(states, Where{self, _cmd});                                                 \
+  }                                                                                             \
   @end
 
 #define INSTANCE_GROUPS(params) (params).channels

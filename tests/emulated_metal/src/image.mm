@@ -12,13 +12,13 @@ using namespace emulated_metal;
                                            width:(NSUInteger)width
                                           height:(NSUInteger)height
                                  featureChannels:(NSUInteger)featureChannels {
-  return [self imageDescriptorWithChannelFormat:channelFormat
-                                          width:width
-                                         height:height
-                                featureChannels:featureChannels
-                                 numberOfImages:1
-                                          usage:MTLTextureUsageShaderRead |
-                                                MTLTextureUsageShaderWrite];
+  return [self
+      imageDescriptorWithChannelFormat:channelFormat
+                                 width:width
+                                height:height
+                       featureChannels:featureChannels
+                        numberOfImages:1
+                                 usage:MTLTextureUsageShaderRead | MTLTextureUsageShaderWrite];
 }
 + (instancetype)imageDescriptorWithChannelFormat:(MPSImageFeatureChannelFormat)channelFormat
                                            width:(NSUInteger)width
@@ -78,10 +78,10 @@ void check_descriptor(const ImageDescriptorBody& d, const Where& where) {
   REQUIRE(d.width >= 1 && d.width <= 16384 && d.height >= 1 && d.height <= 16384, image_descriptor,
           where, "size %lu x %lu", static_cast<unsigned long>(d.width),
           static_cast<unsigned long>(d.height));
-  REQUIRE(d.channels >= 1 && d.count >= 1 && d.channels <= 8192 &&
-              slices(d.channels) * d.count <= 2048,
-          image_descriptor, where, "%lu channels, %lu images",
-          static_cast<unsigned long>(d.channels), static_cast<unsigned long>(d.count));
+  REQUIRE(
+      d.channels >= 1 && d.count >= 1 && d.channels <= 8192 && slices(d.channels) * d.count <= 2048,
+      image_descriptor, where, "%lu channels, %lu images", static_cast<unsigned long>(d.channels),
+      static_cast<unsigned long>(d.count));
   REQUIRE(d.format >= MPSImageFeatureChannelFormatUnorm8 &&
               d.format <= MPSImageFeatureChannelFormatFloat32,
           image_descriptor, where, "channel format %lu", static_cast<unsigned long>(d.format));
@@ -92,20 +92,28 @@ void check_descriptor(const ImageDescriptorBody& d, const Where& where) {
 
 MPSImageFeatureChannelFormat channel_format_of(Item item) {
   switch (item) {
-    case Item::unorm8: return MPSImageFeatureChannelFormatUnorm8;
-    case Item::unorm16: return MPSImageFeatureChannelFormatUnorm16;
-    case Item::float16: return MPSImageFeatureChannelFormatFloat16;
-    case Item::float32: break;
+    case Item::unorm8:
+      return MPSImageFeatureChannelFormatUnorm8;
+    case Item::unorm16:
+      return MPSImageFeatureChannelFormatUnorm16;
+    case Item::float16:
+      return MPSImageFeatureChannelFormatFloat16;
+    case Item::float32:
+      break;
   }
   return MPSImageFeatureChannelFormatFloat32;
 }
 
 Item item_of(MPSImageFeatureChannelFormat format) {
   switch (format) {
-    case MPSImageFeatureChannelFormatUnorm8: return Item::unorm8;
-    case MPSImageFeatureChannelFormatUnorm16: return Item::unorm16;
-    case MPSImageFeatureChannelFormatFloat16: return Item::float16;
-    default: return Item::float32;
+    case MPSImageFeatureChannelFormatUnorm8:
+      return Item::unorm8;
+    case MPSImageFeatureChannelFormatUnorm16:
+      return Item::unorm16;
+    case MPSImageFeatureChannelFormatFloat16:
+      return Item::float16;
+    default:
+      return Item::float32;
   }
 }
 
@@ -147,9 +155,7 @@ void recycle(ImageBody& body, id<MTLCommandBuffer> command_buffer, const Where& 
   const StoragePtr storage = storage_of(body.texture.get(), where);
   Command command;
   command.writes = {storage};
-  command.run = [storage] {
-    std::fill(storage->gpu.begin(), storage->gpu.end(), storage->junk);
-  };
+  command.run = [storage] { std::fill(storage->gpu.begin(), storage->gpu.end(), storage->junk); };
   record(root, where, std::move(command));
 }
 
@@ -160,9 +166,8 @@ MPSImage* make_view(MPSImage* parent, NSUInteger first_image, NSUInteger images,
     REQUIRE(from.read_count > 0, temporary_count_zero, where);
     ++from.read_count;
   }
-  MPSImage* view =
-      [[[from.temporary ? [MPSTemporaryImage class] : [MPSImage class] alloc] emulatedInit]
-          autorelease];
+  MPSImage* view = [[[from.temporary ? [MPSTemporaryImage class] : [MPSImage class] alloc]
+      emulatedInit] autorelease];
   ImageBody& body = *[view emulatedBody];
   body.shape = from.shape;
   body.shape.count = images;
@@ -235,8 +240,14 @@ Transfer whole(MPSImage* image, MPSDataLayout layout, NSUInteger index, const Wh
   const ImageBody& body = body_of(image, where);
   const size_t item = item_bytes(item_of(body.shape.format));
   const bool chunky = layout == MPSDataLayoutHeightxWidthxFeatureChannels;
-  Transfer t{layout, 0, 0, 0, {{0, 0, 0}, {body.shape.width, body.shape.height, 1}}, 0,
-             body.shape.channels, index};
+  Transfer t{layout,
+             0,
+             0,
+             0,
+             {{0, 0, 0}, {body.shape.width, body.shape.height, 1}},
+             0,
+             body.shape.channels,
+             index};
   t.bytes_per_column = chunky ? item * body.shape.channels : item;
   t.bytes_per_row = t.bytes_per_column * body.shape.width;
   t.bytes_per_image = item * body.shape.channels * body.shape.width * body.shape.height;
@@ -250,12 +261,12 @@ Transfer partial(MPSImage* image, MPSDataLayout layout, NSUInteger bytes_per_row
   const size_t item = item_bytes(item_of(body.shape.format));
   const NSUInteger count = channels.numberOfFeatureChannelsToReadWrite;
   const bool chunky = layout == MPSDataLayoutHeightxWidthxFeatureChannels;
-  Transfer t{layout, 0, bytes_per_row, bytes_per_image, region, channels.featureChannelOffset,
-             count, index};
+  Transfer t{layout, 0,    bytes_per_row, bytes_per_image, region, channels.featureChannelOffset,
+             count,  index};
   t.bytes_per_column = chunky ? item * count : item;
   if (bytes_per_image == 0) {
-    t.bytes_per_image = chunky ? bytes_per_row * region.size.height
-                               : bytes_per_row * region.size.height * count;
+    t.bytes_per_image =
+        chunky ? bytes_per_row * region.size.height : bytes_per_row * region.size.height * count;
   }
   return t;
 }
@@ -419,9 +430,7 @@ void decrement_read_count(MPSImage* image, NSUInteger by, const Where& where) {
                                        count:(NSUInteger)count {
   NSMutableArray* images = [NSMutableArray arrayWithCapacity:count];
   for (NSUInteger index = 0; index < count; ++index) {
-    [images addObject:[self imageForCommandBuffer:cmdBuf
-                                  imageDescriptor:descriptor
-                                           kernel:kernel]];
+    [images addObject:[self imageForCommandBuffer:cmdBuf imageDescriptor:descriptor kernel:kernel]];
   }
   return images;
 }
@@ -476,8 +485,7 @@ void decrement_read_count(MPSImage* image, NSUInteger by, const Where& where) {
                     featureChannels:(NSUInteger)featureChannels {
   const ImageBody& from = body_of(parent, HERE);
   REQUIRE(featureChannels > 0 && sliceRange.length == slices(featureChannels) &&
-              sliceRange.location + sliceRange.length <=
-                  from.slices_per_image * from.shape.count,
+              sliceRange.location + sliceRange.length <= from.slices_per_image * from.shape.count,
           image_sub_range, HERE);
   MPSImage* view = make_view(parent, 0, 1, sliceRange.location * 4, featureChannels, HERE);
   [self release];
@@ -518,10 +526,14 @@ void decrement_read_count(MPSImage* image, NSUInteger by, const Where& where) {
 }
 - (NSUInteger)precision {
   switch (item_of(body_->shape.format)) {
-    case Item::unorm8: return 8;
-    case Item::unorm16: return 16;
-    case Item::float16: return 11;
-    case Item::float32: break;
+    case Item::unorm8:
+      return 8;
+    case Item::unorm16:
+      return 16;
+    case Item::float16:
+      return 11;
+    case Item::float32:
+      break;
   }
   return 24;
 }
@@ -566,8 +578,7 @@ void decrement_read_count(MPSImage* image, NSUInteger by, const Where& where) {
           image_sub_range, HERE);
   NSMutableArray* batch = [NSMutableArray array];
   for (NSUInteger index = 0; index < subRange.length; ++index) {
-    [batch addObject:make_view(self, subRange.location + index, 1, 0, body_->shape.channels,
-                               HERE)];
+    [batch addObject:make_view(self, subRange.location + index, 1, 0, body_->shape.channels, HERE)];
   }
   return batch;
 }
@@ -593,35 +604,35 @@ void decrement_read_count(MPSImage* image, NSUInteger by, const Where& where) {
   return state == MPSPurgeableStateKeepCurrent ? MPSPurgeableStateNonVolatile : state;
 }
 - (void)readBytes:(void*)dataBytes
-          dataLayout:(MPSDataLayout)dataLayout
-         bytesPerRow:(NSUInteger)bytesPerRow
-              region:(MTLRegion)region
-  featureChannelInfo:(MPSImageReadWriteParams)featureChannelInfo
-          imageIndex:(NSUInteger)imageIndex {
-  read_bytes(self, dataBytes,
-             partial(self, dataLayout, bytesPerRow, 0, region, featureChannelInfo, imageIndex,
-                     HERE),
-             HERE);
+            dataLayout:(MPSDataLayout)dataLayout
+           bytesPerRow:(NSUInteger)bytesPerRow
+                region:(MTLRegion)region
+    featureChannelInfo:(MPSImageReadWriteParams)featureChannelInfo
+            imageIndex:(NSUInteger)imageIndex {
+  read_bytes(
+      self, dataBytes,
+      partial(self, dataLayout, bytesPerRow, 0, region, featureChannelInfo, imageIndex, HERE),
+      HERE);
 }
 - (void)writeBytes:(const void*)dataBytes
-          dataLayout:(MPSDataLayout)dataLayout
-         bytesPerRow:(NSUInteger)bytesPerRow
-              region:(MTLRegion)region
-  featureChannelInfo:(MPSImageReadWriteParams)featureChannelInfo
-          imageIndex:(NSUInteger)imageIndex {
-  write_bytes(self, dataBytes,
-              partial(self, dataLayout, bytesPerRow, 0, region, featureChannelInfo, imageIndex,
-                      HERE),
-              HERE);
+            dataLayout:(MPSDataLayout)dataLayout
+           bytesPerRow:(NSUInteger)bytesPerRow
+                region:(MTLRegion)region
+    featureChannelInfo:(MPSImageReadWriteParams)featureChannelInfo
+            imageIndex:(NSUInteger)imageIndex {
+  write_bytes(
+      self, dataBytes,
+      partial(self, dataLayout, bytesPerRow, 0, region, featureChannelInfo, imageIndex, HERE),
+      HERE);
 }
 - (void)writeBytes:(const void*)dataBytes
-          dataLayout:(MPSDataLayout)dataLayout
-      bytesPerColumn:(NSUInteger)bytesPerColumn
-         bytesPerRow:(NSUInteger)bytesPerRow
-       bytesPerImage:(NSUInteger)bytesPerImage
-              region:(MTLRegion)region
-  featureChannelInfo:(MPSImageReadWriteParams)featureChannelInfo
-          imageIndex:(NSUInteger)imageIndex {
+            dataLayout:(MPSDataLayout)dataLayout
+        bytesPerColumn:(NSUInteger)bytesPerColumn
+           bytesPerRow:(NSUInteger)bytesPerRow
+         bytesPerImage:(NSUInteger)bytesPerImage
+                region:(MTLRegion)region
+    featureChannelInfo:(MPSImageReadWriteParams)featureChannelInfo
+            imageIndex:(NSUInteger)imageIndex {
   Transfer t = partial(self, dataLayout, bytesPerRow, bytesPerImage, region, featureChannelInfo,
                        imageIndex, HERE);
   REQUIRE(bytesPerColumn >= t.bytes_per_column, image_data_layout, HERE, "bytesPerColumn");
@@ -629,24 +640,24 @@ void decrement_read_count(MPSImage* image, NSUInteger by, const Where& where) {
   write_bytes(self, dataBytes, t, HERE);
 }
 - (void)readBytes:(void*)dataBytes
-          dataLayout:(MPSDataLayout)dataLayout
-         bytesPerRow:(NSUInteger)bytesPerRow
-       bytesPerImage:(NSUInteger)bytesPerImage
-              region:(MTLRegion)region
-  featureChannelInfo:(MPSImageReadWriteParams)featureChannelInfo
-          imageIndex:(NSUInteger)imageIndex {
+            dataLayout:(MPSDataLayout)dataLayout
+           bytesPerRow:(NSUInteger)bytesPerRow
+         bytesPerImage:(NSUInteger)bytesPerImage
+                region:(MTLRegion)region
+    featureChannelInfo:(MPSImageReadWriteParams)featureChannelInfo
+            imageIndex:(NSUInteger)imageIndex {
   read_bytes(self, dataBytes,
              partial(self, dataLayout, bytesPerRow, bytesPerImage, region, featureChannelInfo,
                      imageIndex, HERE),
              HERE);
 }
 - (void)writeBytes:(const void*)dataBytes
-          dataLayout:(MPSDataLayout)dataLayout
-         bytesPerRow:(NSUInteger)bytesPerRow
-       bytesPerImage:(NSUInteger)bytesPerImage
-              region:(MTLRegion)region
-  featureChannelInfo:(MPSImageReadWriteParams)featureChannelInfo
-          imageIndex:(NSUInteger)imageIndex {
+            dataLayout:(MPSDataLayout)dataLayout
+           bytesPerRow:(NSUInteger)bytesPerRow
+         bytesPerImage:(NSUInteger)bytesPerImage
+                region:(MTLRegion)region
+    featureChannelInfo:(MPSImageReadWriteParams)featureChannelInfo
+            imageIndex:(NSUInteger)imageIndex {
   write_bytes(self, dataBytes,
               partial(self, dataLayout, bytesPerRow, bytesPerImage, region, featureChannelInfo,
                       imageIndex, HERE),

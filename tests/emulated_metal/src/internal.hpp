@@ -52,7 +52,9 @@ struct Storage {
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
-  bool has_cpu_copy() const { return mode == MTLStorageModeShared || mode == MTLStorageModeManaged; }
+  bool has_cpu_copy() const {
+    return mode == MTLStorageModeShared || mode == MTLStorageModeManaged;
+  }
   bool publishes_by_itself() const;  // shared storage, and everything on unified memory
   bool busy();                       // used by work that was submitted and has not ended
 
@@ -95,7 +97,8 @@ id<MTLCommandBuffer> root_of(id<MTLCommandBuffer> command_buffer, const Where& w
 // Identity of a command buffer and its continuations: what temporary objects are bound to.
 const void* lineage_of(id<MTLCommandBuffer> command_buffer, const Where& where);
 int device_of(id<MTLCommandBuffer> command_buffer, const Where& where);
-void synchronize(id<MTLCommandBuffer> command_buffer, const Where& where, const StoragePtr& storage);
+void synchronize(id<MTLCommandBuffer> command_buffer, const Where& where,
+                 const StoragePtr& storage);
 
 // ---------------------------------------------------------------- devices
 
@@ -149,7 +152,7 @@ struct ImageBody {
   Strong<id<MTLTexture>> texture_view;  // what -texture of a view returned
   Strong<MPSImage*> parent;
   Strong<NSString*> label;
-  NSUInteger first_slice = 0;      // in the texture
+  NSUInteger first_slice = 0;       // in the texture
   NSUInteger slices_per_image = 1;  // distance between images, in slices
   bool wrapped = false;             // made from a texture that someone else owns
   bool temporary = false;
@@ -356,8 +359,8 @@ void record_work(const KernelBody& kernel, const Call& call, const Plan& plan, l
 
 NSArray* single(id object);
 MPSImageDescriptor* padded_descriptor(MPSKernel* kernel, NSArray<MPSImage*>* images,
-                                      NSArray<MPSState*>* states,
-                                      const ProducedChannels& produced, const Where& where);
+                                      NSArray<MPSState*>* states, const ProducedChannels& produced,
+                                      const Where& where);
 NSArray<MPSImage*>* allocate_images(MPSKernel* kernel, id<MTLCommandBuffer> command_buffer,
                                     MPSImageDescriptor* descriptor, NSUInteger count,
                                     const Where& where);

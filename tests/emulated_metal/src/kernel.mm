@@ -56,9 +56,14 @@ void Fields::floats(const char* key, std::vector<float>& values) {
 void Fields::object(const char* key, id& value) {
   NSString* name = [NSString stringWithUTF8String:key];
   switch (mode_) {
-    case Mode::encode: [coder_ encodeObject:value forKey:name]; break;
-    case Mode::decode: value = [coder_ decodeObjectForKey:name]; break;
-    case Mode::fingerprint: break;
+    case Mode::encode:
+      [coder_ encodeObject:value forKey:name];
+      break;
+    case Mode::decode:
+      value = [coder_ decodeObjectForKey:name];
+      break;
+    case Mode::fingerprint:
+      break;
   }
 }
 
@@ -236,11 +241,10 @@ std::string KernelBody::fingerprint() const {
 - (NSString*)label {
   return [NSString stringWithFormat:@"Emulated padding 0x%lx", static_cast<unsigned long>(method_)];
 }
-- (MPSImageDescriptor*)
-    destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
-                                 sourceStates:(NSArray<MPSState*>*)sourceStates
-                                    forKernel:(MPSKernel*)kernel
-                          suggestedDescriptor:(MPSImageDescriptor*)inDescriptor {
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:(NSArray<MPSState*>*)sourceStates
+                                                       forKernel:(MPSKernel*)kernel
+                                             suggestedDescriptor:(MPSImageDescriptor*)inDescriptor {
   (void)sourceImages, (void)sourceStates;
   if (flavour_ != 0 && [kernel isKindOfClass:[MPSCNNKernel class]]) {
     [static_cast<MPSCNNKernel*>(kernel) setEdgeMode:MPSImageEdgeModeClamp];
@@ -280,9 +284,7 @@ std::string KernelBody::fingerprint() const {
                          device:(id<MTLDevice>)device
                           error:(NSError**)error {
   REQUIRE(classes != nil && data != nil, nil_argument, HERE);
-  MPSKeyedUnarchiver* reader = [[self alloc] initForReadingFromData:data
-                                                             device:device
-                                                              error:error];
+  MPSKeyedUnarchiver* reader = [[self alloc] initForReadingFromData:data device:device error:error];
   const id object = [reader decodeObjectForKey:@"root"];
   [reader finishDecoding];
   [[object retain] autorelease];

@@ -54,9 +54,8 @@ void cross_channel(const LocalParams& p, const Operand&, const std::vector<Tenso
     for (long i = 0; i < out.w; ++i) {
       const std::vector<double> l = channel_denominators(p, in[0], j, i);
       for (long k = 0; k < out.c; ++k) {
-        out.at(j, i, k) =
-            static_cast<float>(at(in[0], j, i, k) *
-                               std::pow(l[static_cast<size_t>(k)], -static_cast<double>(p.beta)));
+        out.at(j, i, k) = static_cast<float>(
+            at(in[0], j, i, k) * std::pow(l[static_cast<size_t>(k)], -static_cast<double>(p.beta)));
       }
     }
   }
@@ -123,8 +122,7 @@ void spatial(const LocalParams& p, const Operand& s, const std::vector<Tensor>& 
       for (long k = 0; k < out.c; ++k) {
         const double t =
             spatial_denominator(p, moments(s, in[0], j + s.offset.y, i + s.offset.x, k));
-        const auto x =
-            static_cast<double>(fetch(in[0], j + s.offset.y, i + s.offset.x, k, s.edge));
+        const auto x = static_cast<double>(fetch(in[0], j + s.offset.y, i + s.offset.x, k, s.edge));
         out.at(j, i, k) = static_cast<float>(x * std::pow(t, -static_cast<double>(p.beta)));
       }
     }
@@ -136,13 +134,11 @@ void contrast(const LocalParams& p, const Operand& s, const std::vector<Tensor>&
     for (long i = 0; i < out.w; ++i) {
       for (long k = 0; k < out.c; ++k) {
         const Moments m = moments(s, in[0], j + s.offset.y, i + s.offset.x, k);
-        const auto x =
-            static_cast<double>(fetch(in[0], j + s.offset.y, i + s.offset.x, k, s.edge));
-        const double power =
-            std::pow(contrast_denominator(p, m), -static_cast<double>(p.beta));
-        out.at(j, i, k) = static_cast<float>(
-            static_cast<double>(p.pm) +
-            static_cast<double>(p.ps) * (x - static_cast<double>(p.p0) * m.mean) * power);
+        const auto x = static_cast<double>(fetch(in[0], j + s.offset.y, i + s.offset.x, k, s.edge));
+        const double power = std::pow(contrast_denominator(p, m), -static_cast<double>(p.beta));
+        out.at(j, i, k) = static_cast<float>(static_cast<double>(p.pm) +
+                                             static_cast<double>(p.ps) *
+                                                 (x - static_cast<double>(p.p0) * m.mean) * power);
       }
     }
   }
@@ -207,12 +203,12 @@ void contrast_gradient(const LocalParams& p, const Operand& s, const std::vector
 
 }  // namespace
 
-#define LOCAL_FIELD(getter, setter, member)         \
-  -(float)getter {                                  \
-    return body_->as<LocalParams>().member;         \
-  }                                                 \
-  -(void)setter : (float)value {                    \
-    body_->as<LocalParams>().member = value;        \
+#define LOCAL_FIELD(getter, setter, member)  \
+  -(float)getter {                           \
+    return body_->as<LocalParams>().member;  \
+  }                                          \
+  -(void)setter : (float)value {             \
+    body_->as<LocalParams>().member = value; \
   }
 #define THREE_FIELDS                  \
   LOCAL_FIELD(alpha, setAlpha, alpha) \
@@ -236,19 +232,19 @@ void contrast_gradient(const LocalParams& p, const Operand& s, const std::vector
     spring(Trap::init_unavailable, HERE);                                            \
   }
 
-#define WINDOW_INIT(operand, defaults)                                                         \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device kernelWidth                            \
-      : (NSUInteger)kernelWidth kernelHeight : (NSUInteger)kernelHeight {                      \
-    self = [super initWithDevice:device];                                                      \
-    REQUIRE(kernelWidth > 0 && kernelWidth == kernelHeight, kernel_parameters, HERE,           \
-            "window %lu x %lu", static_cast<unsigned long>(kernelWidth),                       \
-            static_cast<unsigned long>(kernelHeight));                                         \
-    auto params = std::make_shared<LocalParams>();                                             \
-    defaults;                                                                                  \
-    body_->params = params;                                                                    \
-    body_->sources[operand].kernel_x = kernelWidth;                                            \
-    body_->sources[operand].kernel_y = kernelHeight;                                           \
-    return self;                                                                               \
+#define WINDOW_INIT(operand, defaults)                                               \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device kernelWidth                  \
+      : (NSUInteger)kernelWidth kernelHeight : (NSUInteger)kernelHeight {            \
+    self = [super initWithDevice:device];                                            \
+    REQUIRE(kernelWidth > 0 && kernelWidth == kernelHeight, kernel_parameters, HERE, \
+            "window %lu x %lu", static_cast<unsigned long>(kernelWidth),             \
+            static_cast<unsigned long>(kernelHeight));                               \
+    auto params = std::make_shared<LocalParams>();                                   \
+    defaults;                                                                        \
+    body_->params = params;                                                          \
+    body_->sources[operand].kernel_x = kernelWidth;                                  \
+    body_->sources[operand].kernel_y = kernelHeight;                                 \
+    return self;                                                                     \
   }
 
 #define CHANNEL_INIT                                                                          \
@@ -264,30 +260,30 @@ void contrast_gradient(const LocalParams& p, const Operand& s, const std::vector
     return body_->as<LocalParams>().size;                                                     \
   }
 
-#define FORWARD_COMMON(function)                                                              \
-  LOCAL_COMMON                                                                                \
-  -(Class)emulatedStateClass {                                                                \
-    return [MPSNNGradientState class];                                                        \
-  }                                                                                           \
-  -(Work)emulatedWork : (NSArray<MPSState*>*)states {                                         \
-    (void)states;                                                                             \
-    return [p = body_->as<LocalParams>(), s = body_->sources[0]](                             \
+#define FORWARD_COMMON(function)                                                                 \
+  LOCAL_COMMON                                                                                   \
+  -(Class)emulatedStateClass {                                                                   \
+    return [MPSNNGradientState class];                                                           \
+  }                                                                                              \
+  -(Work)emulatedWork : (NSArray<MPSState*>*)states {                                            \
+    (void)states;                                                                                \
+    return [p = body_->as<LocalParams>(), s = body_->sources[0]](                                \
                const std::vector<Tensor>& in, Tensor& out, size_t) { function(p, s, in, out); }; \
   }
 
-#define GRADIENT_COMMON(function, forward_class)                                              \
-  LOCAL_COMMON                                                                                \
-  -(bool)emulatedAcceptsForwardClass : (Class)forward {                                       \
-    return [forward isSubclassOfClass:[forward_class class]];                                 \
-  }                                                                                           \
-  -(void)emulatedCheckGradient : (const Call&)call where : (const Where&)where {              \
-    [super emulatedCheckGradient:call where:where];                                           \
-    REQUIRE(body_->sources[1].edge == MPSImageEdgeModeZero, edge_mode, where,                 \
-            "only zero has a gradient");                                                      \
-  }                                                                                           \
-  -(Work)emulatedGradientWork : (NSArray<MPSState*>*)states {                                 \
-    (void)states;                                                                             \
-    return [p = body_->as<LocalParams>(), s = body_->sources[1]](                             \
+#define GRADIENT_COMMON(function, forward_class)                                                 \
+  LOCAL_COMMON                                                                                   \
+  -(bool)emulatedAcceptsForwardClass : (Class)forward {                                          \
+    return [forward isSubclassOfClass:[forward_class class]];                                    \
+  }                                                                                              \
+  -(void)emulatedCheckGradient : (const Call&)call where : (const Where&)where {                 \
+    [super emulatedCheckGradient:call where:where];                                              \
+    REQUIRE(body_->sources[1].edge == MPSImageEdgeModeZero, edge_mode, where,                    \
+            "only zero has a gradient");                                                         \
+  }                                                                                              \
+  -(Work)emulatedGradientWork : (NSArray<MPSState*>*)states {                                    \
+    (void)states;                                                                                \
+    return [p = body_->as<LocalParams>(), s = body_->sources[1]](                                \
                const std::vector<Tensor>& in, Tensor& out, size_t) { function(p, s, in, out); }; \
   }
 

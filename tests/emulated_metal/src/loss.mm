@@ -99,7 +99,8 @@ void LossFunction::evaluate(const Tensor& y, const Tensor& labels, Tensor* loss,
             d = -t;
             dt = std::log(t) - p + 1;
             break;
-          default: break;
+          default:
+            break;
         }
         if (loss != nullptr) loss->at(row, column, k) = static_cast<float>(value);
         if (by_prediction != nullptr) by_prediction->at(row, column, k) = static_cast<float>(d);
@@ -329,9 +330,7 @@ MPSImage* image_from(MPSCNNLossDataDescriptor* descriptor, id<MTLDevice> device)
       }
     }
   }
-  [image writeBytes:dense.data()
-         dataLayout:MPSDataLayoutHeightxWidthxFeatureChannels
-         imageIndex:0];
+  [image writeBytes:dense.data() dataLayout:MPSDataLayoutHeightxWidthxFeatureChannels imageIndex:0];
   return image;
 }
 
@@ -453,8 +452,8 @@ void encode_with_labels(const KernelBody& kernel, const LossFunction& f, const C
                  : s.width == 1 && s.height == 1 && s.channels == 1,
             loss_image_size, where, "%lu x %lu x %lu", static_cast<unsigned long>(s.width),
             static_cast<unsigned long>(s.height), static_cast<unsigned long>(s.channels));
-    REQUIRE([label weightsImage] == nil || f.type != MPSCNNLossTypeCosineDistance,
-            loss_descriptor, where, "a cosine distance takes no weights image");
+    REQUIRE([label weightsImage] == nil || f.type != MPSCNNLossTypeCosineDistance, loss_descriptor,
+            where, "a cosine distance takes no weights image");
     label_views.push_back(view_of([label labelsImage], 0, where));
     loss_views.push_back(view_of([label lossImage], 0, where));
     command.reads.push_back(label_views.back().storage);

@@ -38,40 +38,40 @@ NSArray<MPSImage*>* create_gradients(MPSCNNKernel* kernel, id<MTLCommandBuffer> 
   -(void)setter : (type)value {                       \
     body_->as<LossParams>().function.member = value;  \
   }
-#define LOSS_READ_ONLY                                        \
-  READ_LOSS(MPSCNNLossType, lossType, type)                   \
-  READ_LOSS(MPSCNNReductionType, reductionType, reduction)    \
-  READ_LOSS(BOOL, reduceAcrossBatch, across_batch)            \
+#define LOSS_READ_ONLY                                     \
+  READ_LOSS(MPSCNNLossType, lossType, type)                \
+  READ_LOSS(MPSCNNReductionType, reductionType, reduction) \
+  READ_LOSS(BOOL, reduceAcrossBatch, across_batch)         \
   READ_LOSS(NSUInteger, numberOfClasses, classes)
 
 // The four encodes of the kernels whose labels are a state.
-#define LABEL_ENCODES(function)                                                                \
-  -(void)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer sourceImage               \
-      : (MPSImage*)sourceImage labels : (MPSCNNLossLabels*)labels destinationImage             \
-      : (MPSImage*)destinationImage {                                                          \
-    encode_with_labels(*body_, function,                                                       \
-                       {commandBuffer, {single(sourceImage)}, single(destinationImage)},       \
-                       single(labels), [self elements], HERE);                                 \
-  }                                                                                            \
-  -(MPSImage*)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer sourceImage          \
-      : (MPSImage*)sourceImage labels : (MPSCNNLossLabels*)labels {                            \
-    NSArray* gradients = create_gradients(self, commandBuffer, single(sourceImage), HERE);     \
-    encode_with_labels(*body_, function, {commandBuffer, {single(sourceImage)}, gradients},    \
-                       single(labels), [self elements], HERE);                                 \
-    return [gradients objectAtIndex:0];                                                        \
-  }                                                                                            \
-  -(void)encodeBatchToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer sourceImages         \
-      : (MPSImageBatch*)sourceImage labels : (MPSCNNLossLabelsBatch*)labels destinationImages  \
-      : (MPSImageBatch*)destinationImage {                                                     \
-    encode_with_labels(*body_, function,                                                       \
-                       {commandBuffer, {sourceImage}, destinationImage, nil, nil, true},       \
-                       labels, [self elements], HERE);                                         \
-  }                                                                                            \
-  -(MPSImageBatch*)encodeBatchToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer            \
-      sourceImages : (MPSImageBatch*)sourceImage labels : (MPSCNNLossLabelsBatch*)labels {     \
-    NSArray* gradients = create_gradients(self, commandBuffer, sourceImage, HERE);             \
-    encode_with_labels(*body_, function,                                                       \
-                       {commandBuffer, {sourceImage}, gradients, nil, nil, true}, labels,      \
-                       [self elements], HERE);                                                 \
-    return gradients;                                                                          \
+#define LABEL_ENCODES(function)                                                                  \
+  -(void)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer sourceImage                 \
+      : (MPSImage*)sourceImage labels : (MPSCNNLossLabels*)labels destinationImage               \
+      : (MPSImage*)destinationImage {                                                            \
+    encode_with_labels(*body_, function,                                                         \
+                       {commandBuffer, {single(sourceImage)}, single(destinationImage)},         \
+                       single(labels), [self elements], HERE);                                   \
+  }                                                                                              \
+  -(MPSImage*)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer sourceImage            \
+      : (MPSImage*)sourceImage labels : (MPSCNNLossLabels*)labels {                              \
+    NSArray* gradients = create_gradients(self, commandBuffer, single(sourceImage), HERE);       \
+    encode_with_labels(*body_, function, {commandBuffer, {single(sourceImage)}, gradients},      \
+                       single(labels), [self elements], HERE);                                   \
+    return [gradients objectAtIndex:0];                                                          \
+  }                                                                                              \
+  -(void)encodeBatchToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer sourceImages           \
+      : (MPSImageBatch*)sourceImage labels : (MPSCNNLossLabelsBatch*)labels destinationImages    \
+      : (MPSImageBatch*)destinationImage {                                                       \
+    encode_with_labels(*body_, function,                                                         \
+                       {commandBuffer, {sourceImage}, destinationImage, nil, nil, true}, labels, \
+                       [self elements], HERE);                                                   \
+  }                                                                                              \
+  -(MPSImageBatch*)encodeBatchToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer sourceImages \
+      : (MPSImageBatch*)sourceImage labels : (MPSCNNLossLabelsBatch*)labels {                    \
+    NSArray* gradients = create_gradients(self, commandBuffer, sourceImage, HERE);               \
+    encode_with_labels(*body_, function,                                                         \
+                       {commandBuffer, {sourceImage}, gradients, nil, nil, true}, labels,        \
+                       [self elements], HERE);                                                   \
+    return gradients;                                                                            \
   }

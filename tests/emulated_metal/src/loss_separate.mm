@@ -68,8 +68,7 @@ READ_WRITE_LOSS(float, delta, setDelta, delta)
   const ImageBody& source = body_of([sourceImages objectAtIndex:0], HERE);
   for (size_t index = 1; index < call.sources.size(); ++index) {
     const ImageBody& other = body_of([call.sources[index] objectAtIndex:0], HERE);
-    REQUIRE(other.shape.width == source.shape.width &&
-                other.shape.height == source.shape.height &&
+    REQUIRE(other.shape.width == source.shape.width && other.shape.height == source.shape.height &&
                 plan.consumed[index] == plan.consumed[0],
             labels_size, HERE);
   }
@@ -185,15 +184,19 @@ READ_WRITE_LOSS(float, delta, setDelta, delta)
   check_geometry(*body_, HERE);
   LossFunction f = body_->as<LossParams>().function;
   KernelBody kernel = *body_;
-  Call call{commandBuffer, {sourceGradients, sourceImages, labels}, destinationGradients,
-            sourceStates, nil, true};
+  Call call{commandBuffer,
+            {sourceGradients, sourceImages, labels},
+            destinationGradients,
+            sourceStates,
+            nil,
+            true};
   if (weights != nil) call.sources.push_back(weights);
   kernel.sources.resize(call.sources.size());
   for (MPSState* state in sourceStates) {
     const StateBody& body = body_of(state, HERE);
-    REQUIRE(body.snapshot && [body.snapshot->kernel_class
-                                 isSubclassOfClass:[MPSNNForwardLoss class]],
-            state_foreign_kernel, HERE);
+    REQUIRE(
+        body.snapshot && [body.snapshot->kernel_class isSubclassOfClass:[MPSNNForwardLoss class]],
+        state_foreign_kernel, HERE);
     const LossFunction& forward = body.snapshot->kernel.as<LossParams>().function;
     f.weight = forward.weight;
     f.smoothing = forward.smoothing;
@@ -206,8 +209,7 @@ READ_WRITE_LOSS(float, delta, setDelta, delta)
   const ImageBody& source = body_of([sourceImages objectAtIndex:0], HERE);
   for (size_t index = 2; index < call.sources.size(); ++index) {
     const ImageBody& other = body_of([call.sources[index] objectAtIndex:0], HERE);
-    REQUIRE(other.shape.width == source.shape.width &&
-                other.shape.height == source.shape.height &&
+    REQUIRE(other.shape.width == source.shape.width && other.shape.height == source.shape.height &&
                 plan.consumed[index] == plan.consumed[1],
             labels_size, HERE);
   }
@@ -281,8 +283,7 @@ READ_WRITE_LOSS(float, delta, setDelta, delta)
                                  width:source.shape.width
                                 height:source.shape.height
                        featureChannels:source.shape.channels + body_->destination_channel_offset];
-  NSArray* results =
-      allocate_images(self, commandBuffer, descriptor, [sourceImages count], HERE);
+  NSArray* results = allocate_images(self, commandBuffer, descriptor, [sourceImages count], HERE);
   [self encodeBatchToCommandBuffer:commandBuffer
                    sourceGradients:sourceGradients
                       sourceImages:sourceImages

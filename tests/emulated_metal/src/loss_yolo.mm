@@ -178,11 +178,11 @@ void cell(const YOLOParams& p, const Tensor& y, const Tensor& t, long row, long 
     const float aw = p.anchors[static_cast<size_t>(2 * a)];
     const float ah = p.anchors[static_cast<size_t>(2 * a + 1)];
     const bool object = label(a, 4) > 0;
-    const float iou =
-        object ? overlap(sigmoid(predicted(a, 0)), sigmoid(predicted(a, 1)),
-                         aw * std::exp(predicted(a, 2)), ah * std::exp(predicted(a, 3)),
-                         label(a, 0), label(a, 1), label(a, 2), label(a, 3))
-               : 0;
+    const float iou = object
+                          ? overlap(sigmoid(predicted(a, 0)), sigmoid(predicted(a, 1)),
+                                    aw * std::exp(predicted(a, 2)), ah * std::exp(predicted(a, 3)),
+                                    label(a, 0), label(a, 1), label(a, 2), label(a, 3))
+                          : 0;
     const bool present = object && (a == best || iou > p.minimum);
     const bool absent = !present && iou < p.maximum;
     for (long k = 0; k < 2; ++k) {
@@ -256,9 +256,9 @@ void cell(const YOLOParams& p, const Tensor& y, const Tensor& t, long row, long 
   body_->params = params;
   return self;
 }
-#define READ(type, getter, member)              \
-  -(type)getter {                               \
-    return body_->as<YOLOParams>().member;      \
+#define READ(type, getter, member)         \
+  -(type)getter {                          \
+    return body_->as<YOLOParams>().member; \
   }
 READ(MPSCNNLoss*, lossXY, kernels[0].get())
 READ(MPSCNNLoss*, lossWH, kernels[1].get())
@@ -306,34 +306,36 @@ READ(NSUInteger, numberOfAnchorBoxes, anchors.size() / 2)
                   sourceImage:(MPSImage*)sourceImage
                        labels:(MPSCNNLossLabels*)labels
              destinationImage:(MPSImage*)destinationImage {
-  encode_with_labels(*body_, [self total:single(sourceImage) where:HERE],
-                     {commandBuffer, {single(sourceImage)}, single(destinationImage)},
-                     single(labels), [self elements], HERE);
+  encode_with_labels(
+      *body_, [self total : single(sourceImage) where : HERE],
+      { commandBuffer, {single(sourceImage)}, single(destinationImage) }, single(labels),
+      [self elements], HERE);
 }
 - (MPSImage*)encodeToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
                        sourceImage:(MPSImage*)sourceImage
                             labels:(MPSCNNLossLabels*)labels {
   NSArray* gradients = create_gradients(self, commandBuffer, single(sourceImage), HERE);
-  encode_with_labels(*body_, [self total:single(sourceImage) where:HERE],
-                     {commandBuffer, {single(sourceImage)}, gradients}, single(labels),
-                     [self elements], HERE);
+  encode_with_labels(
+      *body_, [self total : single(sourceImage) where : HERE],
+      { commandBuffer, {single(sourceImage)}, gradients }, single(labels), [self elements], HERE);
   return [gradients objectAtIndex:0];
 }
 - (void)encodeBatchToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
                       sourceImages:(MPSImageBatch*)sourceImage
                             labels:(MPSCNNLossLabelsBatch*)labels
                  destinationImages:(MPSImageBatch*)destinationImage {
-  encode_with_labels(*body_, [self total:sourceImage where:HERE],
-                     {commandBuffer, {sourceImage}, destinationImage, nil, nil, true}, labels,
-                     [self elements], HERE);
+  encode_with_labels(
+      *body_, [self total : sourceImage where : HERE],
+      { commandBuffer, {sourceImage}, destinationImage, nil, nil, true }, labels, [self elements],
+      HERE);
 }
 - (MPSImageBatch*)encodeBatchToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
                                 sourceImages:(MPSImageBatch*)sourceImage
                                       labels:(MPSCNNLossLabelsBatch*)labels {
   NSArray* gradients = create_gradients(self, commandBuffer, sourceImage, HERE);
-  encode_with_labels(*body_, [self total:sourceImage where:HERE],
-                     {commandBuffer, {sourceImage}, gradients, nil, nil, true}, labels,
-                     [self elements], HERE);
+  encode_with_labels(
+      *body_, [self total : sourceImage where : HERE],
+      { commandBuffer, {sourceImage}, gradients, nil, nil, true }, labels, [self elements], HERE);
   return gradients;
 }
 @end

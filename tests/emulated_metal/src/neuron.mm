@@ -12,38 +12,54 @@ namespace emulated_metal {
 float NeuronFunction::value(float x, long channel) const {
   const float slope = slope_at(channel);
   switch (type) {
-    case MPSCNNNeuronTypeNone: return x;
+    case MPSCNNNeuronTypeNone:
+      return x;
     case MPSCNNNeuronTypeReLU:
-    case MPSCNNNeuronTypePReLU: return x >= 0 ? x : slope * x;
-    case MPSCNNNeuronTypeLinear: return a * x + b;
-    case MPSCNNNeuronTypeSigmoid: return 1.0F / (1.0F + std::exp(-x));
-    case MPSCNNNeuronTypeHardSigmoid: return std::fmin(std::fmax(a * x + b, 0.0F), 1.0F);
-    case MPSCNNNeuronTypeTanH: return a * std::tanh(b * x);
-    case MPSCNNNeuronTypeAbsolute: return std::fabs(x);
+    case MPSCNNNeuronTypePReLU:
+      return x >= 0 ? x : slope * x;
+    case MPSCNNNeuronTypeLinear:
+      return a * x + b;
+    case MPSCNNNeuronTypeSigmoid:
+      return 1.0F / (1.0F + std::exp(-x));
+    case MPSCNNNeuronTypeHardSigmoid:
+      return std::fmin(std::fmax(a * x + b, 0.0F), 1.0F);
+    case MPSCNNNeuronTypeTanH:
+      return a * std::tanh(b * x);
+    case MPSCNNNeuronTypeAbsolute:
+      return std::fabs(x);
     case MPSCNNNeuronTypeSoftPlus: {
       const float z = b * x;
       return a * (std::fmax(z, 0.0F) + std::log1p(std::exp(-std::fabs(z))));
     }
-    case MPSCNNNeuronTypeSoftSign: return x / (1.0F + std::fabs(x));
-    case MPSCNNNeuronTypeELU: return x >= 0 ? x : a * std::expm1(x);
-    case MPSCNNNeuronTypeReLUN: return std::fmin(x >= 0 ? x : a * x, b);
-    case MPSCNNNeuronTypePower: return std::pow(a * x + b, c);
+    case MPSCNNNeuronTypeSoftSign:
+      return x / (1.0F + std::fabs(x));
+    case MPSCNNNeuronTypeELU:
+      return x >= 0 ? x : a * std::expm1(x);
+    case MPSCNNNeuronTypeReLUN:
+      return std::fmin(x >= 0 ? x : a * x, b);
+    case MPSCNNNeuronTypePower:
+      return std::pow(a * x + b, c);
     case MPSCNNNeuronTypeExponential:
       return c == -1.0F ? std::exp(a * x + b) : std::pow(c, a * x + b);
     case MPSCNNNeuronTypeLogarithm:
       return c == -1.0F ? std::log(a * x + b) : std::log(a * x + b) / std::log(c);
-    case MPSCNNNeuronTypeGeLU: return 0.5F * x * (1.0F + std::erf(x * std::sqrt(0.5F)));
-    default: return NAN;
+    case MPSCNNNeuronTypeGeLU:
+      return 0.5F * x * (1.0F + std::erf(x * std::sqrt(0.5F)));
+    default:
+      return NAN;
   }
 }
 
 float NeuronFunction::derivative(float x, long channel) const {
   const float slope = slope_at(channel);
   switch (type) {
-    case MPSCNNNeuronTypeNone: return 1.0F;
+    case MPSCNNNeuronTypeNone:
+      return 1.0F;
     case MPSCNNNeuronTypeReLU:
-    case MPSCNNNeuronTypePReLU: return x >= 0 ? 1.0F : slope;
-    case MPSCNNNeuronTypeLinear: return a;
+    case MPSCNNNeuronTypePReLU:
+      return x >= 0 ? 1.0F : slope;
+    case MPSCNNNeuronTypeLinear:
+      return a;
     case MPSCNNNeuronTypeSigmoid: {
       const float e = std::exp(-std::fabs(x));
       return e / ((1.0F + e) * (1.0F + e));
@@ -56,12 +72,18 @@ float NeuronFunction::derivative(float x, long channel) const {
       const float t = std::tanh(b * x);
       return a * b * (1.0F - t) * (1.0F + t);
     }
-    case MPSCNNNeuronTypeAbsolute: return x > 0 ? 1.0F : x < 0 ? -1.0F : 0.0F;
-    case MPSCNNNeuronTypeSoftPlus: return a * b / (1.0F + std::exp(-b * x));
-    case MPSCNNNeuronTypeSoftSign: return 1.0F / ((1.0F + std::fabs(x)) * (1.0F + std::fabs(x)));
-    case MPSCNNNeuronTypeELU: return x >= 0 ? 1.0F : a * std::exp(x);
-    case MPSCNNNeuronTypeReLUN: return (x >= 0 ? x : a * x) >= b ? 0.0F : x >= 0 ? 1.0F : a;
-    case MPSCNNNeuronTypePower: return a * c * std::pow(a * x + b, c - 1.0F);
+    case MPSCNNNeuronTypeAbsolute:
+      return x > 0 ? 1.0F : x < 0 ? -1.0F : 0.0F;
+    case MPSCNNNeuronTypeSoftPlus:
+      return a * b / (1.0F + std::exp(-b * x));
+    case MPSCNNNeuronTypeSoftSign:
+      return 1.0F / ((1.0F + std::fabs(x)) * (1.0F + std::fabs(x)));
+    case MPSCNNNeuronTypeELU:
+      return x >= 0 ? 1.0F : a * std::exp(x);
+    case MPSCNNNeuronTypeReLUN:
+      return (x >= 0 ? x : a * x) >= b ? 0.0F : x >= 0 ? 1.0F : a;
+    case MPSCNNNeuronTypePower:
+      return a * c * std::pow(a * x + b, c - 1.0F);
     case MPSCNNNeuronTypeExponential: {
       const float base = c == -1.0F ? 1.0F : std::log(c);
       return a * base * value(x, channel);
@@ -74,7 +96,8 @@ float NeuronFunction::derivative(float x, long channel) const {
       constexpr float kRoot = 0.7978845608F;  // sqrt(2 / pi)
       return 0.5F * (1.0F + std::erf(x * std::sqrt(0.5F)) + kRoot * x * std::exp(-x * x / 2.0F));
     }
-    default: return NAN;
+    default:
+      return NAN;
   }
 }
 
@@ -126,16 +149,31 @@ NSData* as_data(const std::vector<float>& values) {
 + (MPSNNNeuronDescriptor*)cnnNeuronDescriptorWithType:(MPSCNNNeuronType)neuronType {
   float a = 0, b = 0, c = 0;
   switch (neuronType) {
-    case MPSCNNNeuronTypeLinear: a = 1; break;
-    case MPSCNNNeuronTypeHardSigmoid: a = 0.2F, b = 0.5F; break;
+    case MPSCNNNeuronTypeLinear:
+      a = 1;
+      break;
+    case MPSCNNNeuronTypeHardSigmoid:
+      a = 0.2F, b = 0.5F;
+      break;
     case MPSCNNNeuronTypeTanH:
-    case MPSCNNNeuronTypeSoftPlus: a = 1, b = 1; break;
-    case MPSCNNNeuronTypeELU: a = 1; break;
-    case MPSCNNNeuronTypeReLUN: a = 1, b = 6; break;
-    case MPSCNNNeuronTypePower: a = 1, c = 1; break;
+    case MPSCNNNeuronTypeSoftPlus:
+      a = 1, b = 1;
+      break;
+    case MPSCNNNeuronTypeELU:
+      a = 1;
+      break;
+    case MPSCNNNeuronTypeReLUN:
+      a = 1, b = 6;
+      break;
+    case MPSCNNNeuronTypePower:
+      a = 1, c = 1;
+      break;
     case MPSCNNNeuronTypeExponential:
-    case MPSCNNNeuronTypeLogarithm: a = 1, c = -1; break;
-    default: break;
+    case MPSCNNNeuronTypeLogarithm:
+      a = 1, c = -1;
+      break;
+    default:
+      break;
   }
   return [self cnnNeuronDescriptorWithType:neuronType a:a b:b c:c];
 }
@@ -157,8 +195,7 @@ NSData* as_data(const std::vector<float>& values) {
                                                     c:(float)c {
   REQUIRE(neuronType >= MPSCNNNeuronTypeNone && neuronType < MPSCNNNeuronTypeCount, neuron_type,
           HERE, "%d", static_cast<int>(neuronType));
-  MPSNNNeuronDescriptor* descriptor =
-      [[[MPSNNNeuronDescriptor alloc] emulatedInit] autorelease];
+  MPSNNNeuronDescriptor* descriptor = [[[MPSNNNeuronDescriptor alloc] emulatedInit] autorelease];
   descriptor->type_ = neuronType;
   descriptor->a_ = a;
   descriptor->b_ = b;
@@ -244,27 +281,27 @@ NSData* as_data(const std::vector<float>& values) {
 }
 @end
 
-#define NEURON_ACCESSORS                                            \
-  -(std::shared_ptr<Params>)emulatedParams {                        \
-    return std::make_shared<NeuronParams>();                        \
-  }                                                                 \
+#define NEURON_ACCESSORS                                                             \
+  -(std::shared_ptr<Params>)emulatedParams {                                         \
+    return std::make_shared<NeuronParams>();                                         \
+  }                                                                                  \
   -(instancetype)initWithCoder : (NSCoder*)aDecoder device : (id<MTLDevice>)device { \
-    return [super initWithCoder:aDecoder device:device];            \
-  }                                                                 \
-  -(MPSCNNNeuronType)neuronType {                                   \
-    return body_->as<NeuronParams>().function.type;                 \
-  }                                                                 \
-  -(float)a {                                                       \
-    return body_->as<NeuronParams>().function.a;                    \
-  }                                                                 \
-  -(float)b {                                                       \
-    return body_->as<NeuronParams>().function.b;                    \
-  }                                                                 \
-  -(float)c {                                                       \
-    return body_->as<NeuronParams>().function.c;                    \
-  }                                                                 \
-  -(NSData*)data {                                                  \
-    return as_data(body_->as<NeuronParams>().function.data);        \
+    return [super initWithCoder:aDecoder device:device];                             \
+  }                                                                                  \
+  -(MPSCNNNeuronType)neuronType {                                                    \
+    return body_->as<NeuronParams>().function.type;                                  \
+  }                                                                                  \
+  -(float)a {                                                                        \
+    return body_->as<NeuronParams>().function.a;                                     \
+  }                                                                                  \
+  -(float)b {                                                                        \
+    return body_->as<NeuronParams>().function.b;                                     \
+  }                                                                                  \
+  -(float)c {                                                                        \
+    return body_->as<NeuronParams>().function.c;                                     \
+  }                                                                                  \
+  -(NSData*)data {                                                                   \
+    return as_data(body_->as<NeuronParams>().function.data);                         \
   }
 
 @implementation MPSCNNNeuron
@@ -349,45 +386,45 @@ NEURON_ACCESSORS
 
 // ---- the older constructors, one class for each type
 
-#define NEURON_CLASS(name, neuron)                                                      \
-  @implementation MPSCNNNeuron##name                                                    \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device {                               \
-    return [super                                                                       \
-          initWithDevice:device                                                         \
-        neuronDescriptor:[MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:neuron]];   \
-  }                                                                                     \
+#define NEURON_CLASS(name, neuron)                                                            \
+  @implementation MPSCNNNeuron                                                                \
+  ##name - (instancetype)initWithDevice : (id<MTLDevice>)device {                             \
+    return [super initWithDevice:device                                                       \
+                neuronDescriptor:[MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:neuron]]; \
+  }                                                                                           \
   @end
 #define NO_PLAIN_INIT                                     \
   -(instancetype)initWithDevice : (id<MTLDevice>)device { \
     (void)device;                                         \
     spring(Trap::init_unavailable, HERE);                 \
   }
-#define NEURON_CLASS_A(name, neuron)                                                          \
-  @implementation MPSCNNNeuron##name                                                          \
-  NO_PLAIN_INIT                                                                               \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device a : (float)a {                        \
-    return [super                                                                             \
-          initWithDevice:device                                                               \
-        neuronDescriptor:[MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:neuron a:a]];     \
-  }                                                                                           \
-  @end
-#define NEURON_CLASS_AB(name, neuron)                                                           \
-  @implementation MPSCNNNeuron##name                                                            \
-  NO_PLAIN_INIT                                                                                 \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device a : (float)a b : (float)b {             \
-    return [super                                                                               \
-          initWithDevice:device                                                                 \
-        neuronDescriptor:[MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:neuron a:a b:b]];   \
-  }                                                                                             \
-  @end
-#define NEURON_CLASS_ABC(name, neuron)                                                            \
-  @implementation MPSCNNNeuron##name                                                              \
-  NO_PLAIN_INIT                                                                                   \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device a : (float)a b : (float)b c : (float)c {  \
-    return [super                                                                                 \
-          initWithDevice:device                                                                   \
-        neuronDescriptor:[MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:neuron a:a b:b c:c]]; \
+#define NEURON_CLASS_A(name, neuron)                                                              \
+  @implementation MPSCNNNeuron                                                                    \
+  ##name NO_PLAIN_INIT - (instancetype)initWithDevice : (id<MTLDevice>)device a : (float)a {      \
+    return [super initWithDevice:device                                                           \
+                neuronDescriptor:[MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:neuron a:a]]; \
   }                                                                                               \
+  @end
+#define NEURON_CLASS_AB(name, neuron)                                                        \
+  @implementation MPSCNNNeuron                                                               \
+  ##name NO_PLAIN_INIT - (instancetype)initWithDevice : (id<MTLDevice>)device a : (float)a b \
+      : (float)b {                                                                           \
+    return [super initWithDevice:device                                                      \
+                neuronDescriptor:[MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:neuron   \
+                                                                                  a:a        \
+                                                                                  b:b]];     \
+  }                                                                                          \
+  @end
+#define NEURON_CLASS_ABC(name, neuron)                                                       \
+  @implementation MPSCNNNeuron                                                               \
+  ##name NO_PLAIN_INIT - (instancetype)initWithDevice : (id<MTLDevice>)device a : (float)a b \
+      : (float)b c : (float)c {                                                              \
+    return [super initWithDevice:device                                                      \
+                neuronDescriptor:[MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:neuron   \
+                                                                                  a:a        \
+                                                                                  b:b        \
+                                                                                  c:c]];     \
+  }                                                                                          \
   @end
 
 NEURON_CLASS(Sigmoid, MPSCNNNeuronTypeSigmoid)

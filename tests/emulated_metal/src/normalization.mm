@@ -31,8 +31,10 @@ StoragePtr optional_storage(id<MTLBuffer> buffer, const Where& where) {
 bool load_normalization(KernelBody& kernel, id source, bool first, bool scale, bool statistics,
                         const Where& where) {
   REQUIRE(source != nil, nil_argument, where, "dataSource");
-  for (const SEL selector : {@selector(gamma), @selector(beta), @selector(numberOfFeatureChannels),
-                             @selector(label), @selector(copyWithZone:)}) {
+  for (const SEL selector : {
+         @selector(gamma), @selector(beta), @selector(numberOfFeatureChannels), @selector(label),
+             @selector(copyWithZone:)
+       }) {
     REQUIRE([source respondsToSelector:selector], data_source, where, "it lacks %s",
             sel_getName(selector));
   }
@@ -81,8 +83,7 @@ void reload_vectors(KernelBody& kernel, id<MTLCommandBuffer> command_buffer, MPS
   const size_t bytes = p.channels * sizeof(float);
   REQUIRE([from.first.get() length] >= bytes && [from.second.get() length] >= bytes,
           normalization_state, where, "%lu bytes, expected %lu",
-          static_cast<unsigned long>([from.first.get() length]),
-          static_cast<unsigned long>(bytes));
+          static_cast<unsigned long>([from.first.get() length]), static_cast<unsigned long>(bytes));
   Command command;
   for (const auto& [member, source] :
        {std::pair{first, from.first.get()}, std::pair{second, from.second.get()}}) {
@@ -122,8 +123,8 @@ std::shared_ptr<Params> NormalizationParams::clone(NSZone* zone, id<MTLDevice> d
                             &NormalizationWeights::mean, &NormalizationWeights::variance}) {
     const id<MTLBuffer> old = ((*weights).*member).get();
     if (old == nil) continue;
-    (*copy->weights).*member = vector_buffer(index_of(device, where), channels,
-                                             floats_of(storage_of(old, where)));
+    (*copy->weights).*member =
+        vector_buffer(index_of(device, where), channels, floats_of(storage_of(old, where)));
   }
   return copy;
 }
@@ -159,8 +160,8 @@ void NormalizationParams::fields(Fields& f) {
   }
 }
 
-void check_normalized_channels(const KernelBody& kernel, size_t operand,
-                               NSArray<MPSImage*>* images, const Where& where) {
+void check_normalized_channels(const KernelBody& kernel, size_t operand, NSArray<MPSImage*>* images,
+                               const Where& where) {
   REQUIRE(images != nil && [images count] > 0, batch_empty, where);
   const Operand& s = kernel.sources[operand];
   const ImageBody& image = body_of([images objectAtIndex:0], where);
@@ -176,9 +177,9 @@ namespace {
 void set_pair(MPSState* state, id<MTLBuffer> first, id<MTLBuffer> second, const Where& where) {
   REQUIRE(first != nil && second != nil, nil_argument, where, "buffer");
   REQUIRE([first device] == [second device], different_devices, where);
-  REQUIRE([first length] == [second length] && [first length] >= sizeof(float),
-          normalization_state, where, "lengths %lu and %lu",
-          static_cast<unsigned long>([first length]), static_cast<unsigned long>([second length]));
+  REQUIRE([first length] == [second length] && [first length] >= sizeof(float), normalization_state,
+          where, "lengths %lu and %lu", static_cast<unsigned long>([first length]),
+          static_cast<unsigned long>([second length]));
   auto payload = std::make_shared<PairPayload>();
   payload->first = first;
   payload->second = second;
@@ -196,29 +197,30 @@ void set_pair(MPSState* state, id<MTLBuffer> first, id<MTLBuffer> second, const 
 }  // namespace
 }  // namespace emulated_metal
 
-#define PAIR_STATE(name, one, One, two)                                                        \
-  @implementation name                                                                         \
-  -(instancetype)initWith##One : (id<MTLBuffer>)one two : (id<MTLBuffer>)two {                 \
-    REQUIRE(one != nil, nil_argument, HERE, #one);                                             \
-    self = [self emulatedInitWithDevice:[one device]];                                         \
-    set_pair(self, one, two, HERE);                                                            \
-    return self;                                                                               \
-  }                                                                                            \
-  +(instancetype)temporaryStateWithCommandBuffer : (id<MTLCommandBuffer>)commandBuffer         \
-      numberOfFeatureChannels : (NSUInteger)numberOfFeatureChannels {                          \
-    REQUIRE(numberOfFeatureChannels > 0, normalization_state, HERE, "no channels");            \
-    name* state = [[[self alloc] emulatedInitTemporary:commandBuffer] autorelease];            \
-    const int device = device_of(commandBuffer, HERE);                                         \
-    set_pair(state, vector_buffer(device, numberOfFeatureChannels, true).get(),                \
-             vector_buffer(device, numberOfFeatureChannels, true).get(), HERE);                \
-    return state;                                                                              \
-  }                                                                                            \
-  -(id<MTLBuffer>)one {                                                                        \
-    return pair_of(self, HERE).first.get();                                                    \
-  }                                                                                            \
-  -(id<MTLBuffer>)two {                                                                        \
-    return pair_of(self, HERE).second.get();                                                   \
-  }                                                                                            \
+#define PAIR_STATE(name, one, One, two)                                             \
+  @implementation name                                                              \
+  -(instancetype)initWith##One : (id<MTLBuffer>)one two : (id<MTLBuffer>)two {      \
+    REQUIRE(one != nil, nil_argument, HERE, #one);                                  \
+    self = [self emulatedInitWithDevice:[one device]];                              \
+    set_pair(self, one, two, HERE);                                                 \
+    return self;                                                                    \
+  }                                                                                 \
+  +(instancetype)temporaryStateWithCommandBuffer                                    \
+      : (id<MTLCommandBuffer>)commandBuffer numberOfFeatureChannels                 \
+      : (NSUInteger)numberOfFeatureChannels {                                       \
+    REQUIRE(numberOfFeatureChannels > 0, normalization_state, HERE, "no channels"); \
+    name* state = [[[self alloc] emulatedInitTemporary:commandBuffer] autorelease]; \
+    const int device = device_of(commandBuffer, HERE);                              \
+    set_pair(state, vector_buffer(device, numberOfFeatureChannels, true).get(),     \
+             vector_buffer(device, numberOfFeatureChannels, true).get(), HERE);     \
+    return state;                                                                   \
+  }                                                                                 \
+  -(id<MTLBuffer>)one {                                                             \
+    return pair_of(self, HERE).first.get();                                         \
+  }                                                                                 \
+  -(id<MTLBuffer>)two {                                                             \
+    return pair_of(self, HERE).second.get();                                        \
+  }                                                                                 \
   @end
 
 PAIR_STATE(MPSCNNNormalizationGammaAndBetaState, gamma, Gamma, beta)

@@ -28,7 +28,7 @@ struct Options {
   std::mutex mutex;
   std::map<std::string, long> values{{"devices", 1},    {"unified_memory", 0}, {"delay_us", 100},
                                      {"stagger_us", 0}, {"fail_next", 0},      {"fail_after", 0},
-                                     {"leaks", 2}, {"callback_thread", 1}};
+                                     {"leaks", 2},      {"callback_thread", 1}};
   Options() {
     for (auto& [name, value] : values) {
       std::string variable = "EMULATED_METAL_";
@@ -84,8 +84,8 @@ void spring(Trap trap, const Where& where, const char* detail, ...) {
   } else {
     const bool is_class = where.object != nil && object_getClass(where.object) != Nil &&
                           class_isMetaClass(object_getClass(where.object));
-    const Class owner = is_class ? reinterpret_cast<Class>(where.object)
-                                 : object_getClass(where.object);
+    const Class owner =
+        is_class ? reinterpret_cast<Class>(where.object) : object_getClass(where.object);
     subject = std::string(is_class ? "+[" : "-[") + class_getName(owner) + " " +
               sel_getName(where.selector) + "]";
   }
@@ -122,10 +122,10 @@ using namespace emulated_metal;
 - (void)forwardInvocation:(NSInvocation*)invocation {
   [self springFor:[invocation selector]];
 }
-#define ZOMBIE(type, name)                  \
-  -(type)name {                             \
-    [self springFor:_cmd];                  \
-    std::abort();                           \
+#define ZOMBIE(type, name) \
+  -(type)name {            \
+    [self springFor:_cmd]; \
+    std::abort();          \
   }
 ZOMBIE(id, retain)
 ZOMBIE(oneway void, release)

@@ -56,8 +56,13 @@ Elements elements_of(id array, const Where& where) {
   REQUIRE(body != nullptr, nil_argument, where, "vector or matrix");
   REQUIRE(body->type == MPSDataTypeFloat32, optimizer_data_type, where, "0x%x",
           static_cast<unsigned>(body->type));
-  return {storage_of(body->buffer.get(), where), body->count, body->rows, body->columns,
-          body->row_bytes, body->array_bytes, body->offset};
+  return {storage_of(body->buffer.get(), where),
+          body->count,
+          body->rows,
+          body->columns,
+          body->row_bytes,
+          body->array_bytes,
+          body->offset};
 }
 
 Elements elements_of(id<MTLBuffer> buffer, NSUInteger offset, NSUInteger count,
@@ -95,8 +100,8 @@ void record_update(id<MTLCommandBuffer> command_buffer, const Elements& gradient
     REQUIRE(same(history[i]), optimizer_lengths, where, "history of %lu columns, expected %lu",
             static_cast<unsigned long>(history[i].columns),
             static_cast<unsigned long>(gradient.columns));
-    bool shared = history[i].overlaps(gradient) || history[i].overlaps(values) ||
-                  history[i].overlaps(result);
+    bool shared =
+        history[i].overlaps(gradient) || history[i].overlaps(values) || history[i].overlaps(result);
     for (size_t j = 0; j < i; ++j) shared = shared || history[i].overlaps(history[j]);
     REQUIRE(!shared, optimizer_aliasing, where);
   }
@@ -225,9 +230,9 @@ FIELD(MPSNNRegularizationType, regularizationType, setRegularizationType, type_)
   body_->params = p;
   return self;
 }
-#define READ(type, getter, member)                  \
-  -(type)getter {                                   \
-    return body_->as<OptimizerParams>().member;     \
+#define READ(type, getter, member)              \
+  -(type)getter {                               \
+    return body_->as<OptimizerParams>().member; \
   }
 READ(float, learningRate, rate)
 READ(float, gradientRescale, rescale)
@@ -333,8 +338,8 @@ READ(MPSNNRegularizationType, regularizationType, type)
   REQUIRE([gradient isKindOfClass:[MPSCNNConvolutionGradientState class]], state_wrong_class,
           where);
   for (MPSCNNConvolutionWeightsAndBiasesState* state : {source, result}) {
-    REQUIRE([state isKindOfClass:[MPSCNNConvolutionWeightsAndBiasesState class]],
-            state_wrong_class, where);
+    REQUIRE([state isKindOfClass:[MPSCNNConvolutionWeightsAndBiasesState class]], state_wrong_class,
+            where);
   }
   for (MPSState* state : {static_cast<MPSState*>(gradient), static_cast<MPSState*>(source),
                           static_cast<MPSState*>(result)}) {
@@ -408,62 +413,62 @@ READ(MPSNNRegularizationType, regularizationType, type)
 @end
 
 // The five kinds of encode, with the words and arguments of the optimizer's history.
-#define ENCODES(vector_words, vector_list, matrix_words, matrix_list, list_words, list_list)     \
-  -(void)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer inputGradientVector         \
-      : (MPSVector*)inputGradientVector inputValuesVector                                        \
-      : (MPSVector*)inputValuesVector vector_words resultValuesVector                            \
-      : (MPSVector*)resultValuesVector {                                                         \
-    [self update:commandBuffer                                                                   \
-        gradient:inputGradientVector                                                             \
-          values:inputValuesVector                                                               \
-         history:vector_list                                                                     \
-          result:resultValuesVector                                                              \
-           where:HERE];                                                                          \
-  }                                                                                              \
-  -(void)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer inputGradientMatrix         \
-      : (MPSMatrix*)inputGradientMatrix inputValuesMatrix                                        \
-      : (MPSMatrix*)inputValuesMatrix matrix_words resultValuesMatrix                            \
-      : (MPSMatrix*)resultValuesMatrix {                                                         \
-    [self update:commandBuffer                                                                   \
-        gradient:inputGradientMatrix                                                             \
-          values:inputValuesMatrix                                                               \
-         history:matrix_list                                                                     \
-          result:resultValuesMatrix                                                              \
-           where:HERE];                                                                          \
-  }                                                                                              \
-  -(void)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer convolutionGradientState    \
-      : (MPSCNNConvolutionGradientState*)convolutionGradientState convolutionSourceState         \
-      : (MPSCNNConvolutionWeightsAndBiasesState*)convolutionSourceState list_words resultState   \
-      : (MPSCNNConvolutionWeightsAndBiasesState*)resultState {                                   \
-    [self updateConvolution:commandBuffer                                                        \
-                   gradient:convolutionGradientState                                             \
-                     source:convolutionSourceState                                               \
-                    history:list_list                                                            \
-                     result:resultState                                                          \
-                      where:HERE];                                                               \
-  }                                                                                              \
-  -(void)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer batchNormalizationState     \
-      : (MPSCNNBatchNormalizationState*)batchNormalizationState list_words resultState           \
-      : (MPSCNNNormalizationGammaAndBetaState*)resultState {                                     \
-    [self updateNormalization:commandBuffer                                                      \
-                     gradient:batchNormalizationState                                            \
-                       source:batchNormalizationState                                            \
-                      history:list_list                                                          \
-                       result:resultState                                                        \
-                        where:HERE];                                                             \
-  }                                                                                              \
-  -(void)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer                             \
-      batchNormalizationGradientState                                                            \
-      : (MPSCNNBatchNormalizationState*)batchNormalizationGradientState                          \
-            batchNormalizationSourceState                                                        \
-      : (MPSCNNBatchNormalizationState*)batchNormalizationSourceState list_words resultState     \
-      : (MPSCNNNormalizationGammaAndBetaState*)resultState {                                     \
-    [self updateNormalization:commandBuffer                                                      \
-                     gradient:batchNormalizationGradientState                                    \
-                       source:batchNormalizationSourceState                                      \
-                      history:list_list                                                          \
-                       result:resultState                                                        \
-                        where:HERE];                                                             \
+#define ENCODES(vector_words, vector_list, matrix_words, matrix_list, list_words, list_list)   \
+  -(void)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer inputGradientVector       \
+      : (MPSVector*)inputGradientVector inputValuesVector                                      \
+      : (MPSVector*)inputValuesVector vector_words resultValuesVector                          \
+      : (MPSVector*)resultValuesVector {                                                       \
+    [self update:commandBuffer                                                                 \
+        gradient:inputGradientVector                                                           \
+          values:inputValuesVector                                                             \
+         history:vector_list                                                                   \
+          result:resultValuesVector                                                            \
+           where:HERE];                                                                        \
+  }                                                                                            \
+  -(void)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer inputGradientMatrix       \
+      : (MPSMatrix*)inputGradientMatrix inputValuesMatrix                                      \
+      : (MPSMatrix*)inputValuesMatrix matrix_words resultValuesMatrix                          \
+      : (MPSMatrix*)resultValuesMatrix {                                                       \
+    [self update:commandBuffer                                                                 \
+        gradient:inputGradientMatrix                                                           \
+          values:inputValuesMatrix                                                             \
+         history:matrix_list                                                                   \
+          result:resultValuesMatrix                                                            \
+           where:HERE];                                                                        \
+  }                                                                                            \
+  -(void)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer convolutionGradientState  \
+      : (MPSCNNConvolutionGradientState*)convolutionGradientState convolutionSourceState       \
+      : (MPSCNNConvolutionWeightsAndBiasesState*)convolutionSourceState list_words resultState \
+      : (MPSCNNConvolutionWeightsAndBiasesState*)resultState {                                 \
+    [self updateConvolution:commandBuffer                                                      \
+                   gradient:convolutionGradientState                                           \
+                     source:convolutionSourceState                                             \
+                    history:list_list                                                          \
+                     result:resultState                                                        \
+                      where:HERE];                                                             \
+  }                                                                                            \
+  -(void)encodeToCommandBuffer : (id<MTLCommandBuffer>)commandBuffer batchNormalizationState   \
+      : (MPSCNNBatchNormalizationState*)batchNormalizationState list_words resultState         \
+      : (MPSCNNNormalizationGammaAndBetaState*)resultState {                                   \
+    [self updateNormalization:commandBuffer                                                    \
+                     gradient:batchNormalizationState                                          \
+                       source:batchNormalizationState                                          \
+                      history:list_list                                                        \
+                       result:resultState                                                      \
+                        where:HERE];                                                           \
+  }                                                                                            \
+  -(void)encodeToCommandBuffer                                                                 \
+      : (id<MTLCommandBuffer>)commandBuffer batchNormalizationGradientState                    \
+      : (MPSCNNBatchNormalizationState*)                                                       \
+            batchNormalizationGradientState batchNormalizationSourceState                      \
+      : (MPSCNNBatchNormalizationState*)batchNormalizationSourceState list_words resultState   \
+      : (MPSCNNNormalizationGammaAndBetaState*)resultState {                                   \
+    [self updateNormalization:commandBuffer                                                    \
+                     gradient:batchNormalizationGradientState                                  \
+                       source:batchNormalizationSourceState                                    \
+                      history:list_list                                                        \
+                       result:resultState                                                      \
+                        where:HERE];                                                           \
   }
 #define LIST(...) {__VA_ARGS__}
 
@@ -517,9 +522,15 @@ READ(BOOL, useNestrovMomentum, nesterov)
     return w - m;
   };
 }
-#define SGD_VECTOR inputMomentumVector : (MPSVector*)inputMomentumVector
-#define SGD_MATRIX inputMomentumMatrix : (MPSMatrix*)inputMomentumMatrix
-#define SGD_VECTORS inputMomentumVectors : (NSArray<MPSVector*>*)inputMomentumVectors
+#define SGD_VECTOR     \
+  inputMomentumVector: \
+  (MPSVector*)inputMomentumVector
+#define SGD_MATRIX     \
+  inputMomentumMatrix: \
+  (MPSMatrix*)inputMomentumMatrix
+#define SGD_VECTORS     \
+  inputMomentumVectors: \
+  (NSArray<MPSVector*>*)inputMomentumVectors
 ENCODES(SGD_VECTOR, LIST(inputMomentumVector), SGD_MATRIX, LIST(inputMomentumMatrix), SGD_VECTORS,
         LIST(inputMomentumVectors))
 @end
@@ -558,9 +569,15 @@ READ(float, epsilon, epsilon)
     return w - p.rate * g / (std::sqrt(s) + p.epsilon);
   };
 }
-#define RMS_VECTOR inputSumOfSquaresVector : (MPSVector*)inputSumOfSquaresVector
-#define RMS_MATRIX inputSumOfSquaresMatrix : (MPSMatrix*)inputSumOfSquaresMatrix
-#define RMS_VECTORS inputSumOfSquaresVectors : (NSArray<MPSVector*>*)inputSumOfSquaresVectors
+#define RMS_VECTOR         \
+  inputSumOfSquaresVector: \
+  (MPSVector*)inputSumOfSquaresVector
+#define RMS_MATRIX         \
+  inputSumOfSquaresMatrix: \
+  (MPSMatrix*)inputSumOfSquaresMatrix
+#define RMS_VECTORS         \
+  inputSumOfSquaresVectors: \
+  (NSArray<MPSVector*>*)inputSumOfSquaresVectors
 ENCODES(RMS_VECTOR, LIST(inputSumOfSquaresVector), RMS_MATRIX, LIST(inputSumOfSquaresMatrix),
         RMS_VECTORS, LIST(inputSumOfSquaresVectors))
 @end
@@ -613,8 +630,8 @@ READ(NSUInteger, timeStep, time_step)
                            (1 - std::pow(settings.beta1, t));
   return [p = settings, count, rate = static_cast<float>(corrected),
           b1 = static_cast<float>(settings.beta1), f1 = static_cast<float>(1 - settings.beta1),
-          b2 = static_cast<float>(settings.beta2), f2 = static_cast<float>(1 - settings.beta2)](
-             float raw, float w, float* const* history) {
+          b2 = static_cast<float>(settings.beta2),
+          f2 = static_cast<float>(1 - settings.beta2)](float raw, float w, float* const* history) {
     const float g = preprocessed(p, raw, w);
     float& m = *history[0];
     float& v = *history[1];
@@ -656,24 +673,24 @@ READ(NSUInteger, timeStep, time_step)
         results:results
           where:where];
 }
-#define ADAM_VECTOR                                                      \
-  inputMomentumVector:                                                   \
+#define ADAM_VECTOR    \
+  inputMomentumVector: \
   (MPSVector*)inputMomentumVector inputVelocityVector : (MPSVector*)inputVelocityVector
-#define ADAM_MATRIX                                                      \
-  inputMomentumMatrix:                                                   \
+#define ADAM_MATRIX    \
+  inputMomentumMatrix: \
   (MPSMatrix*)inputMomentumMatrix inputVelocityMatrix : (MPSMatrix*)inputVelocityMatrix
-#define ADAM_VECTORS                                                                           \
-  inputMomentumVectors:                                                                        \
-  (NSArray<MPSVector*>*)inputMomentumVectors inputVelocityVectors : (NSArray<MPSVector*>*)     \
-      inputVelocityVectors
+#define ADAM_VECTORS                                              \
+  inputMomentumVectors:                                           \
+  (NSArray<MPSVector*>*)inputMomentumVectors inputVelocityVectors \
+      : (NSArray<MPSVector*>*)inputVelocityVectors
 ENCODES(ADAM_VECTOR, LIST(inputMomentumVector, inputVelocityVector), ADAM_MATRIX,
         LIST(inputMomentumMatrix, inputVelocityMatrix), ADAM_VECTORS,
         LIST(inputMomentumVectors, inputVelocityVectors))
 #define MAXIMUM_VECTOR ADAM_VECTOR maximumVelocityVector : (MPSVector*)maximumVelocityVector
 #define MAXIMUM_MATRIX ADAM_MATRIX maximumVelocityMatrix : (MPSMatrix*)maximumVelocityMatrix
-#define MAXIMUM_VECTORS ADAM_VECTORS maximumVelocityVectors : (NSArray<MPSVector*>*)maximumVelocityVectors
+#define MAXIMUM_VECTORS \
+  ADAM_VECTORS maximumVelocityVectors : (NSArray<MPSVector*>*)maximumVelocityVectors
 ENCODES(MAXIMUM_VECTOR, LIST(inputMomentumVector, inputVelocityVector, maximumVelocityVector),
         MAXIMUM_MATRIX, LIST(inputMomentumMatrix, inputVelocityMatrix, maximumVelocityMatrix),
-        MAXIMUM_VECTORS,
-        LIST(inputMomentumVectors, inputVelocityVectors, maximumVelocityVectors))
+        MAXIMUM_VECTORS, LIST(inputMomentumVectors, inputVelocityVectors, maximumVelocityVectors))
 @end

@@ -131,10 +131,10 @@ void spread(Pool kind, const Operand& s, const PoolingParams& p, const Tensor& s
 void set_window(Operand& s, NSUInteger kx, NSUInteger ky, NSUInteger dx, NSUInteger dy,
                 NSUInteger sx, NSUInteger sy, const Where& where) {
   REQUIRE(kx > 0 && ky > 0 && dx > 0 && dy > 0 && sx > 0 && sy > 0, kernel_parameters, where,
-          "kernel %lu x %lu, dilation %lu x %lu, stride %lu x %lu",
-          static_cast<unsigned long>(kx), static_cast<unsigned long>(ky),
-          static_cast<unsigned long>(dx), static_cast<unsigned long>(dy),
-          static_cast<unsigned long>(sx), static_cast<unsigned long>(sy));
+          "kernel %lu x %lu, dilation %lu x %lu, stride %lu x %lu", static_cast<unsigned long>(kx),
+          static_cast<unsigned long>(ky), static_cast<unsigned long>(dx),
+          static_cast<unsigned long>(dy), static_cast<unsigned long>(sx),
+          static_cast<unsigned long>(sy));
   s.kernel_x = kx;
   s.kernel_y = ky;
   s.dilation_x = dx;
@@ -335,20 +335,22 @@ void set_window(Operand& s, NSUInteger kx, NSUInteger ky, NSUInteger dx, NSUInte
 - (void)emulatedCheckSnapshot:(const Snapshot&)snapshot where:(const Where&)where {
   const Operand& own = body_->sources[1];
   const Operand& s = snapshot.kernel.sources[0];
-  REQUIRE(s.kernel_x == own.kernel_x && s.kernel_y == own.kernel_y &&
-              s.stride_x == own.stride_x && s.stride_y == own.stride_y &&
-              s.dilation_x == own.dilation_x && s.dilation_y == own.dilation_y,
+  REQUIRE(s.kernel_x == own.kernel_x && s.kernel_y == own.kernel_y && s.stride_x == own.stride_x &&
+              s.stride_y == own.stride_y && s.dilation_x == own.dilation_x &&
+              s.dilation_y == own.dilation_y,
           gradient_shape, where, "the forward kernel had another window");
 }
 - (Work)emulatedGradientWork:(NSArray<MPSState*>*)states {
   (void)states;
   return [kind = [self emulatedPool], g = body_->sources[0], s = body_->sources[1],
-          p = body_->as<PoolingParams>(), returning = body_->returning](const std::vector<Tensor>& in, Tensor& out, size_t) {
+          p = body_->as<PoolingParams>(),
+          returning = body_->returning](const std::vector<Tensor>& in, Tensor& out, size_t) {
     const Tensor& gradient = in[0];
     const Tensor& source = in[1];
     Tensor full(source.h, source.w, out.c);
     const auto end = [](long start, NSUInteger size, long limit) {
-      return size > static_cast<NSUInteger>(limit) + (start < 0 ? static_cast<NSUInteger>(-start) : 0)
+      return size > static_cast<NSUInteger>(limit) +
+                         (start < 0 ? static_cast<NSUInteger>(-start) : 0)
                  ? limit
                  : std::min(limit, start + static_cast<long>(size));
     };
@@ -378,12 +380,12 @@ void set_window(Operand& s, NSUInteger kx, NSUInteger ky, NSUInteger dx, NSUInte
 }
 @end
 
-#define POOLING_GRADIENT(pool, forward)  \
-  -(Pool)emulatedPool {                  \
-    return pool;                         \
-  }                                      \
-  -(Class)emulatedForwardClass {         \
-    return [forward class];              \
+#define POOLING_GRADIENT(pool, forward) \
+  -(Pool)emulatedPool {                 \
+    return pool;                        \
+  }                                     \
+  -(Class)emulatedForwardClass {        \
+    return [forward class];             \
   }
 
 @implementation MPSCNNPoolingMaxGradient

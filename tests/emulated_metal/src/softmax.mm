@@ -21,8 +21,8 @@ Work soft_max(const Operand& s, bool logarithm) {
         for (long k = 0; k < out.c; ++k) sum += std::exp(static_cast<double>(value(k) - top));
         for (long k = 0; k < out.c; ++k) {
           const auto shifted = static_cast<double>(value(k) - top);
-          out.at(y, x, k) = static_cast<float>(logarithm ? shifted - std::log(sum)
-                                                         : std::exp(shifted) / sum);
+          out.at(y, x, k) =
+              static_cast<float>(logarithm ? shifted - std::log(sum) : std::exp(shifted) / sum);
         }
       }
     }
@@ -44,9 +44,8 @@ Work soft_max_gradient(const Operand& g, const Operand& s, bool logarithm) {
         double sum = 0;
         for (long k = 0; k < out.c; ++k) sum += gradient(k) * (logarithm ? 1.0 : forward(k));
         for (long k = 0; k < out.c; ++k) {
-          out.at(y, x, k) = static_cast<float>(logarithm
-                                                   ? gradient(k) - std::exp(forward(k)) * sum
-                                                   : forward(k) * (gradient(k) - sum));
+          out.at(y, x, k) = static_cast<float>(logarithm ? gradient(k) - std::exp(forward(k)) * sum
+                                                         : forward(k) * (gradient(k) - sum));
         }
       }
     }
@@ -55,31 +54,31 @@ Work soft_max_gradient(const Operand& g, const Operand& s, bool logarithm) {
 
 }  // namespace
 
-#define SOFT_MAX(name, logarithm)                          \
-  @implementation name                                     \
-  -(Class)emulatedStateClass {                             \
-    return [MPSNNGradientState class];                     \
-  }                                                        \
-  -(Work)emulatedWork : (NSArray<MPSState*>*)states {      \
-    (void)states;                                          \
-    return soft_max(body_->sources[0], logarithm);         \
-  }                                                        \
+#define SOFT_MAX(name, logarithm)                     \
+  @implementation name                                \
+  -(Class)emulatedStateClass {                        \
+    return [MPSNNGradientState class];                \
+  }                                                   \
+  -(Work)emulatedWork : (NSArray<MPSState*>*)states { \
+    (void)states;                                     \
+    return soft_max(body_->sources[0], logarithm);    \
+  }                                                   \
   @end
-#define SOFT_MAX_GRADIENT(name, forward, logarithm)                                \
-  @implementation name                                                             \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device {                          \
-    return [super initWithDevice:device];                                          \
-  }                                                                                \
+#define SOFT_MAX_GRADIENT(name, forward, logarithm)                                  \
+  @implementation name                                                               \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device {                            \
+    return [super initWithDevice:device];                                            \
+  }                                                                                  \
   -(instancetype)initWithCoder : (NSCoder*)aDecoder device : (id<MTLDevice>)device { \
-    return [super initWithCoder:aDecoder device:device];                           \
-  }                                                                                \
-  -(bool)emulatedAcceptsForwardClass : (Class)kernel {                             \
-    return [kernel isSubclassOfClass:[forward class]];                             \
-  }                                                                                \
-  -(Work)emulatedGradientWork : (NSArray<MPSState*>*)states {                      \
-    (void)states;                                                                  \
-    return soft_max_gradient(body_->sources[0], body_->sources[1], logarithm);     \
-  }                                                                                \
+    return [super initWithCoder:aDecoder device:device];                             \
+  }                                                                                  \
+  -(bool)emulatedAcceptsForwardClass : (Class)kernel {                               \
+    return [kernel isSubclassOfClass:[forward class]];                               \
+  }                                                                                  \
+  -(Work)emulatedGradientWork : (NSArray<MPSState*>*)states {                        \
+    (void)states;                                                                    \
+    return soft_max_gradient(body_->sources[0], body_->sources[1], logarithm);       \
+  }                                                                                  \
   @end
 
 SOFT_MAX(MPSCNNSoftMax, false)

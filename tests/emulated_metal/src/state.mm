@@ -197,15 +197,13 @@ void decrement_read_count(MPSState* state, const Where& where) {
 }
 - (StateResource&)at:(NSUInteger)index where:(const Where&)where {
   REQUIRE(index < body_->resources.size(), state_resource_index, where, "%lu of %lu",
-          static_cast<unsigned long>(index),
-          static_cast<unsigned long>(body_->resources.size()));
+          static_cast<unsigned long>(index), static_cast<unsigned long>(body_->resources.size()));
   return body_->resources[index];
 }
 - (id<MTLResource>)resourceAtIndex:(NSUInteger)index allocateMemory:(BOOL)allocateMemory {
   StateResource& entry = [self at:index where:HERE];
   if (!entry.resource && allocateMemory) {
-    const MTLStorageMode mode =
-        body_->temporary ? MTLStorageModePrivate : MTLStorageModeManaged;
+    const MTLStorageMode mode = body_->temporary ? MTLStorageModePrivate : MTLStorageModeManaged;
     if (entry.type == MPSStateResourceTypeBuffer) {
       entry.resource = adopt<id<MTLResource>>([body_->device.get()
           newBufferWithLength:entry.bytes
@@ -281,11 +279,10 @@ void decrement_read_count(MPSState* state, const Where& where) {
   }
   return total;
 }
-- (MPSImageDescriptor*)
-    destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
-                                 sourceStates:(NSArray<MPSState*>*)sourceStates
-                                    forKernel:(MPSKernel*)kernel
-                          suggestedDescriptor:(MPSImageDescriptor*)inDescriptor {
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:(NSArray<MPSState*>*)sourceStates
+                                                       forKernel:(MPSKernel*)kernel
+                                             suggestedDescriptor:(MPSImageDescriptor*)inDescriptor {
   (void)sourceStates;
   REQUIRE(sourceImages != nil && kernel != nil && inDescriptor != nil, nil_argument, HERE);
   return inDescriptor;
@@ -293,14 +290,14 @@ void decrement_read_count(MPSState* state, const Where& where) {
 @end
 
 // Gradient states come from kernels only.
-#define UNAVAILABLE_INITS                                                                       \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device bufferSize : (size_t)bufferSize {       \
-    (void)device, (void)bufferSize;                                                             \
-    spring(Trap::init_unavailable, HERE);                                                       \
-  }                                                                                             \
-  -(instancetype)initWithResource : (id<MTLResource>)resource {                                 \
-    (void)resource;                                                                             \
-    spring(Trap::init_unavailable, HERE);                                                       \
+#define UNAVAILABLE_INITS                                                                 \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device bufferSize : (size_t)bufferSize { \
+    (void)device, (void)bufferSize;                                                       \
+    spring(Trap::init_unavailable, HERE);                                                 \
+  }                                                                                       \
+  -(instancetype)initWithResource : (id<MTLResource>)resource {                           \
+    (void)resource;                                                                       \
+    spring(Trap::init_unavailable, HERE);                                                 \
   }
 
 @implementation MPSNNGradientState

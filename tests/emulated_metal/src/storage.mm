@@ -26,28 +26,56 @@ bool Storage::busy() {
 
 bool describe(MTLPixelFormat pixel_format, Format* format) {
   switch (pixel_format) {
-    case MTLPixelFormatR8Unorm: *format = {Item::unorm8, 1}; return true;
-    case MTLPixelFormatRG8Unorm: *format = {Item::unorm8, 2}; return true;
-    case MTLPixelFormatRGBA8Unorm: *format = {Item::unorm8, 4}; return true;
-    case MTLPixelFormatR16Unorm: *format = {Item::unorm16, 1}; return true;
-    case MTLPixelFormatRG16Unorm: *format = {Item::unorm16, 2}; return true;
-    case MTLPixelFormatRGBA16Unorm: *format = {Item::unorm16, 4}; return true;
-    case MTLPixelFormatR16Float: *format = {Item::float16, 1}; return true;
-    case MTLPixelFormatRG16Float: *format = {Item::float16, 2}; return true;
-    case MTLPixelFormatRGBA16Float: *format = {Item::float16, 4}; return true;
-    case MTLPixelFormatR32Float: *format = {Item::float32, 1}; return true;
-    case MTLPixelFormatRG32Float: *format = {Item::float32, 2}; return true;
-    case MTLPixelFormatRGBA32Float: *format = {Item::float32, 4}; return true;
-    default: return false;
+    case MTLPixelFormatR8Unorm:
+      *format = {Item::unorm8, 1};
+      return true;
+    case MTLPixelFormatRG8Unorm:
+      *format = {Item::unorm8, 2};
+      return true;
+    case MTLPixelFormatRGBA8Unorm:
+      *format = {Item::unorm8, 4};
+      return true;
+    case MTLPixelFormatR16Unorm:
+      *format = {Item::unorm16, 1};
+      return true;
+    case MTLPixelFormatRG16Unorm:
+      *format = {Item::unorm16, 2};
+      return true;
+    case MTLPixelFormatRGBA16Unorm:
+      *format = {Item::unorm16, 4};
+      return true;
+    case MTLPixelFormatR16Float:
+      *format = {Item::float16, 1};
+      return true;
+    case MTLPixelFormatRG16Float:
+      *format = {Item::float16, 2};
+      return true;
+    case MTLPixelFormatRGBA16Float:
+      *format = {Item::float16, 4};
+      return true;
+    case MTLPixelFormatR32Float:
+      *format = {Item::float32, 1};
+      return true;
+    case MTLPixelFormatRG32Float:
+      *format = {Item::float32, 2};
+      return true;
+    case MTLPixelFormatRGBA32Float:
+      *format = {Item::float32, 4};
+      return true;
+    default:
+      return false;
   }
 }
 
 size_t item_bytes(Item item) {
   switch (item) {
-    case Item::unorm8: return 1;
+    case Item::unorm8:
+      return 1;
     case Item::unorm16:
-    case Item::float16: return 2;
-    case Item::float32: break;
+    case Item::float16:
+      return 2;
+    case Item::float32:
+      break;
   }
   return 4;
 }
@@ -79,7 +107,8 @@ MTLPixelFormat pixel_format_for(MPSImageFeatureChannelFormat format, NSUInteger 
                                             MTLPixelFormatRGBA32Float};
       return formats[column];
     }
-    default: return MTLPixelFormatInvalid;
+    default:
+      return MTLPixelFormatInvalid;
   }
 }
 
@@ -100,17 +129,23 @@ float unorm(float value, float scale) {
 
 float decode(Item item, const uint8_t* bytes) {
   switch (item) {
-    case Item::unorm8: return static_cast<float>(*bytes) / 255.0F;
-    case Item::unorm16: return static_cast<float>(bits<uint16_t>(bytes)) / 65535.0F;
-    case Item::float16: return static_cast<float>(bits<_Float16>(bytes));
-    case Item::float32: break;
+    case Item::unorm8:
+      return static_cast<float>(*bytes) / 255.0F;
+    case Item::unorm16:
+      return static_cast<float>(bits<uint16_t>(bytes)) / 65535.0F;
+    case Item::float16:
+      return static_cast<float>(bits<_Float16>(bytes));
+    case Item::float32:
+      break;
   }
   return bits<float>(bytes);
 }
 
 void encode(Item item, float value, uint8_t* bytes) {
   switch (item) {
-    case Item::unorm8: *bytes = static_cast<uint8_t>(unorm(value, 255.0F)); return;
+    case Item::unorm8:
+      *bytes = static_cast<uint8_t>(unorm(value, 255.0F));
+      return;
     case Item::unorm16: {
       const auto stored = static_cast<uint16_t>(unorm(value, 65535.0F));
       std::memcpy(bytes, &stored, sizeof stored);
@@ -121,7 +156,9 @@ void encode(Item item, float value, uint8_t* bytes) {
       std::memcpy(bytes, &stored, sizeof stored);
       return;
     }
-    case Item::float32: std::memcpy(bytes, &value, sizeof value); return;
+    case Item::float32:
+      std::memcpy(bytes, &value, sizeof value);
+      return;
   }
 }
 

@@ -144,10 +144,9 @@ struct Where {
 #define HERE (::emulated_metal::Where{self, _cmd})
 #define FUNCTION (::emulated_metal::Where{nil, nullptr, __func__})
 // Details are evaluated only when the condition fails.
-#define REQUIRE(condition, trap, where, ...)                                         \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
-      ::emulated_metal::spring(::emulated_metal::Trap::trap, where __VA_OPT__(, )    \
-                                   __VA_ARGS__);                                     \
-    }                                                                                \
+#define REQUIRE(condition, trap, where, ...)                                                    \
+  do {                                                                                          \
+    if (!(condition)) {                                                                         \
+      ::emulated_metal::spring(::emulated_metal::Trap::trap, where __VA_OPT__(, ) __VA_ARGS__); \
+    }                                                                                           \
   } while (false)

@@ -96,8 +96,8 @@ Trained train(Class forward_class, Class backward_class, TestSource* source, MPS
               MPSImage* gradient, MPSOffset offset) {
   MPSCNNConvolution* forward = [[[forward_class alloc] initWithDevice:device()
                                                               weights:source] autorelease];
-  MPSCNNConvolutionGradient* backward = [[[backward_class alloc] initWithDevice:device()
-                                                                        weights:source] autorelease];
+  MPSCNNConvolutionGradient* backward =
+      [[[backward_class alloc] initWithDevice:device() weights:source] autorelease];
   [forward setOffset:offset];
   [backward setDestinationImageAllocator:[MPSImage defaultAllocator]];
   MPSImage* result = empty([gradient width], [gradient height], [gradient featureChannels]);
@@ -206,10 +206,10 @@ EXAMPLE(convolution_dilated) {
   MPSCNNConvolutionDescriptor* descriptor = shape(3);
   [descriptor setDilationRateX:2];
   MPSImage* gradient = row({1, 1, 1, 1, 1});
-  EXPECT_VALUES(train(data_source(descriptor, {1, 10, 100}), row({1, 2, 3, 4, 5}), gradient,
-                      {0, 0, 0})
-                    .result,
-                {310, 420, 531, 42, 53});
+  EXPECT_VALUES(
+      train(data_source(descriptor, {1, 10, 100}), row({1, 2, 3, 4, 5}), gradient, {0, 0, 0})
+          .result,
+      {310, 420, 531, 42, 53});
   descriptor = shape(2);
   [descriptor setDilationRateX:3];
   EXPECT_VALUES(
@@ -263,18 +263,17 @@ EXAMPLE(convolution_sub_pixel) {
 EXAMPLE(convolution_reload_and_export) {
   TestSource* source = data_source(shape(1), {2}, {1});
   auto* kernel = plain(source);
-  const id<MTLBuffer> weights = [[device() newBufferWithLength:16
-                                                       options:MTLResourceStorageModeShared]
-      autorelease];
+  const id<MTLBuffer> weights =
+      [[device() newBufferWithLength:16 options:MTLResourceStorageModeShared] autorelease];
   auto* values = static_cast<float*>([weights contents]);
   values[1] = 5;
   values[2] = 7;
-  auto* state = [[[MPSCNNConvolutionWeightsAndBiasesState alloc] initWithWeights:weights
-                                                                   weightsOffset:4
-                                                                          biases:weights
-                                                                    biasesOffset:8
-                                                        cnnConvolutionDescriptor:shape(1)]
-      autorelease];
+  auto* state =
+      [[[MPSCNNConvolutionWeightsAndBiasesState alloc] initWithWeights:weights
+                                                         weightsOffset:4
+                                                                biases:weights
+                                                          biasesOffset:8
+                                              cnnConvolutionDescriptor:shape(1)] autorelease];
   MPSImage* before = empty(1, 1, 1);
   MPSImage* after = empty(1, 1, 1);
   const id<MTLCommandBuffer> buffer = [queue() commandBuffer];
@@ -305,7 +304,7 @@ EXAMPLE(convolution_refused_load) {
 EXAMPLE(fully_connected_example) {
   TestSource* source = data_source(shape(2, 1, 2), {1, 2, 3, 4}, {0.5F, -0.5F});
   const Trained t = train([MPSCNNFullyConnected class], [MPSCNNFullyConnectedGradient class],
-                          source, row({3, 4}), channels({1, 2}), {0, 0, 0});
+                          source, row({3, 4}), channels({1, 2}), { 0, 0, 0 });
   EXPECT_VALUES(t.result, {11.5F, 24.5F});
   EXPECT_VALUES(t.data, {7, 10});
   EXPECT_VALUES(t.weights, {3, 4, 6, 8});
@@ -363,10 +362,9 @@ EXAMPLE(transpose_undoes_convolution) {
                                     sourceImage:source
                                destinationState:&state
                     destinationStateIsTemporary:NO];
-  MPSImage* large =
-      [up encodeToCommandBuffer:buffer
-                       sourceImage:small
-          convolutionGradientState:static_cast<MPSCNNConvolutionGradientState*>(state)];
+  MPSImage* large = [up encodeToCommandBuffer:buffer
+                                  sourceImage:small
+                     convolutionGradientState:static_cast<MPSCNNConvolutionGradientState*>(state)];
   EXPECT([large width] == 5);
   finish(buffer, {large});
 }
@@ -389,17 +387,16 @@ OFFENCE(weights_precision) {
 OFFENCE(weights_precision) {
   TestSource* source = data_source(shape(1), {1});
   source->type_ = MPSDataTypeFloat16;
-  (void)[[[MPSCNNConvolutionTranspose alloc] initWithDevice:device()
-                                                    weights:source] autorelease];
+  (void)[[[MPSCNNConvolutionTranspose alloc] initWithDevice:device() weights:source] autorelease];
 }
 OFFENCE(weights_precision) {
   [plain(data_source(shape(1), {1}))
       setAccumulatorPrecisionOption:MPSNNConvolutionAccumulatorPrecisionOptionHalf];
 }
 OFFENCE(weights_state) {
-  auto* state = [[[MPSCNNConvolutionWeightsAndBiasesState alloc] initWithDevice:device()
-                                                       cnnConvolutionDescriptor:shape(2)]
-      autorelease];
+  auto* state =
+      [[[MPSCNNConvolutionWeightsAndBiasesState alloc] initWithDevice:device()
+                                             cnnConvolutionDescriptor:shape(2)] autorelease];
   [plain(data_source(shape(1), {1})) reloadWeightsAndBiasesWithCommandBuffer:[queue() commandBuffer]
                                                                        state:state];
 }
@@ -419,10 +416,11 @@ OFFENCE(state_not_shared) {
 }
 OFFENCE(fused_neuron_gradient) {
   MPSCNNConvolutionDescriptor* descriptor = shape(1);
-  [descriptor setFusedNeuronDescriptor:
-                  [MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:MPSCNNNeuronTypeReLU]];
+  [descriptor setFusedNeuronDescriptor:[MPSNNNeuronDescriptor
+                                           cnnNeuronDescriptorWithType:MPSCNNNeuronTypeReLU]];
   (void)[[[MPSCNNConvolutionGradient alloc] initWithDevice:device()
-                                                   weights:data_source(descriptor, {1})] autorelease];
+                                                   weights:data_source(descriptor, {1})]
+      autorelease];
 }
 OFFENCE(sub_pixel_gradient) {
   auto* descriptor = static_cast<MPSCNNSubPixelConvolutionDescriptor*>(
@@ -484,12 +482,14 @@ OFFENCE(gradient_extent) {
               destinationGradient:empty(2, 1, 1)];
 }
 OFFENCE(fully_connected_shape) {
-  auto* kernel = [[[MPSCNNFullyConnected alloc] initWithDevice:device()
-                                                       weights:data_source(shape(2), {1, 2})]
-      autorelease];
+  auto* kernel =
+      [[[MPSCNNFullyConnected alloc] initWithDevice:device()
+                                            weights:data_source(shape(2), {1, 2})] autorelease];
   encode_plain(kernel, row({1, 2, 3}), empty(1, 1, 1));
 }
-OFFENCE(source_channels) { encode_plain(plain(data_source(shape(1, 4, 1), {1, 2, 3, 4})), row({1}), empty(1, 1, 1)); }
+OFFENCE(source_channels) {
+  encode_plain(plain(data_source(shape(1, 4, 1), {1, 2, 3, 4})), row({1}), empty(1, 1, 1));
+}
 OFFENCE(state_wrong_class) {
   TestSource* source = data_source(shape(1), {1});
   auto* kernel = [[[MPSCNNSoftMax alloc] initWithDevice:device()] autorelease];

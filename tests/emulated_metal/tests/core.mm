@@ -304,11 +304,11 @@ EXAMPLE(batch_functions_count_objects_once) {
 EXAMPLE(states_and_resource_lists) {
   MPSStateResourceList* list = [MPSStateResourceList resourceList];
   [list appendBuffer:12];
-  [list appendTexture:[MTLTextureDescriptor
-                          texture2DDescriptorWithPixelFormat:MTLPixelFormatR32Float
-                                                       width:3
-                                                      height:2
-                                                   mipmapped:NO]];
+  [list
+      appendTexture:[MTLTextureDescriptor texture2DDescriptorWithPixelFormat:MTLPixelFormatR32Float
+                                                                       width:3
+                                                                      height:2
+                                                                   mipmapped:NO]];
   MPSState* state = [[[MPSState alloc] initWithDevice:device() resourceList:list] autorelease];
   EXPECT([state resourceCount] == 2 && ![state isTemporary] && [state readCount] == 0);
   EXPECT([state resourceTypeAtIndex:0] == MPSStateResourceTypeTexture);
@@ -324,8 +324,8 @@ EXAMPLE(states_and_resource_lists) {
 
 EXAMPLE(blit_encoder) {
   const id<MTLBuffer> from = shared_buffer(16);
-  const id<MTLBuffer> to = [[device() newBufferWithLength:16
-                                                  options:MTLResourceStorageModeManaged] autorelease];
+  const id<MTLBuffer> to =
+      [[device() newBufferWithLength:16 options:MTLResourceStorageModeManaged] autorelease];
   std::memset([from contents], 7, 16);
   const id<MTLCommandBuffer> buffer = command_buffer();
   const id<MTLBlitCommandEncoder> blit = [buffer blitCommandEncoder];
@@ -432,8 +432,8 @@ EXAMPLE(gpu_errors_are_reported) {
 }
 
 EXAMPLE(queue_limit_blocks_until_completion) {
-  const id<MTLCommandQueue> narrow = [[device() newCommandQueueWithMaxCommandBufferCount:1]
-      autorelease];
+  const id<MTLCommandQueue> narrow =
+      [[device() newCommandQueueWithMaxCommandBufferCount:1] autorelease];
   for (int i = 0; i < 3; ++i) {
     const id<MTLCommandBuffer> buffer = [narrow commandBuffer];
     [buffer commit];
@@ -481,8 +481,8 @@ EXAMPLE(devices_and_heaps) {
   [d setSize:1024];
   [d setStorageMode:MTLStorageModePrivate];
   const id<MTLHeap> heap = [[device() newHeapWithDescriptor:d] autorelease];
-  const id<MTLBuffer> buffer = [[heap newBufferWithLength:100
-                                                  options:MTLResourceStorageModePrivate] autorelease];
+  const id<MTLBuffer> buffer =
+      [[heap newBufferWithLength:100 options:MTLResourceStorageModePrivate] autorelease];
   EXPECT([buffer length] == 100 && [heap usedSize] == 256);
   EXPECT([device() maxBufferLength] > 0 && [[device() name] length] > 0);
 }
@@ -594,18 +594,24 @@ OFFENCE(enqueue_twice) {
 OFFENCE(handler_after_commit) {
   const id<MTLCommandBuffer> buffer = command_buffer();
   [buffer commit];
-  [buffer addCompletedHandler:^(id<MTLCommandBuffer> each) { (void)each; }];
+  [buffer addCompletedHandler:^(id<MTLCommandBuffer> each) {
+    (void)each;
+  }];
 }
 OFFENCE(handler_after_commit) {
   const id<MTLCommandBuffer> buffer = command_buffer();
   [buffer commit];
-  [buffer addScheduledHandler:^(id<MTLCommandBuffer> each) { (void)each; }];
+  [buffer addScheduledHandler:^(id<MTLCommandBuffer> each) {
+    (void)each;
+  }];
 }
 OFFENCE(wait_before_commit) { [command_buffer() waitUntilCompleted]; }
 OFFENCE(wait_before_commit) { [command_buffer() waitUntilScheduled]; }
 OFFENCE(wait_in_handler) {
   const id<MTLCommandBuffer> buffer = command_buffer();
-  [buffer addCompletedHandler:^(id<MTLCommandBuffer> each) { [each waitUntilCompleted]; }];
+  [buffer addCompletedHandler:^(id<MTLCommandBuffer> each) {
+    [each waitUntilCompleted];
+  }];
   finish(buffer);
 }
 OFFENCE(queue_exhausted) {
@@ -627,9 +633,8 @@ OFFENCE(heap_after_commit) {
 // ---------------------------------------------------------------- resources
 
 OFFENCE(private_cpu_access) {
-  const id<MTLBuffer> hidden = [[device() newBufferWithLength:4
-                                                      options:MTLResourceStorageModePrivate]
-      autorelease];
+  const id<MTLBuffer> hidden =
+      [[device() newBufferWithLength:4 options:MTLResourceStorageModePrivate] autorelease];
   (void)[hidden contents];
 }
 OFFENCE(private_cpu_access) { (void)read(private_image()); }
@@ -649,8 +654,7 @@ OFFENCE(cpu_write_in_flight) {
   write(source, {2});
 }
 OFFENCE(resource_options) {
-  (void)[[device() newBufferWithLength:4
-                               options:MTLResourceStorageModeMemoryless] autorelease];
+  (void)[[device() newBufferWithLength:4 options:MTLResourceStorageModeMemoryless] autorelease];
 }
 OFFENCE(buffer_length) { (void)shared_buffer(0); }
 OFFENCE(buffer_range) {
@@ -788,8 +792,7 @@ OFFENCE(batch_empty) {
 // ---------------------------------------------------------------- states
 
 OFFENCE(state_resource_index) {
-  (void)[[[[MPSState alloc] initWithDevice:device() bufferSize:4] autorelease]
-      bufferSizeAtIndex:1];
+  (void)[[[[MPSState alloc] initWithDevice:device() bufferSize:4] autorelease] bufferSizeAtIndex:1];
 }
 OFFENCE(state_not_temporary) {
   [[[[MPSState alloc] initWithDevice:device() bufferSize:4] autorelease] setReadCount:1];
@@ -907,9 +910,7 @@ OFFENCE(edge_mode) {
   [kernel setEdgeMode:MPSImageEdgeModeMirror];
   encode(kernel, command_buffer(), row({1}), empty(1, 1, 1));
 }
-OFFENCE(padding_method) {
-  (void)[MPSNNDefaultPadding paddingWithMethod:MPSNNPaddingMethodCustom];
-}
+OFFENCE(padding_method) { (void)[MPSNNDefaultPadding paddingWithMethod:MPSNNPaddingMethodCustom]; }
 OFFENCE(padding_method) {
   MPSCNNNeuron* kernel = linear();
   [kernel setPadding:[[[ReservedPadding alloc] init] autorelease]];

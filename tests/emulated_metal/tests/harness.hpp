@@ -12,7 +12,7 @@
 namespace tests {
 
 using Body = std::function<void()>;
-std::map<std::string, Body>& examples();  // must return
+std::map<std::string, Body>& examples();               // must return
 std::map<std::string, std::vector<Body>>& offences();  // must die, by trap name
 
 struct RegisterExample {
@@ -32,9 +32,9 @@ struct Values {
 
 id<MTLDevice> device(int index = 0);  // autoreleased
 id<MTLCommandQueue> queue();          // autoreleased, of device 0
-MPSImageDescriptor* descriptor(NSUInteger width, NSUInteger height, NSUInteger channels,
-                               MPSImageFeatureChannelFormat format =
-                                   MPSImageFeatureChannelFormatFloat32);
+MPSImageDescriptor* descriptor(
+    NSUInteger width, NSUInteger height, NSUInteger channels,
+    MPSImageFeatureChannelFormat format = MPSImageFeatureChannelFormatFloat32);
 MPSImage* empty(NSUInteger width, NSUInteger height, NSUInteger channels,
                 MPSImageFeatureChannelFormat format = MPSImageFeatureChannelFormatFloat32,
                 int device_index = 0);
@@ -56,8 +56,8 @@ void expect_values(const char* file, int line, const std::vector<float>& actual,
 #define CONCAT_(a, b) a##b
 #define CONCAT(a, b) CONCAT_(a, b)
 // An example that must hold.
-#define EXAMPLE(name)                                                       \
-  static void example_##name();                                             \
+#define EXAMPLE(name)                                                           \
+  static void example_##name();                                                 \
   static const ::tests::RegisterExample register_##name(#name, example_##name); \
   static void example_##name()
 // A misuse that must end the process with that trap. Several may share a trap.
@@ -67,9 +67,9 @@ void expect_values(const char* file, int line, const std::vector<float>& actual,
   static const ::tests::RegisterOffence CONCAT(register_##trap##_, number)( \
       #trap, CONCAT(offence_##trap##_, number));                            \
   static void CONCAT(offence_##trap##_, number)()
-#define EXPECT(condition) \
-  do {                    \
+#define EXPECT(condition)                                            \
+  do {                                                               \
     if (!(condition)) ::tests::fail(__FILE__, __LINE__, #condition); \
   } while (false)
 #define EXPECT_VALUES(actual, ...) \
-  ::tests::expect_values(__FILE__, __LINE__, actual, std::vector<float>__VA_ARGS__, 1e-5F)
+  ::tests::expect_values(__FILE__, __LINE__, actual, std::vector<float> __VA_ARGS__, 1e-5F)

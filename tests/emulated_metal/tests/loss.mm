@@ -124,15 +124,13 @@ EXAMPLE(loss_reductions) {
     [d setReduceAcrossBatch:c.across];
     auto* kernel = [[[MPSCNNLoss alloc] initWithDevice:device() lossDescriptor:d] autorelease];
     const bool full = c.reduction == MPSCNNReductionTypeNone;
-    NSArray* label = @[
-      labels({2, 1, 1, {0, 0}}, &first, full), labels({2, 1, 1, {0, 0}}, &second, full)
-    ];
+    NSArray* label =
+        @[ labels({2, 1, 1, {0, 0}}, &first, full), labels({2, 1, 1, {0, 0}}, &second, full) ];
     const id<MTLCommandBuffer> buffer = [queue() commandBuffer];
     [kernel setDestinationImageAllocator:[MPSImage defaultAllocator]];
-    NSArray<MPSImage*>* gradients =
-        [kernel encodeBatchToCommandBuffer:buffer
-                              sourceImages:@[ row({1, 2}), row({3, 4}) ]
-                                    labels:label];
+    NSArray<MPSImage*>* gradients = [kernel encodeBatchToCommandBuffer:buffer
+                                                          sourceImages:@[ row({1, 2}), row({3, 4}) ]
+                                                                labels:label];
     MPSStateBatchSynchronize(label, buffer);
     MPSImageBatchSynchronize(gradients, buffer);
     finish(buffer);
@@ -184,14 +182,14 @@ EXAMPLE(loss_separate_kernels) {
 }
 
 EXAMPLE(loss_yolo) {
-  MPSCNNYOLOLossDescriptor* d = [MPSCNNYOLOLossDescriptor
-      cnnLossDescriptorWithXYLossType:MPSCNNLossTypeMeanSquaredError
-                           WHLossType:MPSCNNLossTypeHuber
-                   confidenceLossType:MPSCNNLossTypeSigmoidCrossEntropy
-                      classesLossType:MPSCNNLossTypeSoftMaxCrossEntropy
-                        reductionType:MPSCNNReductionTypeSum
-                          anchorBoxes:anchors({1, 2, 2, 1})
-                  numberOfAnchorBoxes:2];
+  MPSCNNYOLOLossDescriptor* d =
+      [MPSCNNYOLOLossDescriptor cnnLossDescriptorWithXYLossType:MPSCNNLossTypeMeanSquaredError
+                                                     WHLossType:MPSCNNLossTypeHuber
+                                             confidenceLossType:MPSCNNLossTypeSigmoidCrossEntropy
+                                                classesLossType:MPSCNNLossTypeSoftMaxCrossEntropy
+                                                  reductionType:MPSCNNReductionTypeSum
+                                                    anchorBoxes:anchors({1, 2, 2, 1})
+                                            numberOfAnchorBoxes:2];
   auto* kernel = [[[MPSCNNYOLOLoss alloc] initWithDevice:device() lossDescriptor:d] autorelease];
   const std::vector<float> label{0.25F, 0.5F, 1, 2, 1, 0, 1, 0.25F, 0.5F, 1, 2, 1, 0, 1};
   MPSCNNLossLabels* state = labels({1, 1, 14, label}, nullptr, false);
@@ -204,10 +202,10 @@ EXAMPLE(loss_yolo) {
   [state synchronizeOnCommandBuffer:buffer];
   finish(buffer, {gradient});
   EXPECT_VALUES(read([state lossImage]), {76.801909F});
-  expect_values(__FILE__, __LINE__, read(gradient),
-                {1.25F, 0, 4.999900F, -0.0001F, 12.452792F, 1.761594F, -1.761594F, 0, 0, 0, 0, 0, 0,
-                 0},
-                2e-5F);
+  expect_values(
+      __FILE__, __LINE__, read(gradient),
+      {1.25F, 0, 4.999900F, -0.0001F, 12.452792F, 1.761594F, -1.761594F, 0, 0, 0, 0, 0, 0, 0},
+      2e-5F);
 }
 
 OFFENCE(loss_descriptor) {
@@ -260,15 +258,13 @@ OFFENCE(labels_repeated) {
 OFFENCE(array_descriptor) {
   (void)[[[MPSVector alloc]
       initWithDevice:device()
-          descriptor:[MPSVectorDescriptor vectorDescriptorWithLength:0
-                                                            dataType:MPSDataTypeFloat32]]
+          descriptor:[MPSVectorDescriptor vectorDescriptorWithLength:0 dataType:MPSDataTypeFloat32]]
       autorelease];
 }
 OFFENCE(array_buffer) {
   (void)[[[MPSVector alloc]
       initWithBuffer:[[device() newBufferWithLength:8
                                             options:MTLResourceStorageModeShared] autorelease]
-          descriptor:[MPSVectorDescriptor vectorDescriptorWithLength:3
-                                                            dataType:MPSDataTypeFloat32]]
+          descriptor:[MPSVectorDescriptor vectorDescriptorWithLength:3 dataType:MPSDataTypeFloat32]]
       autorelease];
 }

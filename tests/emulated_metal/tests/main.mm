@@ -43,9 +43,9 @@ MPSImageDescriptor* descriptor(NSUInteger width, NSUInteger height, NSUInteger c
 }
 MPSImage* empty(NSUInteger width, NSUInteger height, NSUInteger channels,
                 MPSImageFeatureChannelFormat format, int device_index) {
-  return [[[MPSImage alloc] initWithDevice:device(device_index)
-                           imageDescriptor:descriptor(width, height, channels, format)]
-      autorelease];
+  return
+      [[[MPSImage alloc] initWithDevice:device(device_index)
+                        imageDescriptor:descriptor(width, height, channels, format)] autorelease];
 }
 MPSImage* image(const Values& values) {
   MPSImage* result = empty(values.width, values.height, values.channels);

@@ -39,8 +39,8 @@ MPSNNNeuronDescriptor* neuron(MPSCNNNeuronType type) {
 }  // namespace
 
 EXAMPLE(neuron_table) {
-  check([MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:MPSCNNNeuronTypeReLU a:0.1F],
-        {-0.2F, -0.05F, 0, 0.5F, 2, 7}, {0.1F, 0.1F, 1, 1, 1, 1});
+  check([MPSNNNeuronDescriptor cnnNeuronDescriptorWithType : MPSCNNNeuronTypeReLU a : 0.1F],
+        { -0.2F, -0.05F, 0, 0.5F, 2, 7 }, {0.1F, 0.1F, 1, 1, 1, 1});
   check(neuron(MPSCNNNeuronTypeSigmoid),
         {0.119203F, 0.377541F, 0.5F, 0.622459F, 0.880797F, 0.999089F},
         {0.104994F, 0.235004F, 0.25F, 0.235004F, 0.104994F, 0.000910F});
@@ -52,20 +52,20 @@ EXAMPLE(neuron_table) {
   check(neuron(MPSCNNNeuronTypeSoftPlus),
         {0.126928F, 0.474077F, 0.693147F, 0.974077F, 2.126928F, 7.000911F},
         {0.119203F, 0.377541F, 0.5F, 0.622459F, 0.880797F, 0.999089F});
-  check(neuron(MPSCNNNeuronTypeSoftSign),
-        {-0.666667F, -0.333333F, 0, 0.333333F, 0.666667F, 0.875F},
+  check(neuron(MPSCNNNeuronTypeSoftSign), {-0.666667F, -0.333333F, 0, 0.333333F, 0.666667F, 0.875F},
         {0.111111F, 0.444444F, 1, 0.444444F, 0.111111F, 0.015625F});
   check(neuron(MPSCNNNeuronTypeELU), {-0.864665F, -0.393469F, 0, 0.5F, 2, 7},
         {0.135335F, 0.606531F, 1, 1, 1, 1});
-  check([MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:MPSCNNNeuronTypeReLUN a:0.1F b:6],
-        {-0.2F, -0.05F, 0, 0.5F, 2, 6}, {0.1F, 0.1F, 1, 1, 1, 0});
-  check([MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:MPSCNNNeuronTypePower a:2 b:1 c:3],
-        {-27, 0, 1, 8, 125, 3375}, {54, 0, 6, 24, 150, 1350});
-  check([MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:MPSCNNNeuronTypeExponential a:1 b:0 c:2],
-        {0.25F, 0.707107F, 1, 1.414214F, 4, 128},
+  check([MPSNNNeuronDescriptor cnnNeuronDescriptorWithType : MPSCNNNeuronTypeReLUN a : 0.1F b : 6],
+        { -0.2F, -0.05F, 0, 0.5F, 2, 6 }, {0.1F, 0.1F, 1, 1, 1, 0});
+  check(
+      [MPSNNNeuronDescriptor cnnNeuronDescriptorWithType : MPSCNNNeuronTypePower a : 2 b : 1 c : 3],
+      { -27, 0, 1, 8, 125, 3375 }, {54, 0, 6, 24, 150, 1350});
+  check([MPSNNNeuronDescriptor cnnNeuronDescriptorWithType : MPSCNNNeuronTypeExponential
+             a : 1 b : 0 c : 2],
+        { 0.25F, 0.707107F, 1, 1.414214F, 4, 128 },
         {0.173287F, 0.490129F, 0.693147F, 0.980258F, 2.772589F, 88.722839F});
-  check(neuron(MPSCNNNeuronTypeGeLU),
-        {-0.045500F, -0.154269F, 0, 0.345731F, 1.954500F, 7},
+  check(neuron(MPSCNNNeuronTypeGeLU), {-0.045500F, -0.154269F, 0, 0.345731F, 1.954500F, 7},
         {-0.085232F, 0.132505F, 0.5F, 0.867495F, 1.085232F, 1});
   check(neuron(MPSCNNNeuronTypeLinear), kPoints, {1, 1, 1, 1, 1, 1});
 }
@@ -75,16 +75,14 @@ EXAMPLE(neuron_prelu_per_channel) {
   auto* kernel = [[[MPSCNNNeuronPReLU alloc] initWithDevice:device() a:slopes count:3] autorelease];
   const id<MTLCommandBuffer> buffer = [queue() commandBuffer];
   MPSImage* result = empty(1, 1, 3);
-  [kernel encodeToCommandBuffer:buffer
-                    sourceImage:channels({-1, -2, -3})
-               destinationImage:result];
+  [kernel encodeToCommandBuffer:buffer sourceImage:channels({-1, -2, -3}) destinationImage:result];
   finish(buffer, {result});
   EXPECT_VALUES(read(result), {-0.5F, -0.5F, -6});
 }
 
 EXAMPLE(neuron_copy_and_archive) {
   auto* kernel = [[[MPSCNNNeuron alloc]
-      initWithDevice:device()
+        initWithDevice:device()
       neuronDescriptor:[MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:MPSCNNNeuronTypeReLU
                                                                         a:0.5F]] autorelease];
   [kernel setOffset:{1, -2, 0}];

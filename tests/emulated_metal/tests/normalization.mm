@@ -126,8 +126,7 @@ Pair both(Forward* forward, Backward* backward, MPSImage* source, MPSImage* inco
 
 template <class Kernel>
 Kernel* window(NSUInteger size) {
-  return [[[Kernel alloc] initWithDevice:device() kernelWidth:size
-                            kernelHeight:size] autorelease];
+  return [[[Kernel alloc] initWithDevice:device() kernelWidth:size kernelHeight:size] autorelease];
 }
 
 }  // namespace
@@ -137,9 +136,9 @@ EXAMPLE(batch_normalization_training_step) {
   auto* statistics =
       [[[MPSCNNBatchNormalizationStatistics alloc] initWithDevice:device()] autorelease];
   auto* forward = batch_normalization(source);
-  auto* sums = [[[MPSCNNBatchNormalizationStatisticsGradient alloc]
-             initWithDevice:device()
-      fusedNeuronDescriptor:relu()] autorelease];
+  auto* sums =
+      [[[MPSCNNBatchNormalizationStatisticsGradient alloc] initWithDevice:device()
+                                                    fusedNeuronDescriptor:relu()] autorelease];
   auto* backward = [[[MPSCNNBatchNormalizationGradient alloc] initWithDevice:device()
                                                        fusedNeuronDescriptor:relu()] autorelease];
   [backward setDestinationImageAllocator:[MPSImage defaultAllocator]];
@@ -191,13 +190,12 @@ EXAMPLE(batch_normalization_inference_and_reload) {
   MPSImage* before = empty(1, 1, 1);
   MPSImage* after = empty(1, 1, 1);
   auto buffer_of = [](float value) {
-    return [[device() newBufferWithBytes:&value
-                                  length:4
+    return [[device() newBufferWithBytes:&value length:4
                                  options:MTLResourceStorageModeShared] autorelease];
   };
-  auto* statistics = [[[MPSCNNNormalizationMeanAndVarianceState alloc]
-      initWithMean:buffer_of(3)
-          variance:buffer_of(1)] autorelease];
+  auto* statistics =
+      [[[MPSCNNNormalizationMeanAndVarianceState alloc] initWithMean:buffer_of(3)
+                                                            variance:buffer_of(1)] autorelease];
   const id<MTLCommandBuffer> buffer = [queue() commandBuffer];
   [kernel encodeToCommandBuffer:buffer sourceImage:row({5}) destinationImage:before];
   [kernel reloadMeanAndVarianceWithCommandBuffer:buffer meanAndVarianceState:statistics];
@@ -209,9 +207,9 @@ EXAMPLE(batch_normalization_inference_and_reload) {
 
 EXAMPLE(instance_normalization_example) {
   ScaleSource* source = scale_source({2}, {1}, 3);
-  auto* forward = [[[MPSCNNInstanceNormalization alloc]
-      initWithDevice:device()
-          dataSource:static_cast<id>(source)] autorelease];
+  auto* forward =
+      [[[MPSCNNInstanceNormalization alloc] initWithDevice:device()
+                                                dataSource:static_cast<id>(source)] autorelease];
   auto* backward =
       [[[MPSCNNInstanceNormalizationGradient alloc] initWithDevice:device()] autorelease];
   MPSState* state = nil;
@@ -225,13 +223,12 @@ EXAMPLE(instance_normalization_example) {
 
 EXAMPLE(group_normalization_example) {
   ScaleSource* source = scale_source({2, 2, 4, 2}, {0, 0, 1, 1}, 3, 2);
-  auto* forward = [[[MPSCNNGroupNormalization alloc]
-      initWithDevice:device()
-          dataSource:static_cast<id>(source)] autorelease];
+  auto* forward =
+      [[[MPSCNNGroupNormalization alloc] initWithDevice:device()
+                                             dataSource:static_cast<id>(source)] autorelease];
   auto* backward = [[[MPSCNNGroupNormalizationGradient alloc] initWithDevice:device()] autorelease];
   MPSState* state = nil;
-  const Pair p =
-      both(forward, backward, channels({1, 3, 7, 9}), channels({1, 0, 1, 1}), &state);
+  const Pair p = both(forward, backward, channels({1, 3, 7, 9}), channels({1, 0, 1, 1}), &state);
   EXPECT_VALUES(p.result, {-1, 1, -1, 2});
   EXPECT_VALUES(p.gradient, {0.375F, -0.375F, 0.375F, -0.375F});
   auto* typed = static_cast<MPSCNNGroupNormalizationGradientState*>(state);
@@ -244,17 +241,16 @@ EXAMPLE(cross_channel_normalization_table) {
                                                 {0.666667F, 0.571429F, 0, 0.545455F},
                                                 {0.375F, 0.75F, 0, 0.75F},
                                                 {0.444444F, 0.888889F, 0, 0.705882F}};
-  const std::vector<std::vector<float>> gradients{
-      {0, -0.12F, 1, -0.08F},
-      {0.058957F, -0.040816F, 0.333333F, -0.115702F},
-      {0.09375F, -0.1875F, 0.1875F, -0.125F},
-      {0.148148F, -0.314238F, 0.222222F, -0.013841F}};
+  const std::vector<std::vector<float>> gradients{{0, -0.12F, 1, -0.08F},
+                                                  {0.058957F, -0.040816F, 0.333333F, -0.115702F},
+                                                  {0.09375F, -0.1875F, 0.1875F, -0.125F},
+                                                  {0.148148F, -0.314238F, 0.222222F, -0.013841F}};
   for (NSUInteger n = 1; n <= 4; ++n) {
     auto* forward = [[[MPSCNNCrossChannelNormalization alloc] initWithDevice:device()
                                                                   kernelSize:n] autorelease];
-    auto* backward = [[[MPSCNNCrossChannelNormalizationGradient alloc] initWithDevice:device()
-                                                                           kernelSize:n]
-        autorelease];
+    auto* backward =
+        [[[MPSCNNCrossChannelNormalizationGradient alloc] initWithDevice:device()
+                                                              kernelSize:n] autorelease];
     EXPECT([forward beta] == 5 && [forward kernelSize] == n);
     [forward setBeta:1];
     [backward setBeta:1];
@@ -289,9 +285,7 @@ EXAMPLE(local_contrast_normalization_table) {
   auto* kernel = window<MPSCNNLocalContrastNormalization>(3);
   MPSImage* result = empty(4, 4, 1);
   const id<MTLCommandBuffer> buffer = [queue() commandBuffer];
-  [kernel encodeToCommandBuffer:buffer
-                    sourceImage:image({4, 4, 1, ramp})
-               destinationImage:result];
+  [kernel encodeToCommandBuffer:buffer sourceImage:image({4, 4, 1, ramp}) destinationImage:result];
   finish(buffer, {result});
   const std::vector<float> values = read(result);
   EXPECT_VALUES(std::vector<float>(values.begin(), values.begin() + 8),
@@ -314,14 +308,14 @@ EXAMPLE(dropout_mask_is_shared) {
                                          keepProbability:0.5F
                                                     seed:7
                                       maskStrideInPixels:MTLSizeMake(1, 1, 1)] autorelease];
-  auto* backward = [[[MPSCNNDropoutGradient alloc] initWithDevice:device()
-                                                  keepProbability:0.5F
-                                                             seed:7
-                                               maskStrideInPixels:MTLSizeMake(1, 1, 1)] autorelease];
+  auto* backward =
+      [[[MPSCNNDropoutGradient alloc] initWithDevice:device()
+                                     keepProbability:0.5F
+                                                seed:7
+                                  maskStrideInPixels:MTLSizeMake(1, 1, 1)] autorelease];
   const std::vector<float> ones(64, 1.0F);
   MPSState* state = nil;
-  const Pair p =
-      both(forward, backward, image({8, 8, 1, ones}), image({8, 8, 1, ones}), &state);
+  const Pair p = both(forward, backward, image({8, 8, 1, ones}), image({8, 8, 1, ones}), &state);
   float kept = 0;
   for (const float value : p.result) {
     EXPECT(value == 0 || value == 2);
@@ -333,9 +327,8 @@ EXAMPLE(dropout_mask_is_shared) {
 }
 
 OFFENCE(normalization_state) {
-  const id<MTLBuffer> one = [[device() newBufferWithLength:4
-                                                   options:MTLResourceStorageModeShared]
-      autorelease];
+  const id<MTLBuffer> one =
+      [[device() newBufferWithLength:4 options:MTLResourceStorageModeShared] autorelease];
   auto* container = [[[MPSCNNNormalizationGammaAndBetaState alloc] initWithGamma:one
                                                                             beta:one] autorelease];
   [batch_normalization(scale_source({1, 2}, {1, 2}, 0))
@@ -343,9 +336,9 @@ OFFENCE(normalization_state) {
                         gammaAndBetaState:container];
 }
 OFFENCE(normalization_phase) {
-  auto* sums = [[[MPSCNNBatchNormalizationStatisticsGradient alloc]
-             initWithDevice:device()
-      fusedNeuronDescriptor:nil] autorelease];
+  auto* sums =
+      [[[MPSCNNBatchNormalizationStatisticsGradient alloc] initWithDevice:device()
+                                                    fusedNeuronDescriptor:nil] autorelease];
   auto* kernel = batch_normalization(scale_source({1}, {1}, 0));
   [sums encodeBatchToCommandBuffer:[queue() commandBuffer]
                    sourceGradients:@[ row({1}) ]

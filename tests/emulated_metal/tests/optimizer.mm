@@ -9,10 +9,10 @@ using namespace tests;
 namespace {
 
 MPSVector* vector_of(const std::vector<float>& values) {
-  const id<MTLBuffer> buffer = [[device() newBufferWithBytes:values.data()
-                                                      length:values.size() * sizeof(float)
-                                                     options:MTLResourceStorageModeShared]
-      autorelease];
+  const id<MTLBuffer> buffer =
+      [[device() newBufferWithBytes:values.data()
+                             length:values.size() * sizeof(float)
+                            options:MTLResourceStorageModeShared] autorelease];
   return [[[MPSVector alloc]
       initWithBuffer:buffer
           descriptor:[MPSVectorDescriptor vectorDescriptorWithLength:values.size()
@@ -27,11 +27,10 @@ std::vector<float> values_in(MPSVector* vector) {
 }
 
 MPSNNOptimizerDescriptor* settings(float rate) {
-  return [MPSNNOptimizerDescriptor
-      optimizerDescriptorWithLearningRate:rate
-                          gradientRescale:1
-                       regularizationType:MPSNNRegularizationTypeNone
-                      regularizationScale:0];
+  return [MPSNNOptimizerDescriptor optimizerDescriptorWithLearningRate:rate
+                                                       gradientRescale:1
+                                                    regularizationType:MPSNNRegularizationTypeNone
+                                                   regularizationScale:0];
 }
 
 template <class Encode>
@@ -42,11 +41,11 @@ void step(const Encode& encode) {
 }
 
 MPSNNOptimizerStochasticGradientDescent* descent(float momentum, BOOL nesterov) {
-  return [[[MPSNNOptimizerStochasticGradientDescent alloc] initWithDevice:device()
-                                                            momentumScale:momentum
-                                                      useNesterovMomentum:nesterov
-                                                      optimizerDescriptor:settings(0.1F)]
-      autorelease];
+  return
+      [[[MPSNNOptimizerStochasticGradientDescent alloc] initWithDevice:device()
+                                                         momentumScale:momentum
+                                                   useNesterovMomentum:nesterov
+                                                   optimizerDescriptor:settings(0.1F)] autorelease];
 }
 
 void descend(MPSNNOptimizerStochasticGradientDescent* optimizer, MPSVector* gradient,
@@ -63,18 +62,19 @@ void descend(MPSNNOptimizerStochasticGradientDescent* optimizer, MPSVector* grad
 }  // namespace
 
 EXAMPLE(optimizer_preprocessing) {
-  MPSNNOptimizerDescriptor* d = [MPSNNOptimizerDescriptor
-      optimizerDescriptorWithLearningRate:1
-                          gradientRescale:2
-                    applyGradientClipping:YES
-                          gradientClipMax:0.5F
-                          gradientClipMin:-0.25F
-                       regularizationType:MPSNNRegularizationTypeL2
-                      regularizationScale:0.1F];
-  auto* optimizer = [[[MPSNNOptimizerStochasticGradientDescent alloc] initWithDevice:device()
-                                                                       momentumScale:0
-                                                                  useNestrovMomentum:NO
-                                                                 optimizerDescriptor:d] autorelease];
+  MPSNNOptimizerDescriptor* d =
+      [MPSNNOptimizerDescriptor optimizerDescriptorWithLearningRate:1
+                                                    gradientRescale:2
+                                              applyGradientClipping:YES
+                                                    gradientClipMax:0.5F
+                                                    gradientClipMin:-0.25F
+                                                 regularizationType:MPSNNRegularizationTypeL2
+                                                regularizationScale:0.1F];
+  auto* optimizer =
+      [[[MPSNNOptimizerStochasticGradientDescent alloc] initWithDevice:device()
+                                                         momentumScale:0
+                                                    useNestrovMomentum:NO
+                                                   optimizerDescriptor:d] autorelease];
   MPSVector* values = vector_of({10, 10, -10});
   descend(optimizer, vector_of({3, -3, 0.1F}), values, nil);
   EXPECT_VALUES(values_in(values), {8, 9.5F, -9.2F});
@@ -127,7 +127,8 @@ EXAMPLE(optimizer_adam) {
   MPSVector* v = vector_of({0});
   NSUInteger t = 0;
   for (const auto& [gradient, expected] :
-       {std::pair{0.5F, 0.90000006F}, std::pair{0.5F, 0.80000011F}, std::pair{-0.1F, 0.73241433F}}) {
+       {std::pair{0.5F, 0.90000006F}, std::pair{0.5F, 0.80000011F},
+        std::pair{-0.1F, 0.73241433F}}) {
     step([&](id<MTLCommandBuffer> buffer) {
       [optimizer encodeToCommandBuffer:buffer
                    inputGradientVector:vector_of({gradient})
@@ -169,10 +170,10 @@ EXAMPLE(optimizer_matrix_with_strides) {
                                                                     rowBytes:8
                                                                     dataType:MPSDataTypeFloat32];
   const auto matrix = [&](std::vector<float> values) {
-    const id<MTLBuffer> buffer = [[device() newBufferWithBytes:values.data()
-                                                        length:values.size() * sizeof(float)
-                                                       options:MTLResourceStorageModeShared]
-        autorelease];
+    const id<MTLBuffer> buffer =
+        [[device() newBufferWithBytes:values.data()
+                               length:values.size() * sizeof(float)
+                              options:MTLResourceStorageModeShared] autorelease];
     return [[[MPSMatrix alloc] initWithBuffer:buffer descriptor:shape] autorelease];
   };
   MPSMatrix* w = matrix({1, 9, 2, 9});
@@ -201,14 +202,11 @@ OFFENCE(optimizer_settings) {
                                            timeStep:0
                                 optimizerDescriptor:settings(0.1F)] autorelease];
 }
-OFFENCE(optimizer_lengths) {
-  descend(descent(0, NO), vector_of({1, 2}), vector_of({1}), nil);
-}
+OFFENCE(optimizer_lengths) { descend(descent(0, NO), vector_of({1, 2}), vector_of({1}), nil); }
 OFFENCE(optimizer_data_type) {
   auto* half = [[[MPSVector alloc]
       initWithDevice:device()
-          descriptor:[MPSVectorDescriptor vectorDescriptorWithLength:1
-                                                            dataType:MPSDataTypeFloat16]]
+          descriptor:[MPSVectorDescriptor vectorDescriptorWithLength:1 dataType:MPSDataTypeFloat16]]
       autorelease];
   descend(descent(0, NO), half, half, nil);
 }

@@ -99,8 +99,8 @@ EXAMPLE(pooling_average_gradient) {
 EXAMPLE(pooling_max_gradient_ties_and_drops) {
   auto* forward = pool<MPSCNNPoolingMax>(3, 1, 1);
   [forward setOffset:{1, 0, 0}];
-  EXPECT_VALUES(run_gradient(forward, pool<MPSCNNPoolingMaxGradient>(3, 1, 1),
-                             row({7, 7, 7, 2}), empty(2, 1, 1), row({10, 20})),
+  EXPECT_VALUES(run_gradient(forward, pool<MPSCNNPoolingMaxGradient>(3, 1, 1), row({7, 7, 7, 2}),
+                             empty(2, 1, 1), row({10, 20})),
                 {10, 20, 0, 0});
   forward = pool<MPSCNNPoolingMax>(3, 1, 1);
   EXPECT_VALUES(run_gradient(forward, pool<MPSCNNPoolingMaxGradient>(3, 1, 1),
@@ -116,8 +116,8 @@ EXAMPLE(pooling_l2_norm) {
   auto* forward = pool<MPSCNNPoolingL2Norm>(2, 1, 2);
   [forward setOffset:{1, 0, 0}];
   EXPECT_VALUES(run(forward, row({3, 4, 0, 0}), 2, 1), {5, 0});
-  EXPECT_VALUES(run_gradient(forward, pool<MPSCNNPoolingL2NormGradient>(2, 1, 2),
-                             row({3, 4, 0, 0}), empty(2, 1, 1), row({1, 1})),
+  EXPECT_VALUES(run_gradient(forward, pool<MPSCNNPoolingL2NormGradient>(2, 1, 2), row({3, 4, 0, 0}),
+                             empty(2, 1, 1), row({1, 1})),
                 {0.6F, 0.8F, 0, 0});
   forward = pool<MPSCNNPoolingL2Norm>(3, 1, 1);
   EXPECT_VALUES(run(forward, row({3, 4}), 2, 1), {5, 5});
@@ -191,11 +191,10 @@ EXAMPLE(padding_table) {
                         Case{8, 1, 4, kValid, 2, 1, 1}, Case{10, 3, 5, kValid, 2, 1, 2}}) {
     for (const bool right : {false, true}) {
       auto* kernel = pool<MPSCNNPoolingMax>(c.kernel, c.kernel, c.stride);
-      [kernel setPadding:[MPSNNDefaultPadding
-                             paddingWithMethod:c.style | (right ? 0xCUL : 0UL)]];
+      [kernel setPadding:[MPSNNDefaultPadding paddingWithMethod:c.style | (right ? 0xCUL : 0UL)]];
       MPSImage* source = empty(c.length, c.length, 1);
-      MPSImageDescriptor* result =
-          [kernel destinationImageDescriptorForSourceImages:@[ source ] sourceStates:nil];
+      MPSImageDescriptor* result = [kernel destinationImageDescriptorForSourceImages:@[ source ]
+                                                                        sourceStates:nil];
       EXPECT([result width] == c.size && [result height] == c.size);
       EXPECT([kernel offset].x == (right ? c.right : c.left));
       EXPECT([kernel offset].y == (right ? c.right : c.left));
