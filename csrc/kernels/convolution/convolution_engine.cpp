@@ -220,10 +220,10 @@ Columns columns_of(const Phase& phase, const Piece& piece) {
   return {first, std::min(piece.column + piece.columns, phase.count) - first};
 }
 
-void run_piece(const Prepared& prepared, const Piece& piece) {
+void run_columns(const Prepared& prepared, const Piece& piece) {
   const Correlation& c = prepared.c;
   const Phase& y = c.y.phases[piece.phase];
-  RowWindow window{&c.operand, c.operand_height, c.operand_width, 0, c.operand_channels(), c.edge, 0, 0, false};
+  RowWindow window{&c.operand, c.operand_height, c.operand_width, 0, c.operand_channels(), c.edge, 0, 0, false, 0};
   Index first_x = std::numeric_limits<Index>::max();
   Index last_x = std::numeric_limits<Index>::min();
   for (const Phase& x : c.x.phases) {
@@ -238,7 +238,8 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
     window.first_x = first_x;
     window.span = last_x - first_x + 1;
   }
-  window.direct = window.can_be_direct();
+  window.gap = c.depthwise ? gap_between_pixels(window.channels) : 0;
+  window.direct = window.can_be_direct() && (!c.depthwise || gap_between_pixels(c.operand.pixel_stride) == 0);
 
   const Index rows = piece.samples * piece.rows;
   const Index first_y = y.operand_first + piece.row * y.operand_step;
@@ -282,6 +283,9 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   task.format = static_cast<int>(c.result.format);
   task.hook = c.hook;
   task.runs = scratch.take<std::byte>(24 * kernel);
+  // A direct row comes from memory, best as it lies there; a copied one is near, and its neighbours are needed again.
+  task.channels_at_once =
+      window.direct ? c.group_results : std::max<Index>(kFirstLevelBytes / (4 * std::max<Index>(1, y.taps) * window.span), 1);
   for (const Phase& x : c.x.phases) {
     const Columns columns = columns_of(x, piece);
     if (columns.count == 0) {
@@ -310,6 +314,40 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
     task.x_step = x.step;
     prepared.loop(task);
   }
+}
+
+void run_piece(const Prepared& prepared, const Piece& piece) {
+  const Correlation& c = prepared.c;
+  if (!c.depthwise || c.operand.format != ChannelFormat::Float32 || gap_between_pixels(c.operand.pixel_stride) > 0) {
+    run_columns(prepared, piece);
+    return;
+  }
+  // Copying a row costs a depthwise kernel as much as filtering it, so only what reaches beyond the edges is copied; unless
+  // the copy is needed to put pixels at better distances.
+  Index inside = piece.column;
+  Index outside = piece.column + piece.columns;
+  for (const Phase& x : c.x.phases) {
+    const Index reach = (x.taps - 1) * x.tap_step;
+    if (x.taps > 0) {
+      inside = std::max(inside, ceil_div(std::max<Index>(-x.operand_first, 0), x.operand_step));
+      outside = std::min(outside, floor_div(c.operand_width - 1 - reach - x.operand_first, x.operand_step) + 1);
+    }
+  }
+  if (outside <= inside) {
+    run_columns(prepared, piece);
+    return;
+  }
+  const auto part = [&](Index first, Index last) {
+    if (first < last) {
+      Piece columns = piece;
+      columns.column = first;
+      columns.columns = last - first;
+      run_columns(prepared, columns);
+    }
+  };
+  part(piece.column, inside);
+  part(inside, outside);
+  part(outside, piece.column + piece.columns);
 }
 
 void run(const Correlation& c, const ConvolutionWeights& weights, bool of_results, bool transposed, const float* bias) {

@@ -6,28 +6,38 @@
 namespace mpsgrad::cpu::convolution {
 
 void RowWindow::copy(Index sample, Index y, float* out) const {
+  const ConvertLoops& loops = convert_loops();
+  const int format = static_cast<int>(images->format);
   const Index item = item_size(images->format);
+  const Index pixel = channels + gap;
   const std::byte* row = images->samples[sample] + (y * images->row_stride + channel) * item;
+  const auto load = [&](Index x, Index pixels, float* to) {
+    const std::byte* from = row + x * images->pixel_stride * item;
+    if (gap == 0) {
+      loops.load_row(from, format, pixels, channels, images->pixel_stride, to);
+      return;
+    }
+    for (Index i = 0; i < pixels; ++i) {
+      loops.load_row(from + i * images->pixel_stride * item, format, 1, channels, images->pixel_stride,
+                     to + i * pixel);
+    }
+  };
   const Index first = std::clamp<Index>(first_x, 0, width);
   const Index last = std::clamp<Index>(first_x + span, first, width);
   const Index before = std::clamp<Index>(-first_x, 0, span);
-  if (last > first) {
-    convert_loops().load_row(row + first * images->pixel_stride * item, static_cast<int>(images->format), last - first,
-                             channels, images->pixel_stride, out + before * channels);
-  }
   const Index after = span - before - (last - first);  // all of it if the window lies right of the image
-  float* behind = out + (span - after) * channels;
+  float* behind = out + (span - after) * pixel;
+  load(first, last - first, out + before * pixel);
   if (edge != EdgeMode::Clamp) {
-    std::fill_n(out, before * channels, 0.0F);
-    std::fill_n(behind, after * channels, 0.0F);
+    std::fill_n(out, before * pixel, 0.0F);
+    std::fill_n(behind, after * pixel, 0.0F);
     return;
   }
   const auto edge_pixel = [&](Index x, float* to, Index count) {
     if (count > 0) {
-      convert_loops().load_row(row + x * images->pixel_stride * item, static_cast<int>(images->format), 1, channels,
-                               images->pixel_stride, to);
+      load(x, 1, to);
       for (Index i = 1; i < count; ++i) {
-        std::copy_n(to, channels, to + i * channels);
+        std::copy_n(to, channels, to + i * pixel);
       }
     }
   };

@@ -22,6 +22,13 @@ inline constexpr Index kPieceBytes = 256 * 1024;
 inline constexpr Index kPieces = 16;
 inline constexpr Index kPieceFlops = 2'000'000;
 
+// What rows under one window may take in the first-level cache.
+inline constexpr Index kFirstLevelBytes = 24 * 1024;
+
+// Loops that walk along pixels in one vector of channels would find all of them in a few sets of the first-level cache
+// if the distance were a large power of two.
+constexpr Index gap_between_pixels(Index channels) { return channels % 256 == 0 ? 16 : 0; }
+
 // Scratch arrays out of one block of the pool. Ask for all sizes first: add() them up, then take() in any order.
 class Scratch {
  public:
@@ -56,13 +63,14 @@ struct RowWindow {
   EdgeMode edge = EdgeMode::Zero;
   Index first_x = 0, span = 0;
   bool direct = false;
+  Index gap = 0;  // between copied pixels, floats
 
   // Whether float32 pixels can be read in place, given which positions are needed.
   bool can_be_direct() const {
     return images->format == ChannelFormat::Float32 && first_x >= 0 && first_x + span <= width;
   }
-  Index pixel_stride() const { return direct ? images->pixel_stride : channels; }
-  Index row_floats() const { return direct ? 0 : span * channels; }
+  Index pixel_stride() const { return direct ? images->pixel_stride : channels + gap; }
+  Index row_floats() const { return direct ? 0 : span * (channels + gap); }
   void copy(Index sample, Index y, float* out) const;
 };
 

@@ -49,6 +49,7 @@ struct CorrelationTask {
   std::int64_t result_step;
   std::int64_t first_x, x_step;  // position of the results, for the hook
   ConvolutionHook hook;
+  std::int64_t channels_at_once;  // depthwise: how many channels are finished before the next ones are begun
   void* runs;                  // scratch: 24 * taps_y * taps_x bytes
 };
 

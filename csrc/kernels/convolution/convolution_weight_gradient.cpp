@@ -18,6 +18,7 @@ struct Sums {
   bool by_source = false;            // else by gradient or depthwise
   bool every_pixel = false;          // source rows hold what lies outside
   Index band_rows = 0, columns = 0;
+  Index inside = 0, outside = 0;     // depthwise: columns whose source rows need not be copied
   Index parts = 0, splits = 0;       // of the rows, of the channel blocks
   Index blocks = 0;
   Index partial_floats = 0;
@@ -68,7 +69,7 @@ void run_part(const Sums& sums, const Part& part) {
       std::min(samples * std::min(positions, g.source_height), rows * std::min(g.kernel_height, g.source_height));
   const Index slots = RowCache::slots(source, positions);
   const Index gradient_slots = RowCache::slots(sums.gradient, per_sample);
-  const Index zeros = sums.by_source ? 0 : source.span * source.pixel_stride() + source.channels;
+  const Index zeros = sums.by_source ? 0 : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
   Scratch scratch(RowCache::bytes(source, source_rows, slots) + RowCache::bytes(sums.gradient, rows, gradient_slots) +
                   Scratch::bytes<const float*>(rows) + Scratch::bytes<const float*>(rows * g.kernel_height) +
                   Scratch::bytes<float>(zeros) + 2 * Scratch::bytes<Index>(g.kernel_width) +
@@ -85,8 +86,6 @@ void run_part(const Sums& sums, const Part& part) {
   task.zeros = memory;
   task.taps_y = g.kernel_height;
   task.taps_x = g.kernel_width;
-  task.source_step = g.stride_x * source.pixel_stride();
-  task.source_tap_step = g.dilation_x * source.pixel_stride();
   task.begin = begin;
   task.end = end;
   task.groups = g.groups;
@@ -101,11 +100,18 @@ void run_part(const Sums& sums, const Part& part) {
   RowWindow gradient = sums.gradient;
   RowCache source_cache(source, source_rows, slots, scratch);
   RowCache gradient_cache(gradient, rows, gradient_slots, scratch);
-  for (Index column = 0; column < g.destination_width; column += sums.columns) {
-    const Index width = std::min(sums.columns, g.destination_width - column);
+  for (Index column = 0; column < g.destination_width;) {
+    Index width = std::min(sums.columns, g.destination_width - column);
+    if (sums.inside < sums.outside) {
+      // Only what reaches beyond the edges is copied.
+      source.direct = column >= sums.inside && column < sums.outside;
+      width = (column < sums.inside ? sums.inside : source.direct ? sums.outside : g.destination_width) - column;
+    }
     gradient.first_x = column;
     gradient.span = width;
     task.width = width;
+    task.source_step = g.stride_x * source.pixel_stride();
+    task.source_tap_step = g.dilation_x * source.pixel_stride();
     const Index first_x = g.first_x + column * g.stride_x;
     if (sums.every_pixel) {
       source.first_x = first_x;
@@ -145,49 +151,54 @@ void run_part(const Sums& sums, const Part& part) {
       task.rows = last - band;
       (g.depthwise ? sums.loops->depthwise : sums.by_source ? sums.loops->by_source : sums.loops->by_gradient)(task);
     }
+    column += width;
   }
 }
 
 // Adds the parts up in order and puts every weight where the layout of the weights has it.
 void finish(const Sums& sums, float* result, bool accumulate) {
   const ConvolutionGeometry& g = sums.g;
-  const Index taps = sums.taps;
-  const Index inputs = g.depthwise ? 1 : sums.group_sources;
-  if (sums.first_partial == result) {
-    constexpr Index kChunk = 16 * 1024;
-    if (sums.parts > 1) {
-      parallel_for(ceil_div(sums.partial_floats, kChunk), [&](Index chunk) {
-        const Index last = std::min(sums.partial_floats, (chunk + 1) * kChunk);
-        for (Index part = 1; part < sums.parts; ++part) {
-          const float* from = sums.partial(part);
-          for (Index i = chunk * kChunk; i < last; ++i) {
-            result[i] += from[i];
-          }
+  constexpr Index kChunk = 16 * 1024;
+  if (sums.parts > 1) {
+    parallel_for(ceil_div(sums.partial_floats, kChunk), [&](Index chunk) {
+      float* to = sums.first_partial;
+      const Index last = std::min(sums.partial_floats, (chunk + 1) * kChunk);
+      for (Index part = 1; part < sums.parts; ++part) {
+        const float* from = sums.partial(part);
+        for (Index i = chunk * kChunk; i < last; ++i) {
+          to[i] += from[i];
         }
-      });
-    }
+      }
+    });
+  }
+  if (sums.first_partial == result) {
     return;
   }
-  parallel_for(g.destination_channels, [&](Index o) {
-    const Index group = o / sums.group_gradients;
+  // Weight (group, o, tap, c) is found at these distances in the sums, and goes to those in the result.
+  const Index taps = sums.taps;
+  const Index inputs = g.depthwise ? 1 : sums.group_sources;
+  const Index outputs = sums.group_gradients;
+  const Index from_o = sums.by_source ? taps * inputs : 1;
+  const Index from_c = sums.by_source ? 1 : outputs;
+  const Index from_tap = from_o == 1 ? inputs * outputs : inputs;
+  const bool transposed = g.transposed_weights && !g.depthwise;
+  const Index to_o = transposed ? 1 : taps * inputs;
+  const Index to_c = transposed ? taps * outputs : 1;
+  const Index to_tap = transposed ? outputs : inputs;
+  for (Index group = 0; group < g.groups; ++group) {
+    const Index start = group * taps * inputs * outputs;
     for (Index tap = 0; tap < taps; ++tap) {
-      const Index to_tap = g.transposed_weights ? taps - 1 - tap : tap;
+      const float* from = sums.first_partial + start + tap * from_tap;
+      float* to = result + start + (g.transposed_weights ? taps - 1 - tap : tap) * to_tap;
       for (Index c = 0; c < inputs; ++c) {
-        const Index from = g.depthwise     ? tap * g.destination_channels + o
-                           : sums.by_source ? (o * taps + tap) * inputs + c
-                                            : ((group * taps + tap) * inputs + c) * sums.group_gradients +
-                                                  o % sums.group_gradients;
-        const Index to = g.transposed_weights && !g.depthwise
-                             ? ((group * inputs + c) * taps + to_tap) * sums.group_gradients + o % sums.group_gradients
-                             : (o * taps + to_tap) * inputs + c;
-        float total = sums.partial(0)[from];
-        for (Index part = 1; part < sums.parts; ++part) {
-          total += sums.partial(part)[from];
+        for (Index o = 0; o < outputs; ++o) {
+          const float value = from[o * from_o + c * from_c];
+          float& weight = to[o * to_o + c * to_c];
+          weight = accumulate ? weight + value : value;
         }
-        result[to] = accumulate ? result[to] + total : total;
       }
     }
-  });
+  }
 }
 
 void finish_sums(const float* partials, Index parts, Index channels, float* sums, bool accumulate) {
@@ -221,8 +232,9 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry, const Conv
   sums.by_source = !g.depthwise && ceil_div(sums.group_sources, loops.lanes) * sums.group_gradients * 10 <=
                                        ceil_div(sums.group_gradients, loops.lanes) * sums.group_sources * 13;
   const Index reach_x = (g.destination_width - 1) * g.stride_x + (g.kernel_width - 1) * g.dilation_x + 1;
-  sums.source = {&source, g.source_height, g.source_width, 0, g.source_channels, g.edge, g.first_x, reach_x, false};
-  sums.source.direct = sums.source.can_be_direct();
+  sums.source = {&source, g.source_height, g.source_width, 0, g.source_channels, g.edge, g.first_x, reach_x, false,
+                 g.depthwise ? gap_between_pixels(g.source_channels) : 0};
+  sums.source.direct = sums.source.can_be_direct() && sums.source.gap == 0;
   sums.every_pixel = true;
   if (sums.by_source && source.format == ChannelFormat::Float32 && (sums.source.direct || g.edge != EdgeMode::Clamp)) {
     sums.source.direct = true;
@@ -230,8 +242,14 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry, const Conv
     sums.source.span = g.source_width;
     sums.every_pixel = false;
   }
+  if (g.depthwise && !sums.source.direct && source.format == ChannelFormat::Float32 && sums.source.gap == 0) {
+    const Index reach = (g.kernel_width - 1) * g.dilation_x;
+    sums.inside = std::max<Index>(0, ceil_div(-g.first_x, g.stride_x));
+    sums.outside = std::min(g.destination_width, floor_div(g.source_width - 1 - reach - g.first_x, g.stride_x) + 1);
+  }
   sums.gradient = {&gradient, g.destination_height, g.destination_width, 0, g.destination_channels, EdgeMode::Zero,
-                   0, g.destination_width, gradient.format == ChannelFormat::Float32};
+                   0, g.destination_width, gradient.format == ChannelFormat::Float32 && sums.source.gap == 0,
+                   sums.source.gap};
 
   const Index weights = g.destination_channels * sums.taps * (g.depthwise ? 1 : sums.group_sources);
   const Index rows = g.batch * g.destination_height;
@@ -242,13 +260,17 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry, const Conv
                              g.destination_height * g.destination_width * g.destination_channels);
   const Index budget = std::clamp(activations / 16, kPieceBytes / 4, 2 * kPieceBytes);
   sums.columns = g.destination_width;
-  if (copied > 0) {
+  if (copied > 0 && sums.inside >= sums.outside) {
     sums.columns = std::clamp<Index>(budget / (copied * 4), 16, std::max<Index>(g.destination_width, 16));
     sums.columns = std::max<Index>(1, std::min(sums.columns, g.destination_width));
   }
   sums.band_rows = std::max<Index>(1, kBandPixels / std::max<Index>(1, sums.columns));
   if (copied > 0) {
     sums.band_rows = std::clamp<Index>(budget / (sums.columns * copied * 4), 1, sums.band_rows);
+  }
+  if (g.depthwise) {  // which passes over a band once for each vector of channels
+    const Index row_bytes = 4 * g.destination_channels * (g.destination_width + g.source_width * g.stride_y);
+    sums.band_rows = std::clamp<Index>(2 * kPieceBytes / row_bytes, 1, sums.band_rows);
   }
   const Index flops = 2 * rows * g.destination_width * weights;
   const Index worth = std::clamp<Index>(flops / kPieceFlops, 1, kPieces);
@@ -295,7 +317,7 @@ void convolution_channel_sums(Index batch, Index height, Index width, Index chan
   const Index rows = batch * height;
   const Index parts = std::clamp<Index>(rows * width * channels / 65536, 1, std::min(kPieces, std::max<Index>(rows, 1)));
   const RowWindow all{&images, height, width, 0, channels, EdgeMode::Zero, 0, width,
-                      images.format == ChannelFormat::Float32};
+                      images.format == ChannelFormat::Float32, 0};
   Scratch scratch(Scratch::bytes<float>(parts * channels));
   auto* partials = scratch.take<float>(parts * channels);
   std::fill_n(partials, parts * channels, 0.0F);

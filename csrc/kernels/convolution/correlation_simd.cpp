@@ -30,6 +30,9 @@ struct TileArguments {
   bool whole;
 };
 
+// Tile rows that share a pointer: their distances from it fit the addressing of an instruction.
+constexpr int kSharing = 3;
+
 template <int kRows, int kVecs>
 void tile(const TileArguments& t) {
   Vec sums[kRows][kVecs];
@@ -42,39 +45,54 @@ void tile(const TileArguments& t) {
   }
   const Index step = t.step;
   const Index block_step = t.block_step;
-  for (Index i = 0; i < t.run_count; ++i) {
-    const float* operand = t.runs[i].operand + t.offset;
-    const float* weights = t.weights + t.runs[i].weights;
-    const Index length = t.runs[i].length;
+  const Run* const end = t.runs + t.run_count;
+  for (const Run* run = t.runs; run != end; ++run) {
+    const float* operand[(kRows + kSharing - 1) / kSharing];
+#pragma GCC unroll 8
+    for (int i = 0; i < (kRows + kSharing - 1) / kSharing; ++i) {
+      operand[i] = run->operand + t.offset + kSharing * i * step;
+    }
+    const float* weights = t.weights + run->weights;
+    const float* const last = weights + run->length * kLanes;
 #pragma GCC unroll 1
-    for (Index k = 0; k < length; ++k) {
+    while (weights != last) {
       Vec w[kVecs];
 #pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) {
-        w[v] = load(weights + v * block_step + k * kLanes);
+        w[v] = load(weights + v * block_step);
       }
+      weights += kLanes;
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const float x = operand[r * step + k];
+        const float x = operand[r / kSharing][r % kSharing * step];
 #pragma GCC unroll 4
         for (int v = 0; v < kVecs; ++v) {
           sums[r][v] += w[v] * x;
         }
       }
+#pragma GCC unroll 8
+      for (int i = 0; i < (kRows + kSharing - 1) / kSharing; ++i) {
+        ++operand[i];
+      }
     }
   }
+  const auto put = [&](const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+    float* out = t.out;
+    const Index out_step = t.out_step;
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    float* out = t.out + r * t.out_step;
+    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v + 1 < kVecs; ++v) {
-      store(out + v * kLanes, sums[r][v]);
+      for (int v = 0; v + 1 < kVecs; ++v) {
+        store(out + v * kLanes, sums[r][v]);
+      }
+      store(out + (kVecs - 1) * kLanes, sums[r][kVecs - 1], mask...);
+      out += out_step;
     }
-    if (t.whole) {
-      store(out + (kVecs - 1) * kLanes, sums[r][kVecs - 1]);
-    } else {
-      store(out + (kVecs - 1) * kLanes, sums[r][kVecs - 1], t.last);
-    }
+  };
+  if (t.whole) {
+    put();
+  } else {
+    put(t.last);
   }
 }
 
@@ -286,79 +304,180 @@ void correlate_dot(const CorrelationTask& task) {
       kTiles.dots);
 }
 
-constexpr int kDepthwisePixels = 6;
+struct DepthwiseArguments {
+  const Run* runs;  // one for each row of taps
+  Index run_count;
+  Index offset, step, tap_step;
+  Index tap_count;
+  const float* weights;
+  Index weight_step;  // from one tap to the next
+  const float* bias;
+  float* out;
+  Index out_step;
+  Index channels;
+};
 
-template <int kPixels>
-void depthwise_tile(const TileArguments& t, Index channels) {
-  const auto add = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
-    Vec sums[kPixels];
+// kPixels neighbours from kTaps taps of each row, kStride taps apart: what neighbours share is loaded once.
+template <int kPixels, int kTaps, int kStride, class... Masks>
+MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const Masks&... mask) {
+  Vec sums[kPixels];
+  const Vec bias = load(t.bias + c);
 #pragma GCC unroll 8
-    for (int r = 0; r < kPixels; ++r) {
-      sums[r] = load(t.bias + c);
+  for (int r = 0; r < kPixels; ++r) {
+    sums[r] = bias;
+  }
+  const Index tap_step = t.tap_step;
+  const Run* const end = t.runs + t.run_count;
+  for (const Run* run = t.runs; run != end; ++run) {
+    const float* operand = run->operand + t.offset + c;
+    const float* weights = t.weights + run->weights + c;
+    Vec w[kTaps];
+#pragma GCC unroll 8
+    for (int p = 0; p < kTaps; ++p) {
+      w[p] = load(weights + p * t.weight_step, mask...);
     }
-    for (Index i = 0; i < t.run_count; ++i) {
-      const float* operand = t.runs[i].operand + t.offset + c;
-      const Vec w = load(t.weights + t.runs[i].weights + c, mask...);
+#pragma GCC unroll 32
+    for (int column = 0; column < (kPixels - 1) * kStride + kTaps; ++column) {
+      const Vec x = load(operand, mask...);
+      operand += tap_step;
+#pragma GCC unroll 8
+      for (int r = 0; r < kPixels; ++r) {
+        if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
+          sums[r] += w[column - r * kStride] * x;
+        }
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kPixels; ++r) {
+    store(t.out + r * t.out_step + c, sums[r], mask...);
+  }
+}
+
+// The same for any number of taps and any stride.
+template <int kPixels, class... Masks>
+MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments& t, Index c, const Masks&... mask) {
+  Vec sums[kPixels];
+#pragma GCC unroll 8
+  for (int r = 0; r < kPixels; ++r) {
+    sums[r] = load(t.bias + c);
+  }
+  for (Index i = 0; i < t.run_count; ++i) {
+    const float* operand = t.runs[i].operand + t.offset + c;
+    const float* weights = t.weights + t.runs[i].weights + c;
+    for (Index p = 0; p < t.tap_count; ++p) {
+      const Vec w = load(weights, mask...);
 #pragma GCC unroll 8
       for (int r = 0; r < kPixels; ++r) {
         sums[r] += w * load(operand + r * t.step, mask...);
       }
+      operand += t.tap_step;
+      weights += t.weight_step;
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < kPixels; ++r) {
-      store(t.out + r * t.out_step + c, sums[r], mask...);
-    }
-  };
-  Index c = 0;
-  for (; c + kLanes <= channels; c += kLanes) {
-    add(c);
   }
-  if (c < channels) {
-    add(c, first_lanes(channels - c));
+#pragma GCC unroll 8
+  for (int r = 0; r < kPixels; ++r) {
+    store(t.out + r * t.out_step + c, sums[r], mask...);
   }
 }
 
+template <int kPixels, int kTaps, int kStride>
+void depthwise_tile(const DepthwiseArguments& arguments) {
+  const DepthwiseArguments t = arguments;
+  const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+    if constexpr (kTaps > 0) {
+      depthwise_vector<kPixels, kTaps, kStride>(t, c, mask...);
+    } else {
+      depthwise_any_vector<kPixels>(t, c, mask...);
+    }
+  };
+  Index c = 0;
+  for (; c + kLanes <= t.channels; c += kLanes) {
+    one(c);
+  }
+  if (c < t.channels) {
+    one(c, first_lanes(t.channels - c));
+  }
+}
+
+using DepthwiseFunction = void (*)(const DepthwiseArguments&);
+
+constexpr int kDepthwiseSizes = 4;  // tiles of 1, 2, 4 and 8 pixels
+
+// The tiles for so many taps at such a stride, in taps.
+template <int kTaps, int kStride>
+const DepthwiseFunction* depthwise_tiles() {
+  static constexpr DepthwiseFunction kFunctions[kDepthwiseSizes] = {
+      depthwise_tile<1, kTaps, kStride>, depthwise_tile<2, kTaps, kStride>, depthwise_tile<4, kTaps, kStride>,
+      depthwise_tile<8, kTaps, kStride>};
+  return kFunctions;
+}
+
+const DepthwiseFunction* choose_depthwise_tiles(const CorrelationTask& task) {
+  if (task.operand_step == task.operand_tap_step) {
+    switch (task.taps_x) {
+      case 1:
+        return depthwise_tiles<1, 1>();
+      case 2:
+        return depthwise_tiles<2, 1>();
+      case 3:
+        return depthwise_tiles<3, 1>();
+      case 5:
+        return depthwise_tiles<5, 1>();
+      default:
+        break;
+    }
+  } else if (task.operand_step == 2 * task.operand_tap_step) {
+    switch (task.taps_x) {
+      case 3:
+        return depthwise_tiles<3, 2>();
+      case 5:
+        return depthwise_tiles<5, 2>();
+      default:
+        break;
+    }
+  }
+  return depthwise_tiles<0, 0>();
+}
+
 void correlate_depthwise(const CorrelationTask& task) {
-  using Function = void (*)(const TileArguments&, Index);
-  static constexpr Function kFunctions[kDepthwisePixels + 1] = {
-      nullptr,           depthwise_tile<1>, depthwise_tile<2>, depthwise_tile<3>,
-      depthwise_tile<4>, depthwise_tile<5>, depthwise_tile<6>};
+  const DepthwiseFunction* functions = choose_depthwise_tiles(task);
   // So many channels at a time that the sink's values have room for them.
-  constexpr Index kChannels = kMaxRows * kMaxVecs * kLanes / kDepthwisePixels / kLanes * kLanes;
+  constexpr Index kChannels = kMaxRows * kMaxVecs / 8 * kLanes;
   const bool direct = task.format == kFloat32 && task.hook.store;
   const Index channels = task.group_results;
-  const Index part = direct ? channels : smaller(channels, kChannels);
-  const Index tiles = ceil_div(task.width, kDepthwisePixels);
+  const Index part = smaller(ceil_div(task.channels_at_once, kLanes) * kLanes, direct ? channels : kChannels);
   auto* runs = static_cast<Run*>(task.runs);
   TileSink sink(task);
-  for (Index row = 0; row < task.rows; ++row) {
-    Index count = 0;
-    for (Index q = 0; q < task.taps_y; ++q) {
-      const float* operand = task.operand[row * task.taps_y + q];
-      if (operand == nullptr) {
-        continue;
+  DepthwiseArguments t{};
+  t.runs = runs;
+  t.step = task.operand_step;
+  t.tap_step = task.operand_tap_step;
+  t.tap_count = task.taps_x;
+  t.weight_step = channels;
+  for (Index c = 0; c < channels; c += part) {
+    t.channels = smaller(part, channels - c);
+    t.weights = task.weights + c;
+    t.bias = task.bias + c;
+    for (Index row = 0; row < task.rows; ++row) {
+      t.run_count = 0;
+      for (Index q = 0; q < task.taps_y && task.taps_x > 0; ++q) {
+        const float* operand = task.operand[row * task.taps_y + q];
+        if (operand != nullptr) {
+          const Index tap = (task.first_tap_y + q) * task.kernel_width + task.first_tap_x;
+          runs[t.run_count++] = {operand, tap * channels, 1};
+        }
       }
-      const Index tap = (task.first_tap_y + q) * task.kernel_width + task.first_tap_x;
-      for (Index p = 0; p < task.taps_x; ++p) {
-        runs[count++] = {operand + p * task.operand_tap_step, (tap + p) * channels, 1};
-      }
-    }
-    for (Index i = 0; i < tiles; ++i) {
-      const Index x = i * task.width / tiles;
-      const Index pixels = (i + 1) * task.width / tiles - x;
-      for (Index c = 0; c < channels; c += part) {
-        const Index now = smaller(part, channels - c);
-        TileArguments t{};
-        t.runs = runs;
-        t.run_count = count;
+      int size = kDepthwiseSizes - 1;
+      for (Index x = 0; x < task.width; x += 1 << size) {
+        while (x + (1 << size) > task.width) {
+          --size;
+        }
         t.offset = x * task.operand_step + c;
-        t.step = task.operand_step;
-        t.weights = task.weights + c;
-        t.bias = task.bias + c;
-        t.out = sink.begin(row, x, c, now);
+        t.out = sink.begin(row, x, c, t.channels);
         t.out_step = sink.step();
-        kFunctions[pixels](t, now);
-        sink.finish(t.out, row, x, pixels, c, now);
+        functions[size](t);
+        sink.finish(t.out, row, x, 1 << size, c, t.channels);
       }
     }
   }

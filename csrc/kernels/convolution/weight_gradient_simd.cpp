@@ -268,6 +268,8 @@ void by_gradient(const WeightGradientTask& task) {
   const Index blocks_per_group = ceil_div(channels, kConvolutionBlock);
   const Index slots = task.taps_y * task.taps_x * task.group_sources;
   const float* sources[kPointerRows * kMaxRows];
+  Index tap_rows[kMaxRows];
+  Index offsets[kMaxRows];
   auto* pairs = static_cast<Pair*>(task.pairs);
   for (Index row = 0; row < task.rows; ++row) {
     pairs[row] = {task.gradient[row], nullptr};
@@ -294,16 +296,20 @@ void by_gradient(const WeightGradientTask& task) {
         const Index first = i * slots / row_tiles;
         const Index rows = (i + 1) * slots / row_tiles - first;
         t.out = task.out + (group * slots + first) * channels + o;
+        for (Index r = 0; r < rows; ++r) {
+          const Index tap = (first + r) / task.group_sources;
+          tap_rows[r] = tap / task.taps_x;
+          offsets[r] = tap % task.taps_x * task.source_tap_step + group * task.group_sources +
+                       (first + r) % task.group_sources;
+        }
         for (Index row = 0; row < task.rows; row += kPointerRows) {
           t.pairs = pairs + row;
           t.pair_count = smaller(kPointerRows, task.rows - row);
           const float** next = sources;
           for (Index k = row; k < row + t.pair_count; ++k) {
-            for (Index slot = first; slot < first + rows; ++slot) {
-              const Index tap = slot / task.group_sources;
-              const float* source = task.source[k * task.taps_y + tap / task.taps_x];
-              *next++ = (source == nullptr ? task.zeros : source) + tap % task.taps_x * task.source_tap_step +
-                        group * task.group_sources + slot % task.group_sources;
+            for (Index r = 0; r < rows; ++r) {
+              const float* source = task.source[k * task.taps_y + tap_rows[r]];
+              *next++ = (source == nullptr ? task.zeros : source) + offsets[r];
             }
           }
           tiles[rows](t, sources);
@@ -314,69 +320,152 @@ void by_gradient(const WeightGradientTask& task) {
   add_bias(task);
 }
 
-constexpr int kDepthwiseTaps = 9;
-
-// Up to nine taps of one vector of channels, over one row.
-template <int kTaps, class... Masks>
-MPSGRAD_INLINE void depthwise_row(const float* gradient, Index gradient_step, const float* const* sources,
-                                  Index source_step, Index pixels, float* out, Index out_step, Index channel,
-                                  const Masks&... mask) {
-  Vec sums[kTaps];
-  const float* source[kTaps];
-#pragma GCC unroll 16
-  for (int t = 0; t < kTaps; ++t) {
-    sums[t] = Vec{};
-    source[t] = sources[t] + channel;
-  }
-  Index offset = 0;
-  for (Index pixel = 0; pixel < pixels; ++pixel) {
-    const Vec g = load(gradient, mask...);
-#pragma GCC unroll 16
-    for (int t = 0; t < kTaps; ++t) {
-      sums[t] += g * load(source[t] + offset, mask...);
+// One vector of channels over all rows of a band: kRows rows of kTaps taps each, kStride taps apart from pixel to pixel.
+// What neighbouring pixels share is loaded once.
+template <int kRows, int kTaps, int kStride, class... Masks>
+MPSGRAD_INLINE void depthwise_vector(const WeightGradientTask& task, Index first_row, Index channel,
+                                     const Masks&... mask) {
+  constexpr int kPixels = 4;
+  Vec sums[kRows][kTaps];
+#pragma GCC unroll 8
+  for (int q = 0; q < kRows; ++q) {
+#pragma GCC unroll 8
+    for (int p = 0; p < kTaps; ++p) {
+      sums[q][p] = Vec{};
     }
-    gradient += gradient_step;
-    offset += source_step;
   }
-#pragma GCC unroll 16
-  for (int t = 0; t < kTaps; ++t) {
-    store(out + t * out_step, load(out + t * out_step, mask...) + sums[t], mask...);
+  const Index gradient_step = task.gradient_step;
+  const Index source_step = task.source_step;
+  const Index tap_step = task.source_tap_step;
+  const Index width = task.width;
+  for (Index row = 0; row < task.rows; ++row) {
+    const float* gradient = task.gradient[row] + channel;
+    const float* source[kRows];
+#pragma GCC unroll 8
+    for (int q = 0; q < kRows; ++q) {
+      const float* found = task.source[row * task.taps_y + first_row + q];
+      source[q] = (found == nullptr ? task.zeros : found) + channel;
+    }
+    Index pixel = 0;
+    for (; pixel + kPixels <= width; pixel += kPixels) {
+      Vec g[kPixels];
+#pragma GCC unroll 4
+      for (int i = 0; i < kPixels; ++i) {
+        g[i] = load(gradient + i * gradient_step, mask...);
+      }
+#pragma GCC unroll 8
+      for (int q = 0; q < kRows; ++q) {
+        const float* x = source[q];
+#pragma GCC unroll 32
+        for (int column = 0; column < (kPixels - 1) * kStride + kTaps; ++column) {
+          const Vec value = load(x, mask...);
+          x += tap_step;
+#pragma GCC unroll 4
+          for (int i = 0; i < kPixels; ++i) {
+            if (column - i * kStride >= 0 && column - i * kStride < kTaps) {
+              sums[q][column - i * kStride] += g[i] * value;
+            }
+          }
+        }
+        source[q] += kPixels * source_step;
+      }
+      gradient += kPixels * gradient_step;
+    }
+    for (; pixel < width; ++pixel) {
+      const Vec g = load(gradient, mask...);
+#pragma GCC unroll 8
+      for (int q = 0; q < kRows; ++q) {
+#pragma GCC unroll 8
+        for (int p = 0; p < kTaps; ++p) {
+          sums[q][p] += g * load(source[q] + p * tap_step, mask...);
+        }
+        source[q] += source_step;
+      }
+      gradient += gradient_step;
+    }
+  }
+  const Index channels = task.group_gradients;
+  float* out = task.out + first_row * kTaps * channels + channel;
+#pragma GCC unroll 8
+  for (int q = 0; q < kRows; ++q) {
+#pragma GCC unroll 8
+    for (int p = 0; p < kTaps; ++p) {
+      store(out, load(out, mask...) + sums[q][p], mask...);
+      out += channels;
+    }
   }
 }
 
-template <int kTaps>
-void depthwise_block(const float* gradient, Index gradient_step, const float* const* sources, Index source_step,
-                     Index pixels, float* out, Index out_step, Index first, Index last) {
+// One tap of one vector of channels, for all other kernels.
+template <class... Masks>
+MPSGRAD_INLINE void depthwise_tap(const WeightGradientTask& task, Index tap, Index channel, const Masks&... mask) {
+  Vec even{};
+  Vec odd{};
+  for (Index row = 0; row < task.rows; ++row) {
+    const float* gradient = task.gradient[row] + channel;
+    const float* source = task.source[row * task.taps_y + tap / task.taps_x];
+    if (source == nullptr) {
+      continue;
+    }
+    source += tap % task.taps_x * task.source_tap_step + channel;
+    Index pixel = 0;
+    for (; pixel + 2 <= task.width; pixel += 2) {
+      even += load(gradient, mask...) * load(source, mask...);
+      odd += load(gradient + task.gradient_step, mask...) * load(source + task.source_step, mask...);
+      gradient += 2 * task.gradient_step;
+      source += 2 * task.source_step;
+    }
+    if (pixel < task.width) {
+      even += load(gradient, mask...) * load(source, mask...);
+    }
+  }
+  float* out = task.out + tap * task.group_gradients + channel;
+  store(out, load(out, mask...) + (even + odd), mask...);
+}
+
+template <int kRows, int kTaps, int kStride>
+void depthwise_rows(const WeightGradientTask& task, Index first, Index last) {
+  const auto all = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+    if constexpr (kTaps > 0) {
+      Index row = 0;
+      for (; row + kRows <= task.taps_y; row += kRows) {
+        depthwise_vector<kRows, kTaps, kStride>(task, row, c, mask...);
+      }
+      for (; row < task.taps_y; ++row) {
+        depthwise_vector<1, kTaps, kStride>(task, row, c, mask...);
+      }
+    } else {
+      for (Index tap = 0; tap < task.taps_y * task.taps_x; ++tap) {
+        depthwise_tap(task, tap, c, mask...);
+      }
+    }
+  };
   Index c = first;
   for (; c + kLanes <= last; c += kLanes) {
-    depthwise_row<kTaps>(gradient + c, gradient_step, sources, source_step, pixels, out + c, out_step, c);
+    all(c);
   }
   if (c < last) {
-    depthwise_row<kTaps>(gradient + c, gradient_step, sources, source_step, pixels, out + c, out_step, c,
-                         first_lanes(last - c));
+    all(c, first_lanes(last - c));
   }
 }
 
 void depthwise(const WeightGradientTask& task) {
-  using Function = void (*)(const float*, Index, const float* const*, Index, Index, float*, Index, Index, Index);
-  static constexpr Function kFunctions[kDepthwiseTaps + 1] = {
-      nullptr,           depthwise_block<1>, depthwise_block<2>, depthwise_block<3>, depthwise_block<4>,
-      depthwise_block<5>, depthwise_block<6>, depthwise_block<7>, depthwise_block<8>, depthwise_block<9>};
-  const Index channels = task.group_gradients;
+  // Rows of five taps whose sums fit the registers beside the pixels.
+  constexpr int kRowsOfFive = kRegisters > 16 ? 5 : 1;
   const Index first = task.first * kConvolutionBlock;
-  const Index last = smaller(task.last * kConvolutionBlock, channels);
-  const Index taps = task.taps_y * task.taps_x;
-  const float* sources[kDepthwiseTaps];
-  for (Index row = 0; row < task.rows; ++row) {
-    for (Index tap = 0; tap < taps; tap += kDepthwiseTaps) {
-      const Index count = smaller(kDepthwiseTaps, taps - tap);
-      for (Index t = 0; t < count; ++t) {
-        const float* source = task.source[row * task.taps_y + (tap + t) / task.taps_x];
-        sources[t] = (source == nullptr ? task.zeros : source) + (tap + t) % task.taps_x * task.source_tap_step;
-      }
-      kFunctions[count](task.gradient[row], task.gradient_step, sources, task.source_step, task.width,
-                        task.out + tap * channels, channels, first, last);
-    }
+  const Index last = smaller(task.last * kConvolutionBlock, task.group_gradients);
+  const bool dense = task.source_step == task.source_tap_step;
+  const bool halved = task.source_step == 2 * task.source_tap_step;
+  if (task.taps_x == 3 && dense) {
+    depthwise_rows<3, 3, 1>(task, first, last);
+  } else if (task.taps_x == 3 && halved) {
+    depthwise_rows<3, 3, 2>(task, first, last);
+  } else if (task.taps_x == 5 && dense) {
+    depthwise_rows<kRowsOfFive, 5, 1>(task, first, last);
+  } else if (task.taps_x == 5 && halved) {
+    depthwise_rows<kRowsOfFive, 5, 2>(task, first, last);
+  } else {
+    depthwise_rows<0, 0, 0>(task, first, last);
   }
   add_bias(task);
 }
