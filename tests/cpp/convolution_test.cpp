@@ -1,6 +1,7 @@
-// The convolution engine against the formulas, written as plain loops in double, on random geometries of every kind: all
-// instruction sets are reached through MPSGRAD_CPU. Also the worked examples of the documentation, guard values round
-// every result, batch accumulation, and the same bits for any number of threads.
+// The convolution engine against the formulas, written as plain loops in double, on random
+// geometries of every kind: all instruction sets are reached through MPSGRAD_CPU. Also the worked
+// examples of the documentation, guard values round every result, batch accumulation, and the same
+// bits for any number of threads.
 //
 // Arguments: number of random cases, first seed.
 #include "kernels/convolution/convolution_engine.hpp"
@@ -10,10 +11,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "check.hpp"
+#include "cpu/isa.hpp"
 #include "cpu/simd/convert.hpp"
 #include "cpu/threads.hpp"
 
@@ -31,8 +34,8 @@ std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 // Images of one format with room round the pixels and the channels that are used.
 class Storage {
  public:
-  Storage(ChannelFormat format, Index batch, Index height, Index width, Index channels, Index extra_channels,
-          Index extra_pixels, bool scattered)
+  Storage(ChannelFormat format, Index batch, Index height, Index width, Index channels,
+          Index extra_channels, Index extra_pixels, bool scattered)
       : format_(format), batch_(batch), height_(height), width_(width), channels_(channels) {
     images.format = format;
     images.pixel_stride = channels + extra_channels;
@@ -68,7 +71,8 @@ class Storage {
           for (float& v : row) {
             v = value();
           }
-          convert_loops().store_row(row.data(), pixel(n, y, x), static_cast<int>(format_), 1, channels_, channels_);
+          convert_loops().store_row(row.data(), pixel(n, y, x), static_cast<int>(format_), 1,
+                                    channels_, channels_);
         }
       }
     }
@@ -79,7 +83,8 @@ class Storage {
     for (Index n = 0; n < batch_; ++n) {
       for (Index y = 0; y < height_; ++y) {
         for (Index x = 0; x < width_; ++x) {
-          convert_loops().load_row(pixel(n, y, x), static_cast<int>(format_), 1, channels_, channels_, row.data());
+          convert_loops().load_row(pixel(n, y, x), static_cast<int>(format_), 1, channels_,
+                                   channels_, row.data());
           all.insert(all.end(), row.begin(), row.end());
         }
       }
@@ -95,7 +100,8 @@ class Storage {
           const std::byte* from = pixel(n, y, x);
           for (std::size_t b = 0; b < blocks.size(); ++b) {
             if (from >= blocks_[b].data() && from < blocks_[b].data() + blocks_[b].size()) {
-              std::memset(blocks[b].data() + (from - blocks_[b].data()), kGuard, at(channels_ * item_size(format_)));
+              std::memset(blocks[b].data() + (from - blocks_[b].data()), kGuard,
+                          at(channels_ * item_size(format_)));
             }
           }
         }
@@ -141,14 +147,17 @@ Index weight_index(const ConvolutionGeometry& g, Index o, Index q, Index p, Inde
     return o * taps + (g.transposed_weights ? taps - 1 - tap : tap);
   }
   if (g.transposed_weights) {
-    return (((o / out * in + c) * g.kernel_height + g.kernel_height - 1 - q) * g.kernel_width + g.kernel_width - 1 - p) *
-               out + o % out;
+    return (((o / out * in + c) * g.kernel_height + g.kernel_height - 1 - q) * g.kernel_width +
+            g.kernel_width - 1 - p) *
+               out +
+           o % out;
   }
   return ((o * g.kernel_height + q) * g.kernel_width + p) * in + c;
 }
 
 Index weight_count(const ConvolutionGeometry& g) {
-  return g.destination_channels * g.kernel_height * g.kernel_width * (g.depthwise ? 1 : g.source_channels / g.groups);
+  return g.destination_channels * g.kernel_height * g.kernel_width *
+         (g.depthwise ? 1 : g.source_channels / g.groups);
 }
 
 Index source_count(const ConvolutionGeometry& g) {
@@ -159,8 +168,8 @@ Index destination_count(const ConvolutionGeometry& g) {
   return g.batch * g.destination_height * g.destination_width * g.destination_channels;
 }
 
-// Calls visit(source index, weight index, destination index) for every product of the sum; `clamp` moves positions
-// outside onto the edge, otherwise they are left out.
+// Calls visit(source index, weight index, destination index) for every product of the sum; `clamp`
+// moves positions outside onto the edge, otherwise they are left out.
 template <class Visit>
 void for_each_product(const ConvolutionGeometry& g, bool clamp, const Visit& visit) {
   const Index in = g.depthwise ? 1 : g.source_channels / g.groups;
@@ -183,7 +192,9 @@ void for_each_product(const ConvolutionGeometry& g, bool clamp, const Visit& vis
                 const Index from = g.depthwise ? o : o / out * in + c;
                 visit(((n * g.source_height + y) * g.source_width + x) * g.source_channels + from,
                       weight_index(g, o, q, p, c),
-                      ((n * g.destination_height + j) * g.destination_width + i) * g.destination_channels + o);
+                      ((n * g.destination_height + j) * g.destination_width + i) *
+                              g.destination_channels +
+                          o);
               }
             }
           }
@@ -194,14 +205,16 @@ void for_each_product(const ConvolutionGeometry& g, bool clamp, const Visit& vis
 }
 
 std::string describe(const ConvolutionGeometry& g, const std::string& what) {
-  std::string s = what + ": batch " + std::to_string(g.batch) + " source " + std::to_string(g.source_height) + "x" +
-                  std::to_string(g.source_width) + "x" + std::to_string(g.source_channels) + " destination " +
-                  std::to_string(g.destination_height) + "x" + std::to_string(g.destination_width) + "x" +
-                  std::to_string(g.destination_channels) + " groups " + std::to_string(g.groups) + " kernel " +
-                  std::to_string(g.kernel_height) + "x" + std::to_string(g.kernel_width) + " stride " +
-                  std::to_string(g.stride_y) + "x" + std::to_string(g.stride_x) + " dilation " +
-                  std::to_string(g.dilation_y) + "x" + std::to_string(g.dilation_x) + " first " +
-                  std::to_string(g.first_y) + "," + std::to_string(g.first_x);
+  std::string s = what + ": batch " + std::to_string(g.batch) + " source " +
+                  std::to_string(g.source_height) + "x" + std::to_string(g.source_width) + "x" +
+                  std::to_string(g.source_channels) + " destination " +
+                  std::to_string(g.destination_height) + "x" + std::to_string(g.destination_width) +
+                  "x" + std::to_string(g.destination_channels) + " groups " +
+                  std::to_string(g.groups) + " kernel " + std::to_string(g.kernel_height) + "x" +
+                  std::to_string(g.kernel_width) + " stride " + std::to_string(g.stride_y) + "x" +
+                  std::to_string(g.stride_x) + " dilation " + std::to_string(g.dilation_y) + "x" +
+                  std::to_string(g.dilation_x) + " first " + std::to_string(g.first_y) + "," +
+                  std::to_string(g.first_x);
   return s + (g.edge == EdgeMode::Clamp ? " clamp" : "") + (g.depthwise ? " depthwise" : "") +
          (g.transposed_weights ? " transposed" : "");
 }
@@ -220,9 +233,10 @@ double rounding(ChannelFormat format, double value) {
   }
 }
 
-void expect_close(Checks& checks, const std::string& what, const Doubles& actual, const Sums& expected, Index terms,
-                  ChannelFormat format) {
-  // Random roundings of a sum of `terms` products, with much room; systematic errors are far larger.
+void expect_close(Checks& checks, const std::string& what, const Doubles& actual,
+                  const Sums& expected, Index terms, ChannelFormat format) {
+  // Random roundings of a sum of `terms` products, with much room; systematic errors are far
+  // larger.
   const double relative = 4 * 0x1p-24 * (2 + std::sqrt(static_cast<double>(terms)));
   double worst = 0;
   std::size_t worst_at = 0;
@@ -239,10 +253,11 @@ void expect_close(Checks& checks, const std::string& what, const Doubles& actual
       worst_at = i;
     }
   }
-  checks.expect(worst <= 1, what + ": element " + std::to_string(worst_at) + " is " +
-                                std::to_string(actual.empty() ? 0 : actual[worst_at]) + ", expected " +
-                                std::to_string(expected.values.empty() ? 0 : expected.values[worst_at]) + " (" +
-                                std::to_string(worst) + " times the tolerance)");
+  checks.expect(worst <= 1,
+                what + ": element " + std::to_string(worst_at) + " is " +
+                    std::to_string(actual.empty() ? 0 : actual[worst_at]) + ", expected " +
+                    std::to_string(expected.values.empty() ? 0 : expected.values[worst_at]) + " (" +
+                    std::to_string(worst) + " times the tolerance)");
 }
 
 template <class T>
@@ -269,7 +284,8 @@ void doubling_hook(void* context, const ConvolutionTile& tile) {
     for (Index c = 0; c < tile.channels; ++c) {
       tile.values[i * tile.value_step + c] *= 2;
       const Index x = tile.x + i * tile.x_step;
-      count.seen.at(at(((tile.sample * height + tile.y) * width + x) * channels + tile.channel + c)) += 1;
+      count.seen.at(
+          at(((tile.sample * height + tile.y) * width + x) * channels + tile.channel + c)) += 1;
     }
   }
 }
@@ -301,7 +317,8 @@ class Random {
 };
 
 ConvolutionGeometry random_geometry(Random& random) {
-  constexpr Index kChannels[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 20, 31, 32, 33, 48, 64, 65, 72, 130};
+  constexpr Index kChannels[] = {1,  2,  3,  4,  5,  7,  8,  9,  15, 16,
+                                 17, 20, 31, 32, 33, 48, 64, 65, 72, 130};
   constexpr Index kGroupChannels[] = {4, 8, 12, 16, 20, 3, 1};
   ConvolutionGeometry g;
   const bool large = random.chance(10);
@@ -345,7 +362,8 @@ ConvolutionGeometry random_geometry(Random& random) {
     g.first_x = random.between(-reach_x - 12, g.source_width + 12);
   } else {  // a padding policy
     const Index style = random.between(-1, 1);
-    const auto axis = [&](Index source, Index reach, Index stride, Index& destination, Index& first) {
+    const auto axis = [&](Index source, Index reach, Index stride, Index& destination,
+                          Index& first) {
       destination = std::max<Index>(1, (source + style * (reach - 1) + stride - 1) / stride);
       const Index extra = (destination - 1) * stride + reach - source;
       const Index how = random.between(0, 3);
@@ -363,7 +381,8 @@ ChannelFormat random_format(Random& random) {
   return static_cast<ChannelFormat>(random.pick(kFormats));
 }
 
-Storage random_storage(Random& random, ChannelFormat format, Index batch, Index height, Index width, Index channels) {
+Storage random_storage(Random& random, ChannelFormat format, Index batch, Index height, Index width,
+                       Index channels) {
   const bool dense = random.chance(60);
   return Storage(format, batch, height, width, channels, dense ? 0 : random.between(0, 5),
                  dense ? 0 : random.between(0, 3), random.chance(25));
@@ -381,14 +400,14 @@ void random_case(Checks& checks, std::uint64_t seed) {
   const std::string name = "seed " + std::to_string(seed) + " ";
   const ChannelFormat source_format = random_format(random);
   const ChannelFormat destination_format = random_format(random);
-  Storage source =
-      random_storage(random, source_format, g.batch, g.source_height, g.source_width, g.source_channels);
-  Storage gradient = random_storage(random, random_format(random), g.batch, g.destination_height, g.destination_width,
-                                    g.destination_channels);
-  Storage destination = random_storage(random, destination_format, g.batch, g.destination_height, g.destination_width,
-                                       g.destination_channels);
-  Storage source_gradient =
-      random_storage(random, random_format(random), g.batch, g.source_height, g.source_width, g.source_channels);
+  Storage source = random_storage(random, source_format, g.batch, g.source_height, g.source_width,
+                                  g.source_channels);
+  Storage gradient = random_storage(random, random_format(random), g.batch, g.destination_height,
+                                    g.destination_width, g.destination_channels);
+  Storage destination = random_storage(random, destination_format, g.batch, g.destination_height,
+                                       g.destination_width, g.destination_channels);
+  Storage source_gradient = random_storage(random, random_format(random), g.batch, g.source_height,
+                                           g.source_width, g.source_channels);
   const auto value = [&] { return random.value(); };
   source.fill(value);
   gradient.fill(value);
@@ -418,7 +437,9 @@ void random_case(Checks& checks, std::uint64_t seed) {
     y.add(d, x[at(s)] * static_cast<double>(weights[at(w)]));
     dw.add(w, x[at(s)] * e[at(d)]);
   });
-  for_each_product(g, false, [&](Index s, Index w, Index d) { dx.add(s, e[at(d)] * static_cast<double>(weights[at(w)])); });
+  for_each_product(g, false, [&](Index s, Index w, Index d) {
+    dx.add(s, e[at(d)] * static_cast<double>(weights[at(w)]));
+  });
   for (Index i = 0; i < destination_count(g); ++i) {
     y.add(i, static_cast<double>(bias[at(i % g.destination_channels)]));
     db.add(i % g.destination_channels, e[at(i)]);
@@ -452,20 +473,26 @@ void random_case(Checks& checks, std::uint64_t seed) {
   expect_close(checks, describe(g, name + "forward"), destination.values(), y,
                taps * (g.depthwise ? 1 : g.source_channels / g.groups), destination_format);
   checks.expect(destination.guarded(), describe(g, name + "forward wrote beside the destination"));
-  checks.expect(!hooked || seen_once(count), describe(g, name + "forward did not show each result once"));
-  checks.expect(first_bytes == run_and_copy(destination, 3, forward), describe(g, name + "forward depends on threads"));
+  checks.expect(!hooked || seen_once(count),
+                describe(g, name + "forward did not show each result once"));
+  checks.expect(first_bytes == run_and_copy(destination, 3, forward),
+                describe(g, name + "forward depends on threads"));
 
   const auto data = [&] {
     count.of_source = true;
     count.seen.assign(dx.values.size(), 0);
-    cpu::convolution_data_gradient(g, gradient.images, packed, source_bias ? other_bias.data() : nullptr,
+    cpu::convolution_data_gradient(g, gradient.images, packed,
+                                   source_bias ? other_bias.data() : nullptr,
                                    source_gradient.images, hook);
   };
   const auto first_data = run_and_copy(source_gradient, 1, data);
   expect_close(checks, describe(g, name + "data gradient"), source_gradient.values(), dx,
-               taps * (g.depthwise ? 1 : g.destination_channels / g.groups), source_gradient.images.format);
-  checks.expect(source_gradient.guarded(), describe(g, name + "data gradient wrote beside its result"));
-  checks.expect(!hooked || seen_once(count), describe(g, name + "data gradient did not show each result once"));
+               taps * (g.depthwise ? 1 : g.destination_channels / g.groups),
+               source_gradient.images.format);
+  checks.expect(source_gradient.guarded(),
+                describe(g, name + "data gradient wrote beside its result"));
+  checks.expect(!hooked || seen_once(count),
+                describe(g, name + "data gradient did not show each result once"));
   checks.expect(first_data == run_and_copy(source_gradient, 3, data),
                 describe(g, name + "data gradient depends on threads"));
 
@@ -475,32 +502,36 @@ void random_case(Checks& checks, std::uint64_t seed) {
   cpu::set_thread_count(1);
   cpu::convolution_weight_gradient(g, source.images, gradient.images, weight_gradient.data() + 1,
                                    bias_gradient.data() + 1, false);
-  const auto inner = [](const std::vector<float>& v) { return std::vector<float>(v.begin() + 1, v.end() - 1); };
-  expect_close(checks, describe(g, name + "weight gradient"), to_doubles(inner(weight_gradient)), dw, positions,
-               ChannelFormat::Float32);
-  expect_close(checks, describe(g, name + "bias gradient"), to_doubles(inner(bias_gradient)), db, positions,
-               ChannelFormat::Float32);
+  const auto inner = [](const std::vector<float>& v) {
+    return std::vector<float>(v.begin() + 1, v.end() - 1);
+  };
+  expect_close(checks, describe(g, name + "weight gradient"), to_doubles(inner(weight_gradient)),
+               dw, positions, ChannelFormat::Float32);
+  expect_close(checks, describe(g, name + "bias gradient"), to_doubles(inner(bias_gradient)), db,
+               positions, ChannelFormat::Float32);
   checks.expect(weight_gradient.front() == 77.0F && weight_gradient.back() == 77.0F &&
                     bias_gradient.front() == 77.0F && bias_gradient.back() == 77.0F,
                 describe(g, name + "weight gradient wrote beside its result"));
   std::vector<float> threaded(weights.size());
   std::vector<float> threaded_bias(bias.size());
   cpu::set_thread_count(3);
-  cpu::convolution_weight_gradient(g, source.images, gradient.images, threaded.data(), threaded_bias.data(), false);
+  cpu::convolution_weight_gradient(g, source.images, gradient.images, threaded.data(),
+                                   threaded_bias.data(), false);
   checks.expect(threaded == inner(weight_gradient) && threaded_bias == inner(bias_gradient),
                 describe(g, name + "weight gradient depends on threads"));
   // A second encode into the same state adds.
-  cpu::convolution_weight_gradient(g, source.images, gradient.images, threaded.data(), nullptr, true);
+  cpu::convolution_weight_gradient(g, source.images, gradient.images, threaded.data(), nullptr,
+                                   true);
   for (std::size_t i = 0; i < dw.values.size(); ++i) {
     dw.values[i] *= 2;
     dw.magnitudes[i] *= 2;
   }
-  expect_close(checks, describe(g, name + "accumulated weight gradient"), to_doubles(threaded), dw, positions,
-               ChannelFormat::Float32);
+  expect_close(checks, describe(g, name + "accumulated weight gradient"), to_doubles(threaded), dw,
+               positions, ChannelFormat::Float32);
 
   std::vector<float> sums(at(g.source_channels), 5.0F);
-  cpu::convolution_channel_sums(g.batch, g.source_height, g.source_width, g.source_channels, source.images, sums.data(),
-                                false);
+  cpu::convolution_channel_sums(g.batch, g.source_height, g.source_width, g.source_channels,
+                                source.images, sums.data(), false);
   expect_close(checks, describe(g, name + "channel sums"), to_doubles(sums), sx,
                g.batch * g.source_height * g.source_width, ChannelFormat::Float32);
 }
@@ -516,16 +547,72 @@ struct Example {  // one row
 
 void examples(Checks& checks) {
   const std::vector<Example> all{
-      {"A", 1, {1, 2, 3, 4, 5}, {1, 2, 3}, {1, 10, 100}, 0.5F, 2, 1, -1,
-       {8.5F, 20.5F, 14.5F}, {2, 13, 20, 130, 200}, {420, 531, 42}, {111}},
+      {"A",
+       1,
+       {1, 2, 3, 4, 5},
+       {1, 2, 3},
+       {1, 10, 100},
+       0.5F,
+       2,
+       1,
+       -1,
+       {8.5F, 20.5F, 14.5F},
+       {2, 13, 20, 130, 200},
+       {420, 531, 42},
+       {111}},
       {"B", 1, {1, 2, 3}, {1, 10}, {1, 2}, 0, 1, 1, 0, {21, 32}, {1, 12, 20}, {5, 8}, {3}},
-      {"B shifted", 1, {1, 2, 3}, {1, 10}, {1, 2, 0}, 0, 1, 1, -1, {10, 21, 32}, {12, 20, 0}, {2, 5}, {3}},
-      {"C", 1, {1, 2, 3, 4, 5}, {1, 10, 100}, {1, 0, 0, 0, 0}, 0, 1, 2, -2,
-       {310, 420, 531, 42, 53}, {10, 0, 100, 0, 0}, {0, 1, 3}, {1}},
-      {"C even", 1, {1, 2, 3, 4, 5}, {1, 10}, {0, 0, 1, 0, 0}, 0, 1, 3, -1,
-       {30, 41, 52, 3, 4}, {0, 1, 0, 0, 10}, {2, 5}, {1}},
-      {"D", 2, {1, 10, 2, 20, 3, 30}, {1, 2, 3, 4}, {1, 1, 1, 1}, 0, 1, 1, 0,
-       {5, 110, 8, 180}, {1, 3, 3, 7, 2, 4}, {3, 5, 30, 50}, {2, 2}},
+      {"B shifted",
+       1,
+       {1, 2, 3},
+       {1, 10},
+       {1, 2, 0},
+       0,
+       1,
+       1,
+       -1,
+       {10, 21, 32},
+       {12, 20, 0},
+       {2, 5},
+       {3}},
+      {"C",
+       1,
+       {1, 2, 3, 4, 5},
+       {1, 10, 100},
+       {1, 0, 0, 0, 0},
+       0,
+       1,
+       2,
+       -2,
+       {310, 420, 531, 42, 53},
+       {10, 0, 100, 0, 0},
+       {0, 1, 3},
+       {1}},
+      {"C even",
+       1,
+       {1, 2, 3, 4, 5},
+       {1, 10},
+       {0, 0, 1, 0, 0},
+       0,
+       1,
+       3,
+       -1,
+       {30, 41, 52, 3, 4},
+       {0, 1, 0, 0, 10},
+       {2, 5},
+       {1}},
+      {"D",
+       2,
+       {1, 10, 2, 20, 3, 30},
+       {1, 2, 3, 4},
+       {1, 1, 1, 1},
+       0,
+       1,
+       1,
+       0,
+       {5, 110, 8, 180},
+       {1, 3, 3, 7, 2, 4},
+       {3, 5, 30, 50},
+       {2, 2}},
   };
   for (const Example& example : all) {
     ConvolutionGeometry g;
@@ -557,8 +644,10 @@ void examples(Checks& checks) {
     cpu::convolution_weight_gradient(g, x, e, weight_gradient.data(), bias_gradient.data(), false);
     const std::string name = "example ";
     checks.expect(result == example.result, name + example.name + ": forward");
-    checks.expect(source_gradient == example.source_gradient, name + example.name + ": data gradient");
-    checks.expect(weight_gradient == example.weight_gradient, name + example.name + ": weight gradient");
+    checks.expect(source_gradient == example.source_gradient,
+                  name + example.name + ": data gradient");
+    checks.expect(weight_gradient == example.weight_gradient,
+                  name + example.name + ": weight gradient");
     checks.expect(bias_gradient == example.bias_gradient, name + example.name + ": bias gradient");
   }
 }
@@ -567,6 +656,12 @@ void examples(Checks& checks) {
 }  // namespace mpsgrad::test
 
 int main(int argc, char** argv) {
+  try {
+    std::printf("selected: %s\n", mpsgrad::isa_name(mpsgrad::selected_isa()));
+  } catch (const std::invalid_argument& error) {
+    std::printf("%s\n", error.what());
+    return 2;
+  }
   mpsgrad::test::Checks checks;
   mpsgrad::test::examples(checks);
   const long cases = argc > 1 ? std::atol(argv[1]) : 2000;

@@ -55,7 +55,7 @@ def instruction_sets() -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    """Build a program of this folder from itself and some *_simd.cpp files."""
+    """Build a program of this folder from itself and some files of csrc."""
     folder = tmp_path_factory.mktemp("programs")
     warnings = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
     base = [compiler(), "-std=c++20", *warnings, f"-I{ROOT / 'csrc'}", f"-I{HERE}"]
@@ -67,18 +67,22 @@ def build(tmp_path_factory):
 
     def make(program, *sources):
         commands, objects = [], []
+        have = [f"-DMPSGRAD_HAVE_{name.upper()}=1" for name in sets]
         for source in sources:
+            if not source.endswith("_simd.cpp"):
+                objects.append(folder / f"{program}_{Path(source).stem}.o")
+                commands.append([*base, "-O2", *have, "-c", ROOT / source, "-o", objects[-1]])
+                continue
             for name, flags in sets.items():
                 objects.append(folder / f"{program}_{Path(source).stem}_{name}.o")
                 own = [*base, *flags, f"-DMPSGRAD_ISA={name}"]
                 commands.append([*own, "-c", ROOT / source, "-o", objects[-1]])
-        have = [f"-DMPSGRAD_HAVE_{name.upper()}=1" for name in sets]
         objects.append(folder / f"{program}.o")
         commands.append([*base, "-O2", *have, "-c", HERE / f"{program}.cpp", "-o", objects[-1]])
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(checked, commands))
         isa = ROOT / "csrc/cpu/isa.cpp"
-        checked([*base, "-O2", *have, isa, *objects, "-o", folder / program])
+        checked([*base, "-O2", *have, isa, *objects, "-pthread", "-o", folder / program])
         return folder / program
 
     return make
@@ -88,6 +92,23 @@ def build(tmp_path_factory):
 def convert_test(build):
     """Build the test of the conversion loops."""
     return build("convert_test", "csrc/cpu/simd/convert_simd.cpp")
+
+
+@pytest.fixture(scope="module")
+def convolution_test(build):
+    """Build the test of the convolution engine."""
+    folder = "csrc/kernels/convolution"
+    return build(
+        "convolution_test",
+        f"{folder}/correlation_simd.cpp",
+        f"{folder}/weight_gradient_simd.cpp",
+        f"{folder}/convolution_engine.cpp",
+        f"{folder}/convolution_rows.cpp",
+        f"{folder}/convolution_weight_gradient.cpp",
+        "csrc/cpu/simd/convert_simd.cpp",
+        "csrc/cpu/memory.cpp",
+        "csrc/cpu/threads.cpp",
+    )
 
 
 def passed(done) -> bool:
@@ -123,3 +144,18 @@ def test_unknown_mpsgrad_cpu_is_refused(convert_test):
 def test_elementary_functions_on_every_instruction_set(build):
     done = run([build("vector_math_test", "tests/cpp/vector_math_loops_simd.cpp")])
     assert passed(done), done.stdout
+
+
+def supported_sets(program) -> list[str]:
+    """Ask a program which of the built instruction sets this processor can run."""
+    refusal = run([program, "0"], MPSGRAD_CPU="quantum").stdout
+    return re.search(r"possible here: (.*)", refusal)[1].split(", ")
+
+
+def test_convolutions_of_every_instruction_set(convolution_test):
+    names = supported_sets(convolution_test)
+    assert names
+    for name in names:
+        done = run([convolution_test, "400"], MPSGRAD_CPU=name)
+        assert passed(done), f"{name}\n{done.stdout}"
+        assert f"selected: {name}\n" in done.stdout

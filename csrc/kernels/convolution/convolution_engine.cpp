@@ -1,5 +1,6 @@
-// Forward pass and data gradient. Both correlate rows of an operand with packed weights; for the data gradient the results
-// fall into phases, one for each remainder of the stride, each of which is a dense correlation with some of the taps.
+// Forward pass and data gradient. Both correlate rows of an operand with packed weights; for the
+// data gradient the results fall into phases, one for each remainder of the stride, each of which
+// is a dense correlation with some of the taps.
 #include "kernels/convolution/convolution_engine.hpp"
 
 #include <array>
@@ -16,11 +17,14 @@ using namespace convolution;
 
 // One remainder of a data gradient's position, or all positions of a forward pass, along one axis.
 struct Phase {
-  Index first = 0, step = 1, count = 0;         // results
-  Index operand_first = 0, operand_step = 1;    // position of the first tap of the first result; from result to result
+  Index first = 0, step = 1, count = 0;  // results
+  Index operand_first = 0,
+        operand_step = 1;  // position of the first tap of the first result; from result to result
   Index first_tap = 0, taps = 0, tap_step = 1;  // among the axis's taps; positions from tap to tap
 
-  Index operand_last() const { return operand_first + (count - 1) * operand_step + (taps - 1) * tap_step; }
+  Index operand_last() const {
+    return operand_first + (count - 1) * operand_step + (taps - 1) * tap_step;
+  }
 };
 
 struct Axis {
@@ -44,24 +48,29 @@ Axis forward_axis(Index results, Index stride, Index first, Index kernel, Index 
   return axis;
 }
 
-// Result y takes E[j] * W[q] wherever stride * j + first + dilation * q == y. Within a phase j grows as q falls.
+// Result y takes E[j] * W[q] wherever stride * j + first + dilation * q == y. Within a phase j
+// grows as q falls.
 Axis data_axis(Index results, Index stride, Index first, Index kernel, Index dilation) {
   const Index common = std::gcd(stride, dilation);
-  const Index classes = std::min(stride / common, kernel);  // taps of one class differ by stride / common
+  const Index classes =
+      std::min(stride / common, kernel);  // taps of one class differ by stride / common
   Axis axis;
   std::vector<Index> class_first;
   for (Index c = 0; c < classes; ++c) {
     class_first.push_back(static_cast<Index>(axis.taps.size()));
-    for (Index q = c + (kernel - 1 - c) / (stride / common) * (stride / common); q >= 0; q -= stride / common) {
+    for (Index q = c + (kernel - 1 - c) / (stride / common) * (stride / common); q >= 0;
+         q -= stride / common) {
       axis.taps.push_back(q);
     }
   }
   class_first.push_back(static_cast<Index>(axis.taps.size()));
   for (Index remainder = 0; remainder < std::min(stride, results); ++remainder) {
-    Phase phase{remainder, stride, ceil_div(results - remainder, stride), 0, 1, 0, 0, dilation / common};
+    Phase phase{remainder, stride,           ceil_div(results - remainder, stride), 0, 1, 0,
+                0,         dilation / common};
     for (Index c = 0; c < classes; ++c) {
       const auto at = static_cast<std::size_t>(c);
-      const Index distance = remainder - first - dilation * axis.taps[static_cast<std::size_t>(class_first[at])];
+      const Index distance =
+          remainder - first - dilation * axis.taps[static_cast<std::size_t>(class_first[at])];
       if (distance % stride == 0) {
         phase.operand_first = distance / stride;
         phase.first_tap = class_first[at];
@@ -87,7 +96,8 @@ struct Correlation {
   Index operand_channels() const { return groups * group_operands; }
 };
 
-// Results of some rows (of one phase) and columns (of every phase) of some samples, in some blocks of channels.
+// Results of some rows (of one phase) and columns (of every phase) of some samples, in some blocks
+// of channels.
 struct Piece {
   Index sample, samples;
   std::size_t phase;
@@ -108,30 +118,34 @@ class Plan {
     const Index widest = c.x.most_results();
     const auto kernel = static_cast<Index>(c.y.taps.size() * c.x.taps.size());
     const auto phases = static_cast<Index>(c.y.phases.size() * c.x.phases.size());
-    const Phase& largest = *std::max_element(
-        c.y.phases.begin(), c.y.phases.end(),
-        [](const Phase& a, const Phase& b) { return rows_needed(a, a.count) < rows_needed(b, b.count); });
+    const Phase& largest =
+        *std::max_element(c.y.phases.begin(), c.y.phases.end(), [](const Phase& a, const Phase& b) {
+          return rows_needed(a, a.count) < rows_needed(b, b.count);
+        });
     const Index pixel_bytes = c.operand_channels() * 4 * c.x.phases[0].operand_step;
     blocks_ = c.depthwise ? 1 : c.groups * ceil_div(c.group_results, lanes_);
 
     // A share of the activations, so that scratch is a small part of them.
-    const Index activations =
-        c.batch * (c.operand_height * c.operand_width * c.operand_channels() +
-                   largest.count * widest * phases * c.groups * c.group_results) * 4;
+    const Index activations = c.batch *
+                              (c.operand_height * c.operand_width * c.operand_channels() +
+                               largest.count * widest * phases * c.groups * c.group_results) *
+                              4;
     const Index budget = std::clamp(activations / 16, kPieceBytes / 4, kPieceBytes);
 
     columns_ = widest;
     if (columns_ > 28 && largest.taps * columns_ * pixel_bytes > budget) {
-      columns_ = std::max<Index>(28, budget / std::max<Index>(1, largest.taps * pixel_bytes) / 14 * 14);
+      columns_ =
+          std::max<Index>(28, budget / std::max<Index>(1, largest.taps * pixel_bytes) / 14 * 14);
     }
     const Index row_bytes = columns_ * pixel_bytes;
     rows_ = 1;
     while (rows_ < largest.count && rows_needed(largest, rows_ + 1) * row_bytes <= budget) {
       ++rows_;
     }
-    const Index flops_per_result = 2 * c.group_operands * c.groups * c.group_results * kernel /
-                                   std::max<Index>(1, phases);
-    const Index row_flops = std::max<Index>(1, flops_per_result * columns_ * static_cast<Index>(c.x.phases.size()));
+    const Index flops_per_result =
+        2 * c.group_operands * c.groups * c.group_results * kernel / std::max<Index>(1, phases);
+    const Index row_flops =
+        std::max<Index>(1, flops_per_result * columns_ * static_cast<Index>(c.x.phases.size()));
     if (rows_ == largest.count) {
       const Index by_size = budget / std::max<Index>(1, rows_needed(largest, rows_) * row_bytes);
       const Index by_work = ceil_div(kPieceFlops, rows_ * row_flops);
@@ -186,7 +200,8 @@ class Plan {
         for (Index row = 0; row < count; row += rows_) {
           for (Index column = 0; column < widest; column += columns_) {
             for (Index block = 0; block < blocks_; block += rows_per_split_) {
-              pieces_.push_back({n, std::min(samples_, c_.batch - n), phase, row, std::min(rows_, count - row), column,
+              pieces_.push_back({n, std::min(samples_, c_.batch - n), phase, row,
+                                 std::min(rows_, count - row), column,
                                  std::min(columns_, widest - column), block,
                                  std::min(rows_per_split_, blocks_ - block)});
             }
@@ -223,7 +238,9 @@ Columns columns_of(const Phase& phase, const Piece& piece) {
 void run_columns(const Prepared& prepared, const Piece& piece) {
   const Correlation& c = prepared.c;
   const Phase& y = c.y.phases[piece.phase];
-  RowWindow window{&c.operand, c.operand_height, c.operand_width, 0, c.operand_channels(), c.edge, 0, 0, false, 0};
+  RowWindow window{
+      &c.operand, c.operand_height, c.operand_width, 0, c.operand_channels(), c.edge, 0, 0, false,
+      0};
   Index first_x = std::numeric_limits<Index>::max();
   Index last_x = std::numeric_limits<Index>::min();
   for (const Phase& x : c.x.phases) {
@@ -231,7 +248,8 @@ void run_columns(const Prepared& prepared, const Piece& piece) {
     if (x.taps > 0 && columns.count > 0) {
       const Index first = x.operand_first + columns.first * x.operand_step;
       first_x = std::min(first_x, first);
-      last_x = std::max(last_x, first + (columns.count - 1) * x.operand_step + (x.taps - 1) * x.tap_step);
+      last_x = std::max(last_x,
+                        first + (columns.count - 1) * x.operand_step + (x.taps - 1) * x.tap_step);
     }
   }
   if (first_x <= last_x) {
@@ -239,7 +257,8 @@ void run_columns(const Prepared& prepared, const Piece& piece) {
     window.span = last_x - first_x + 1;
   }
   window.gap = c.depthwise ? gap_between_pixels(window.channels) : 0;
-  window.direct = window.can_be_direct() && (!c.depthwise || gap_between_pixels(c.operand.pixel_stride) == 0);
+  window.direct =
+      window.can_be_direct() && (!c.depthwise || gap_between_pixels(c.operand.pixel_stride) == 0);
 
   const Index rows = piece.samples * piece.rows;
   const Index first_y = y.operand_first + piece.row * y.operand_step;
@@ -247,7 +266,8 @@ void run_columns(const Prepared& prepared, const Piece& piece) {
   const Index slots = RowCache::slots(window, std::max<Index>(1, last_y - first_y + 1));
   const Index cached = piece.samples * std::min(rows_needed(y, piece.rows), window.height);
   const auto kernel = static_cast<Index>(c.y.taps.size() * c.x.taps.size());
-  Scratch scratch(RowCache::bytes(window, cached, slots) + 2 * Scratch::bytes<const float*>(rows * y.taps) +
+  Scratch scratch(RowCache::bytes(window, cached, slots) +
+                  2 * Scratch::bytes<const float*>(rows * y.taps) +
                   Scratch::bytes<ConvolutionRow>(rows) + Scratch::bytes<std::byte>(24 * kernel));
   RowCache cache(window, cached, slots, scratch);
   auto** found = scratch.take<const float*>(rows * y.taps);
@@ -260,7 +280,8 @@ void run_columns(const Prepared& prepared, const Piece& piece) {
     }
     for (Index r = 0; r < piece.rows; ++r) {
       for (Index t = 0; t < y.taps; ++t) {
-        found[(n * piece.rows + r) * y.taps + t] = cache.row(first_y + r * y.operand_step + t * y.tap_step);
+        found[(n * piece.rows + r) * y.taps + t] =
+            cache.row(first_y + r * y.operand_step + t * y.tap_step);
       }
     }
   }
@@ -283,15 +304,19 @@ void run_columns(const Prepared& prepared, const Piece& piece) {
   task.format = static_cast<int>(c.result.format);
   task.hook = c.hook;
   task.runs = scratch.take<std::byte>(24 * kernel);
-  // A direct row comes from memory, best as it lies there; a copied one is near, and its neighbours are needed again.
+  // A direct row comes from memory, best as it lies there; a copied one is near, and its neighbours
+  // are needed again.
   task.channels_at_once =
-      window.direct ? c.group_results : std::max<Index>(kFirstLevelBytes / (4 * std::max<Index>(1, y.taps) * window.span), 1);
+      window.direct
+          ? c.group_results
+          : std::max<Index>(kFirstLevelBytes / std::max<Index>(4 * y.taps * window.span, 1), 1);
   for (const Phase& x : c.x.phases) {
     const Columns columns = columns_of(x, piece);
     if (columns.count == 0) {
       continue;
     }
-    const Index start = x.taps == 0 ? 0 : x.operand_first + columns.first * x.operand_step - window.first_x;
+    const Index start =
+        x.taps == 0 ? 0 : x.operand_first + columns.first * x.operand_step - window.first_x;
     for (Index i = 0; i < rows * y.taps; ++i) {
       operand[i] = found[i] == nullptr ? nullptr : found[i] + start * window.pixel_stride();
     }
@@ -300,8 +325,9 @@ void run_columns(const Prepared& prepared, const Piece& piece) {
     for (Index n = 0; n < piece.samples; ++n) {
       for (Index r = 0; r < piece.rows; ++r) {
         const Index at_y = y.first + (piece.row + r) * y.step;
-        std::byte* data = c.result.samples[piece.sample + n] +
-                          (at_y * c.result.row_stride + task.first_x * c.result.pixel_stride) * item;
+        std::byte* data =
+            c.result.samples[piece.sample + n] +
+            (at_y * c.result.row_stride + task.first_x * c.result.pixel_stride) * item;
         result[n * piece.rows + r] = {data, piece.sample + n, at_y};
       }
     }
@@ -318,19 +344,21 @@ void run_columns(const Prepared& prepared, const Piece& piece) {
 
 void run_piece(const Prepared& prepared, const Piece& piece) {
   const Correlation& c = prepared.c;
-  if (!c.depthwise || c.operand.format != ChannelFormat::Float32 || gap_between_pixels(c.operand.pixel_stride) > 0) {
+  if (!c.depthwise || c.operand.format != ChannelFormat::Float32 ||
+      gap_between_pixels(c.operand.pixel_stride) > 0) {
     run_columns(prepared, piece);
     return;
   }
-  // Copying a row costs a depthwise kernel as much as filtering it, so only what reaches beyond the edges is copied; unless
-  // the copy is needed to put pixels at better distances.
+  // Copying a row costs a depthwise kernel as much as filtering it, so only what reaches beyond the
+  // edges is copied; unless the copy is needed to put pixels at better distances.
   Index inside = piece.column;
   Index outside = piece.column + piece.columns;
   for (const Phase& x : c.x.phases) {
     const Index reach = (x.taps - 1) * x.tap_step;
     if (x.taps > 0) {
       inside = std::max(inside, ceil_div(std::max<Index>(-x.operand_first, 0), x.operand_step));
-      outside = std::min(outside, floor_div(c.operand_width - 1 - reach - x.operand_first, x.operand_step) + 1);
+      outside = std::min(
+          outside, floor_div(c.operand_width - 1 - reach - x.operand_first, x.operand_step) + 1);
     }
   }
   if (outside <= inside) {
@@ -350,7 +378,8 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   part(outside, piece.column + piece.columns);
 }
 
-void run(const Correlation& c, const ConvolutionWeights& weights, bool of_results, bool transposed, const float* bias) {
+void run(const Correlation& c, const ConvolutionWeights& weights, bool of_results, bool transposed,
+         const float* bias) {
   if (c.batch == 0 || c.y.most_results() == 0 || c.x.most_results() == 0) {
     return;
   }
@@ -368,7 +397,8 @@ void run(const Correlation& c, const ConvolutionWeights& weights, bool of_result
   form.taps_x = c.x.taps;
 
   const Index lanes = plan.lanes();
-  const Index channels = c.depthwise ? ceil_div(c.group_results, lanes) * lanes : plan.blocks() * lanes;
+  const Index channels =
+      c.depthwise ? ceil_div(c.group_results, lanes) * lanes : plan.blocks() * lanes;
   Scratch scratch(Scratch::bytes<float>(channels));
   auto* padded = scratch.take<float>(channels);
   std::fill_n(padded, channels, 0.0F);
@@ -379,7 +409,7 @@ void run(const Correlation& c, const ConvolutionWeights& weights, bool of_result
     }
   }
   const Prepared prepared{c, weights.packed(form), padded,
-                          c.depthwise ? loops.correlate_depthwise
+                          c.depthwise                      ? loops.correlate_depthwise
                           : lanes == 1 && loops.lanes != 1 ? loops.correlate_dot
                                                            : loops.correlate};
   const std::vector<Piece>& pieces = plan.pieces();
@@ -395,15 +425,17 @@ static bool is_one_row(const ConvolutionImages& images, Index height, Index widt
   return height == 1 || images.row_stride == width * images.pixel_stride;
 }
 
-bool merge_positions(ConvolutionGeometry& g, ConvolutionImages& source, ConvolutionImages& destination) {
-  const bool plain = g.groups == 1 && !g.depthwise && g.stride_x == 1 && g.stride_y == 1 && g.first_x == 0 &&
-                     g.first_y == 0;
+bool merge_positions(ConvolutionGeometry& g, ConvolutionImages& source,
+                     ConvolutionImages& destination) {
+  const bool plain = g.groups == 1 && !g.depthwise && g.stride_x == 1 && g.stride_y == 1 &&
+                     g.first_x == 0 && g.first_y == 0;
   const bool one_tap = g.kernel_height == 1 && g.kernel_width == 1;
-  // A window as large as the image: samples become the pixels of one row, and a whole image becomes one pixel.
-  if (plain && g.destination_height == 1 && g.destination_width == 1 && g.kernel_height == g.source_height &&
-      g.kernel_width == g.source_width && (g.dilation_y == 1 || g.kernel_height == 1) &&
-      (g.dilation_x == 1 || g.kernel_width == 1) && (!g.transposed_weights || one_tap) &&
-      (one_tap || source.pixel_stride == g.source_channels) &&
+  // A window as large as the image: samples become the pixels of one row, and a whole image becomes
+  // one pixel.
+  if (plain && g.destination_height == 1 && g.destination_width == 1 &&
+      g.kernel_height == g.source_height && g.kernel_width == g.source_width &&
+      (g.dilation_y == 1 || g.kernel_height == 1) && (g.dilation_x == 1 || g.kernel_width == 1) &&
+      (!g.transposed_weights || one_tap) && (one_tap || source.pixel_stride == g.source_channels) &&
       is_one_row(source, g.source_height, g.source_width)) {
     Index source_step = 0;
     Index destination_step = 0;
@@ -421,8 +453,9 @@ bool merge_positions(ConvolutionGeometry& g, ConvolutionImages& source, Convolut
   }
   // Small images and one tap: all pixels of an image become one row.
   constexpr Index kNarrow = 8;
-  if (plain && one_tap && g.source_width < kNarrow && g.source_height > 1 && g.source_width == g.destination_width &&
-      g.source_height == g.destination_height && is_one_row(source, g.source_height, g.source_width) &&
+  if (plain && one_tap && g.source_width < kNarrow && g.source_height > 1 &&
+      g.source_width == g.destination_width && g.source_height == g.destination_height &&
+      is_one_row(source, g.source_height, g.source_width) &&
       is_one_row(destination, g.source_height, g.source_width)) {
     g.source_width *= g.source_height;
     g.destination_width = g.source_width;
@@ -451,11 +484,13 @@ const float* ConvolutionWeights::packed(const Form& form) const {
   const Index blocks = form.groups * blocks_per_group;
   const Index block_floats = taps * operands * lanes;
   const Index floats = form.depthwise ? taps * results : blocks * block_floats;
-  auto block = MemoryPool::instance().acquire(static_cast<std::size_t>(std::max<Index>(floats, 1)) * sizeof(float));
+  auto block = MemoryPool::instance().acquire(static_cast<std::size_t>(std::max<Index>(floats, 1)) *
+                                              sizeof(float));
   auto* out = reinterpret_cast<float*>(block->data());
   // Position of packed tap (y, x) in the values.
   const auto tap_of = [&](Index y, Index x) {
-    const Index tap = form.taps_y[static_cast<std::size_t>(y)] * width + form.taps_x[static_cast<std::size_t>(x)];
+    const Index tap =
+        form.taps_y[static_cast<std::size_t>(y)] * width + form.taps_x[static_cast<std::size_t>(x)];
     return form.transposed ? taps - 1 - tap : tap;
   };
   if (form.depthwise) {
@@ -465,7 +500,8 @@ const float* ConvolutionWeights::packed(const Form& form) const {
       }
     }
   } else {
-    // The values' outer axis counts the results of a forward pass or, when transposed, of a data gradient.
+    // The values' outer axis counts the results of a forward pass or, when transposed, of a data
+    // gradient.
     const bool results_outside = form.of_results == form.transposed;
     const Index inner = results_outside ? operands : results;
     const Index result_step = results_outside ? taps * operands : 1;
@@ -473,7 +509,8 @@ const float* ConvolutionWeights::packed(const Form& form) const {
     parallel_for(blocks, [&](Index b) {
       const Index first = b % blocks_per_group * lanes;
       const Index here = std::min(lanes, results - first);
-      const float* from = values_ + b / blocks_per_group * (results * operands * taps) + first * result_step;
+      const float* from =
+          values_ + b / blocks_per_group * (results * operands * taps) + first * result_step;
       float* to = out + b * block_floats;
       for (Index tap = 0; tap < taps; ++tap, to += operands * lanes) {
         const float* weights = from + tap_of(tap / width, tap % width) * inner;
@@ -511,8 +548,9 @@ void apply_by_sample(void* context, const ConvolutionTile& tile) {
 
 }  // namespace
 
-void convolve(const ConvolutionGeometry& geometry, const ConvolutionImages& source, const ConvolutionWeights& weights,
-              const float* bias, const ConvolutionImages& destination, const ConvolutionHook& hook) {
+void convolve(const ConvolutionGeometry& geometry, const ConvolutionImages& source,
+              const ConvolutionWeights& weights, const float* bias,
+              const ConvolutionImages& destination, const ConvolutionHook& hook) {
   ConvolutionGeometry g = geometry;
   Correlation c{};
   c.operand = source;
@@ -521,7 +559,8 @@ void convolve(const ConvolutionGeometry& geometry, const ConvolutionImages& sour
   ConvolutionHook inner = hook;
   if (hook.apply == nullptr) {
     merge_positions(g, c.operand, c.result);
-  } else if (g.destination_height == 1 && g.destination_width == 1 && merge_positions(g, c.operand, c.result)) {
+  } else if (g.destination_height == 1 && g.destination_width == 1 &&
+             merge_positions(g, c.operand, c.result)) {
     c.hook.apply = apply_by_sample;
     c.hook.context = &inner;
   }
@@ -538,9 +577,10 @@ void convolve(const ConvolutionGeometry& geometry, const ConvolutionImages& sour
   run(c, weights, false, g.transposed_weights, bias);
 }
 
-void convolution_data_gradient(const ConvolutionGeometry& geometry, const ConvolutionImages& gradient,
-                               const ConvolutionWeights& weights, const float* bias,
-                               const ConvolutionImages& source_gradient, const ConvolutionHook& hook) {
+void convolution_data_gradient(const ConvolutionGeometry& geometry,
+                               const ConvolutionImages& gradient, const ConvolutionWeights& weights,
+                               const float* bias, const ConvolutionImages& source_gradient,
+                               const ConvolutionHook& hook) {
   ConvolutionGeometry g = geometry;
   Correlation c{};
   c.operand = gradient;

@@ -1,15 +1,19 @@
-// The CPU arithmetic of convolution and of everything that is one in disguise: fully connected and transposed
-// convolution, dilation, groups, depthwise. It knows shapes and memory, not images, kernels or states.
+// The CPU arithmetic of convolution and of everything that is one in disguise: fully connected and
+// transposed convolution, dilation, groups, depthwise. It knows shapes and memory, not images,
+// kernels or states.
 //
-// Index names as in the formulas: source position y, x = stride * j + first + dilation * q, for result position j, i and
-// tap q, p. Weights are W[destination_channels][kernel_height][kernel_width][source_channels / groups], depthwise
+// Index names as in the formulas: source position y, x = stride * j + first + dilation * q, for
+// result position j, i and tap q, p. Weights are
+// W[destination_channels][kernel_height][kernel_width][source_channels / groups], depthwise
 // W[channels][kernel_height][kernel_width].
 //
-// Transposed convolution is the data gradient of a convolution: its source is this convolution's destination, its
-// result this convolution's source. Its weights, T[source_channels][kernel_height][kernel_width]
-// [destination_channels / groups] seen from here, go in as they are with `transposed_weights`, rotated by the engine.
+// Transposed convolution is the data gradient of a convolution: its source is this convolution's
+// destination, its result this convolution's source. Its weights,
+// T[source_channels][kernel_height][kernel_width] [destination_channels / groups] seen from here,
+// go in as they are with `transposed_weights`, rotated by the engine.
 //
-// Work is cut by shape alone and partial sums are added in a fixed order: the same bits for any number of threads.
+// Work is cut by shape alone and partial sums are added in a fixed order: the same bits for any
+// number of threads.
 #pragma once
 
 #include <cstddef>
@@ -37,14 +41,16 @@ struct ConvolutionGeometry {
   bool transposed_weights = false;
 };
 
-// `batch` samples somewhere in memory. A clip rectangle or a channel window is a shifted pointer; strides count elements.
+// `batch` samples somewhere in memory. A clip rectangle or a channel window is a shifted pointer;
+// strides count elements.
 struct ConvolutionImages {
   ChannelFormat format = ChannelFormat::Float32;
   Index row_stride = 0, pixel_stride = 0;
   std::byte* const* samples = nullptr;
 };
 
-// One version of a kernel's weights. Keeps the packed forms that the loops read, each made when it is first needed.
+// One version of a kernel's weights. Keeps the packed forms that the loops read, each made when it
+// is first needed.
 class ConvolutionWeights {
  public:
   // `values` are as the geometry says; `alive` keeps them valid, and they do not change.
@@ -55,7 +61,8 @@ class ConvolutionWeights {
 
   const float* values() const { return values_; }
 
-  struct Form {  // of packed weights: lanes of results, operand channels, taps in the order they are read
+  struct Form {  // of packed weights: lanes of results, operand channels, taps in the order they
+                 // are read
     bool of_results = false;  // for the data gradient: results are source channels
     bool depthwise = false, transposed = false;
     Index lanes = 1;
@@ -77,23 +84,27 @@ class ConvolutionWeights {
 };
 
 // destination = bias + correlation of source and weights; bias may be null.
-void convolve(const ConvolutionGeometry& geometry, const ConvolutionImages& source, const ConvolutionWeights& weights,
-              const float* bias, const ConvolutionImages& destination, const ConvolutionHook& hook = {});
+void convolve(const ConvolutionGeometry& geometry, const ConvolutionImages& source,
+              const ConvolutionWeights& weights, const float* bias,
+              const ConvolutionImages& destination, const ConvolutionHook& hook = {});
 
-// source_gradient = bias + adjoint of the correlation, applied to gradient; every pixel of source_gradient is written.
-// The bias, over source channels, is null except for transposed convolution.
-void convolution_data_gradient(const ConvolutionGeometry& geometry, const ConvolutionImages& gradient,
-                               const ConvolutionWeights& weights, const float* bias,
-                               const ConvolutionImages& source_gradient, const ConvolutionHook& hook = {});
+// source_gradient = bias + adjoint of the correlation, applied to gradient; every pixel of
+// source_gradient is written. The bias, over source channels, is null except for transposed
+// convolution.
+void convolution_data_gradient(const ConvolutionGeometry& geometry,
+                               const ConvolutionImages& gradient, const ConvolutionWeights& weights,
+                               const float* bias, const ConvolutionImages& source_gradient,
+                               const ConvolutionHook& hook = {});
 
-// Sums over batch and positions, in the layout of the weights. Overwrites both results, or adds to them if `accumulate`.
-// bias_gradient, sums of the gradient over destination channels, may be null.
-void convolution_weight_gradient(const ConvolutionGeometry& geometry, const ConvolutionImages& source,
-                                 const ConvolutionImages& gradient, float* weight_gradient, float* bias_gradient,
-                                 bool accumulate);
+// Sums over batch and positions, in the layout of the weights. Overwrites both results, or adds to
+// them if `accumulate`. bias_gradient, sums of the gradient over destination channels, may be null.
+void convolution_weight_gradient(const ConvolutionGeometry& geometry,
+                                 const ConvolutionImages& source, const ConvolutionImages& gradient,
+                                 float* weight_gradient, float* bias_gradient, bool accumulate);
 
-// sums[c] = (or += if `accumulate`) sum over samples and pixels: the bias gradient of transposed convolution.
-void convolution_channel_sums(Index batch, Index height, Index width, Index channels, const ConvolutionImages& images,
-                              float* sums, bool accumulate);
+// sums[c] = (or += if `accumulate`) sum over samples and pixels: the bias gradient of transposed
+// convolution.
+void convolution_channel_sums(Index batch, Index height, Index width, Index channels,
+                              const ConvolutionImages& images, float* sums, bool accumulate);
 
 }  // namespace mpsgrad::cpu

@@ -18,14 +18,15 @@ void RowWindow::copy(Index sample, Index y, float* out) const {
       return;
     }
     for (Index i = 0; i < pixels; ++i) {
-      loops.load_row(from + i * images->pixel_stride * item, format, 1, channels, images->pixel_stride,
-                     to + i * pixel);
+      loops.load_row(from + i * images->pixel_stride * item, format, 1, channels,
+                     images->pixel_stride, to + i * pixel);
     }
   };
   const Index first = std::clamp<Index>(first_x, 0, width);
   const Index last = std::clamp<Index>(first_x + span, first, width);
   const Index before = std::clamp<Index>(-first_x, 0, span);
-  const Index after = span - before - (last - first);  // all of it if the window lies right of the image
+  const Index after =
+      span - before - (last - first);  // all of it if the window lies right of the image
   float* behind = out + (span - after) * pixel;
   load(first, last - first, out + before * pixel);
   if (edge != EdgeMode::Clamp) {

@@ -1,5 +1,5 @@
-// What the two halves of the convolution engine share: scratch memory of a piece of work, and rows of images as float32
-// with their surroundings.
+// What the two halves of the convolution engine share: scratch memory of a piece of work, and rows
+// of images as float32 with their surroundings.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace mpsgrad::cpu::convolution {
 constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 constexpr Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
-// Operands that one piece of work should not exceed, so that they stay in the second-level cache; and the number of
-// pieces that even a small problem is cut into, if each is worth handing over.
+// Operands that one piece of work should not exceed, so that they stay in the second-level cache;
+// and the number of pieces that even a small problem is cut into, if each is worth handing over.
 inline constexpr Index kPieceBytes = 256 * 1024;
 inline constexpr Index kPieces = 16;
 inline constexpr Index kPieceFlops = 2'000'000;
@@ -25,11 +25,12 @@ inline constexpr Index kPieceFlops = 2'000'000;
 // What rows under one window may take in the first-level cache.
 inline constexpr Index kFirstLevelBytes = 24 * 1024;
 
-// Loops that walk along pixels in one vector of channels would find all of them in a few sets of the first-level cache
-// if the distance were a large power of two.
+// Loops that walk along pixels in one vector of channels would find all of them in a few sets of
+// the first-level cache if the distance were a large power of two.
 constexpr Index gap_between_pixels(Index channels) { return channels % 256 == 0 ? 16 : 0; }
 
-// Scratch arrays out of one block of the pool. Ask for all sizes first: add() them up, then take() in any order.
+// Scratch arrays out of one block of the pool. Ask for all sizes first: add() them up, then take()
+// in any order.
 class Scratch {
  public:
   template <class T>
@@ -39,7 +40,8 @@ class Scratch {
   }
 
   explicit Scratch(Index bytes)
-      : block_(MemoryPool::instance().acquire(static_cast<std::size_t>(std::max<Index>(bytes, 64)))),
+      : block_(
+            MemoryPool::instance().acquire(static_cast<std::size_t>(std::max<Index>(bytes, 64)))),
         next_(block_->data()) {}
 
   template <class T>
@@ -54,8 +56,8 @@ class Scratch {
   std::byte* next_;
 };
 
-// Rows of one image as float32 from position `first_x` on, `span` pixels, some of which may lie outside. Rows that lie in
-// memory as they are needed are not copied.
+// Rows of one image as float32 from position `first_x` on, `span` pixels, some of which may lie
+// outside. Rows that lie in memory as they are needed are not copied.
 struct RowWindow {
   const ConvolutionImages* images = nullptr;
   Index height = 0, width = 0;
@@ -82,20 +84,24 @@ class RowCache {
 
   // Room for `rows` rows at a time, out of at most `slots` neighbouring positions.
   RowCache(const RowWindow& window, Index rows, Index slots, Scratch& scratch)
-      : window_(window), memory_(scratch.take<float>(rows * window.row_floats())),
+      : window_(window),
+        memory_(scratch.take<float>(rows * window.row_floats())),
         found_(scratch.take<const float*>(slots)) {}
 
   // Another part of the rows, not longer than the one before.
   void use(const RowWindow& window) { window_ = window; }
   // Forgets the rows, whose memory is used again.
   void clear() { used_ = 0; }
-  // Turns to another sample; rows that were asked for before stay valid. Positions lie in [first, last].
+  // Turns to another sample; rows that were asked for before stay valid. Positions lie in [first,
+  // last].
   void start(Index sample, Index first, Index last) {
     sample_ = sample;
     base_ = clamp(first);
     std::fill_n(found_, clamp(last) - base_ + 1, nullptr);
   }
-  static Index slots(const RowWindow& window, Index positions) { return std::min(positions, window.height); }
+  static Index slots(const RowWindow& window, Index positions) {
+    return std::min(positions, window.height);
+  }
 
   // Null: zeros.
   const float* row(Index y) {
@@ -123,8 +129,10 @@ class RowCache {
 // The bytes from one sample to the next if that is the same everywhere and counts whole elements.
 bool even_sample_stride(const ConvolutionImages& images, Index batch, Index* elements);
 
-// Rewrites a case whose positions can be counted along one row: images that the window covers as a whole, or small images
-// under a window of one tap. Then tiles of results are as wide as they should be. False: nothing was changed.
-bool merge_positions(ConvolutionGeometry& geometry, ConvolutionImages& source, ConvolutionImages& destination);
+// Rewrites a case whose positions can be counted along one row: images that the window covers as a
+// whole, or small images under a window of one tap. Then tiles of results are as wide as they
+// should be. False: nothing was changed.
+bool merge_positions(ConvolutionGeometry& geometry, ConvolutionImages& source,
+                     ConvolutionImages& destination);
 
 }  // namespace mpsgrad::cpu::convolution

@@ -1,5 +1,6 @@
-// The loops of convolution, one table per instruction set, on plain pointers. convolution_engine.cpp decides what is
-// computed where and in which order; here it is computed. Strides and steps count elements.
+// The loops of convolution, one table per instruction set, on plain pointers.
+// convolution_engine.cpp decides what is computed where and in which order; here it is computed.
+// Strides and steps count elements.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +9,15 @@
 
 namespace mpsgrad {
 
-// Results that have just been computed: `pixels` neighbours of one row, a range of channels of each.
+// Results that have just been computed: `pixels` neighbours of one row, a range of channels of
+// each.
 struct ConvolutionTile {
-  std::int64_t sample, y, x;      // of the first pixel, counted from the corner of the result
-  std::int64_t x_step;            // from one pixel of the tile to the next
+  std::int64_t sample, y, x;  // of the first pixel, counted from the corner of the result
+  std::int64_t x_step;        // from one pixel of the tile to the next
   std::int64_t pixels;
   std::int64_t channel, channels;
-  float* values;                  // channel `channel` of the first pixel
-  std::int64_t value_step;        // from one pixel to the next
+  float* values;            // channel `channel` of the first pixel
+  std::int64_t value_step;  // from one pixel to the next
 };
 
 // Called with every tile, on any thread, before it is stored; may change the values.
@@ -30,27 +32,30 @@ struct ConvolutionRow {  // of results
   std::int64_t sample, y;
 };
 
-// result(r, x, o) = bias(o) + sum over taps and channels of operand * weights, for some rows of results. The forward
-// pass reads the source through it, the data gradient the incoming gradient, one phase of the stride at a time.
+// result(r, x, o) = bias(o) + sum over taps and channels of operand * weights, for some rows of
+// results. The forward pass reads the source through it, the data gradient the incoming gradient,
+// one phase of the stride at a time.
 struct CorrelationTask {
-  // Where tap (t, 0) of the first result of row r reads: operand[r * taps_y + t]; null stands for zeros.
+  // Where tap (t, 0) of the first result of row r reads: operand[r * taps_y + t]; null stands for
+  // zeros.
   const float* const* operand;
   const ConvolutionRow* result;
   std::int64_t rows, width;
   std::int64_t taps_y, taps_x;
-  std::int64_t operand_step;      // from one result to the next
-  std::int64_t operand_tap_step;  // from one tap to the next in a row
+  std::int64_t operand_step;                           // from one result to the next
+  std::int64_t operand_tap_step;                       // from one tap to the next in a row
   std::int64_t groups, group_operands, group_results;  // channels of one group
-  const float* weights;        // packed: blocks of `lanes` results, then taps, operand channels, lanes
+  const float* weights;  // packed: blocks of `lanes` results, then taps, operand channels, lanes
   std::int64_t first_tap_y, first_tap_x, kernel_taps, kernel_width;  // which of the packed taps
-  const float* bias;           // one value for every lane of every block
+  const float* bias;  // one value for every lane of every block
   std::int64_t first_block, last_block;
-  int format;                  // of the result, number of a ChannelFormat
+  int format;  // of the result, number of a ChannelFormat
   std::int64_t result_step;
   std::int64_t first_x, x_step;  // position of the results, for the hook
   ConvolutionHook hook;
-  std::int64_t channels_at_once;  // depthwise: how many channels are finished before the next ones are begun
-  void* runs;                  // scratch: 24 * taps_y * taps_x bytes
+  std::int64_t
+      channels_at_once;  // depthwise: how many channels are finished before the next ones are begun
+  void* runs;            // scratch: 24 * taps_y * taps_x bytes
 };
 
 struct CorrelationLoops {
@@ -59,45 +64,50 @@ struct CorrelationLoops {
   void (*correlate)(const CorrelationTask&);
   // Operand channels along the lanes, for few results: weights are packed as if `lanes` were 1.
   void (*correlate_dot)(const CorrelationTask&);
-  // Result channel c from operand channel c alone: weights are packed as [tap][channel], groups is 1, there is one
-  // block, and group_results is the number of channels.
+  // Result channel c from operand channel c alone: weights are packed as [tap][channel], groups is
+  // 1, there is one block, and group_results is the number of channels.
   void (*correlate_depthwise)(const CorrelationTask&);
 };
 
 MPSGRAD_LOOPS(CorrelationLoops, correlation_loops)
 
-// weights(o, q, p, c) += sum over positions of gradient(position, o) * source(position under tap (q, p), c), for a band
-// of rows of the gradient.
+// weights(o, q, p, c) += sum over positions of gradient(position, o) * source(position under tap
+// (q, p), c), for a band of rows of the gradient.
 struct WeightGradientTask {
   const float* const* gradient;  // [rows]: first channel of the first pixel
-  const float* const* source;    // [rows * taps_y]: what tap (q, 0) reads for the first pixel; null stands for zeros
-  const float* zeros;            // what stands for null: as long as a source row
+  const float* const*
+      source;  // [rows * taps_y]: what tap (q, 0) reads for the first pixel; null stands for zeros
+  const float* zeros;  // what stands for null: as long as a source row
   std::int64_t rows, width;
   std::int64_t taps_y, taps_x;
   std::int64_t gradient_step, source_step;  // from one gradient pixel to the next
   std::int64_t source_tap_step;
-  std::int64_t source_offset;  // by_source: from where a source row points to tap (q, 0), channel 0, first pixel
+  std::int64_t source_offset;  // by_source: from where a source row points to tap (q, 0), channel
+                               // 0, first pixel
   // Per tap of a row, the gradient pixels [begin, end) for which the source may be read.
   const std::int64_t* begin;
   const std::int64_t* end;
   std::int64_t groups, group_sources, group_gradients;  // channels of one group
-  std::int64_t first, last;  // blocks to do: of source channels, or of gradient channels, all groups in one count
+  std::int64_t first,
+      last;  // blocks to do: of source channels, or of gradient channels, all groups in one count
   float* out;
-  float* bias;                   // += sums of the gradient, or null
-  void* pairs;                   // scratch: 16 * rows bytes
+  float* bias;  // += sums of the gradient, or null
+  void* pairs;  // scratch: 16 * rows bytes
 };
 
 struct WeightGradientLoops {
   std::int64_t lanes;
   // Source channels along the lanes; blocks of kBlock source channels; out is [o][tap][c].
   void (*by_source)(const WeightGradientTask&);
-  // Gradient channels along the lanes, for few source channels; blocks of kBlock gradient channels; out is
-  // [group][tap][c][o], and every gradient pixel is used.
+  // Gradient channels along the lanes, for few source channels; blocks of kBlock gradient channels;
+  // out is [group][tap][c][o], and every gradient pixel is used.
   void (*by_gradient)(const WeightGradientTask&);
-  // Channel by channel; blocks of kBlock channels; out is [tap][channel], and every gradient pixel is used.
+  // Channel by channel; blocks of kBlock channels; out is [tap][channel], and every gradient pixel
+  // is used.
   void (*depthwise)(const WeightGradientTask&);
   // sums[c] += sum over pixels.
-  void (*channel_sums)(const float* row, std::int64_t pixels, std::int64_t step, std::int64_t channels, float* sums);
+  void (*channel_sums)(const float* row, std::int64_t pixels, std::int64_t step,
+                       std::int64_t channels, float* sums);
 };
 
 MPSGRAD_LOOPS(WeightGradientLoops, weight_gradient_loops)

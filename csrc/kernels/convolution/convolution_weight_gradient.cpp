@@ -1,5 +1,5 @@
-// Weight and bias gradients: sums over all positions, cut into parts by rows and by channels. Parts of different rows add
-// up in buffers of their own, which are added in order at the end.
+// Weight and bias gradients: sums over all positions, cut into parts by rows and by channels. Parts
+// of different rows add up in buffers of their own, which are added in order at the end.
 #include "cpu/threads.hpp"
 #include "kernels/convolution/convolution_engine.hpp"
 #include "kernels/convolution/convolution_rows.hpp"
@@ -15,16 +15,16 @@ struct Sums {
   ConvolutionGeometry g;
   Index taps = 0, group_sources = 0, group_gradients = 0;
   RowWindow source, gradient;
-  bool by_source = false;            // else by gradient or depthwise
-  bool every_pixel = false;          // source rows hold what lies outside
+  bool by_source = false;    // else by gradient or depthwise
+  bool every_pixel = false;  // source rows hold what lies outside
   Index band_rows = 0, columns = 0;
-  Index inside = 0, outside = 0;     // depthwise: columns whose source rows need not be copied
-  Index parts = 0, splits = 0;       // of the rows, of the channel blocks
+  Index inside = 0, outside = 0;  // depthwise: columns whose source rows need not be copied
+  Index parts = 0, splits = 0;    // of the rows, of the channel blocks
   Index blocks = 0;
   Index partial_floats = 0;
-  float* first_partial = nullptr;    // possibly the result itself
-  float* more_partials = nullptr;    // [parts - 1][partial_floats]
-  float* bias_partials = nullptr;    // [parts][destination_channels], or null
+  float* first_partial = nullptr;  // possibly the result itself
+  float* more_partials = nullptr;  // [parts - 1][partial_floats]
+  float* bias_partials = nullptr;  // [parts][destination_channels], or null
   const WeightGradientLoops* loops = nullptr;
 
   float* partial(Index part) const {
@@ -34,8 +34,9 @@ struct Sums {
 
 void zero(float* data, Index count) {
   constexpr Index kChunk = 64 * 1024;
-  parallel_for(ceil_div(count, kChunk),
-               [&](Index i) { std::fill_n(data + i * kChunk, std::min(kChunk, count - i * kChunk), 0.0F); });
+  parallel_for(ceil_div(count, kChunk), [&](Index i) {
+    std::fill_n(data + i * kChunk, std::min(kChunk, count - i * kChunk), 0.0F);
+  });
 }
 
 // Gradient rows [first, last), counted over all samples, and blocks [first_block, last_block).
@@ -53,7 +54,8 @@ void run_part(const Sums& sums, const Part& part) {
   if (sums.by_source && !source.direct) {
     const Index blocks_per_group = ceil_div(sums.group_sources, kConvolutionBlock);
     const auto start_of = [&](Index block) {
-      return block / blocks_per_group * sums.group_sources + block % blocks_per_group * kConvolutionBlock;
+      return block / blocks_per_group * sums.group_sources +
+             block % blocks_per_group * kConvolutionBlock;
     };
     source_channel = start_of(part.first_block);
     source.channel = source_channel;
@@ -65,15 +67,18 @@ void run_part(const Sums& sums, const Part& part) {
   const Index samples = std::min(g.batch, ceil_div(rows - 1, g.destination_height) + 1);
   const Index per_sample = std::min(rows, g.destination_height);
   const Index positions = (per_sample - 1) * g.stride_y + reach;
-  const Index source_rows =
-      std::min(samples * std::min(positions, g.source_height), rows * std::min(g.kernel_height, g.source_height));
+  const Index source_rows = std::min(samples * std::min(positions, g.source_height),
+                                     rows * std::min(g.kernel_height, g.source_height));
   const Index slots = RowCache::slots(source, positions);
   const Index gradient_slots = RowCache::slots(sums.gradient, per_sample);
-  const Index zeros = sums.by_source ? 0 : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
-  Scratch scratch(RowCache::bytes(source, source_rows, slots) + RowCache::bytes(sums.gradient, rows, gradient_slots) +
-                  Scratch::bytes<const float*>(rows) + Scratch::bytes<const float*>(rows * g.kernel_height) +
-                  Scratch::bytes<float>(zeros) + 2 * Scratch::bytes<Index>(g.kernel_width) +
-                  Scratch::bytes<std::byte>(16 * rows));
+  const Index zeros =
+      sums.by_source ? 0
+                     : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
+  Scratch scratch(
+      RowCache::bytes(source, source_rows, slots) +
+      RowCache::bytes(sums.gradient, rows, gradient_slots) + Scratch::bytes<const float*>(rows) +
+      Scratch::bytes<const float*>(rows * g.kernel_height) + Scratch::bytes<float>(zeros) +
+      2 * Scratch::bytes<Index>(g.kernel_width) + Scratch::bytes<std::byte>(16 * rows));
   auto** gradient_rows = scratch.take<const float*>(rows);
   auto** found = scratch.take<const float*>(rows * g.kernel_height);
   auto* begin = scratch.take<Index>(g.kernel_width);
@@ -105,7 +110,10 @@ void run_part(const Sums& sums, const Part& part) {
     if (sums.inside < sums.outside) {
       // Only what reaches beyond the edges is copied.
       source.direct = column >= sums.inside && column < sums.outside;
-      width = (column < sums.inside ? sums.inside : source.direct ? sums.outside : g.destination_width) - column;
+      width = (column < sums.inside ? sums.inside
+               : source.direct      ? sums.outside
+                                    : g.destination_width) -
+              column;
     }
     gradient.first_x = column;
     gradient.span = width;
@@ -124,7 +132,8 @@ void run_part(const Sums& sums, const Part& part) {
       for (Index p = 0; p < g.kernel_width; ++p) {
         const Index x = first_x + p * g.dilation_x;
         begin[p] = std::clamp<Index>(floor_div(-x + g.stride_x - 1, g.stride_x), 0, width);
-        end[p] = std::clamp<Index>(floor_div(g.source_width - 1 - x, g.stride_x) + 1, begin[p], width);
+        end[p] =
+            std::clamp<Index>(floor_div(g.source_width - 1 - x, g.stride_x) + 1, begin[p], width);
       }
     }
     source_cache.use(source);
@@ -139,7 +148,8 @@ void run_part(const Sums& sums, const Part& part) {
         const Index j = row % g.destination_height;
         if (row == band || j == 0) {
           const Index last_j = std::min(g.destination_height, j + last - row) - 1;
-          source_cache.start(n, g.first_y + j * g.stride_y, g.first_y + last_j * g.stride_y + reach - 1);
+          source_cache.start(n, g.first_y + j * g.stride_y,
+                             g.first_y + last_j * g.stride_y + reach - 1);
           gradient_cache.start(n, j, last_j);
         }
         gradient_rows[row - band] = gradient_cache.row(j);
@@ -149,7 +159,9 @@ void run_part(const Sums& sums, const Part& part) {
         }
       }
       task.rows = last - band;
-      (g.depthwise ? sums.loops->depthwise : sums.by_source ? sums.loops->by_source : sums.loops->by_gradient)(task);
+      (g.depthwise      ? sums.loops->depthwise
+       : sums.by_source ? sums.loops->by_source
+                        : sums.loops->by_gradient)(task);
     }
     column += width;
   }
@@ -174,7 +186,8 @@ void finish(const Sums& sums, float* result, bool accumulate) {
   if (sums.first_partial == result) {
     return;
   }
-  // Weight (group, o, tap, c) is found at these distances in the sums, and goes to those in the result.
+  // Weight (group, o, tap, c) is found at these distances in the sums, and goes to those in the
+  // result.
   const Index taps = sums.taps;
   const Index inputs = g.depthwise ? 1 : sums.group_sources;
   const Index outputs = sums.group_gradients;
@@ -213,7 +226,8 @@ void finish_sums(const float* partials, Index parts, Index channels, float* sums
 
 }  // namespace
 
-void convolution_weight_gradient(const ConvolutionGeometry& geometry, const ConvolutionImages& source_images,
+void convolution_weight_gradient(const ConvolutionGeometry& geometry,
+                                 const ConvolutionImages& source_images,
                                  const ConvolutionImages& gradient_images, float* weight_gradient,
                                  float* bias_gradient, bool accumulate) {
   ConvolutionGeometry g = geometry;
@@ -227,28 +241,48 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry, const Conv
   sums.taps = g.kernel_height * g.kernel_width;
   sums.group_sources = g.source_channels / g.groups;
   sums.group_gradients = g.destination_channels / g.groups;
-  // A vector of source channels for each gradient channel, or the other way round, whichever is fuller; the latter
-  // has more pointers to follow.
-  sums.by_source = !g.depthwise && ceil_div(sums.group_sources, loops.lanes) * sums.group_gradients * 10 <=
-                                       ceil_div(sums.group_gradients, loops.lanes) * sums.group_sources * 13;
-  const Index reach_x = (g.destination_width - 1) * g.stride_x + (g.kernel_width - 1) * g.dilation_x + 1;
-  sums.source = {&source, g.source_height, g.source_width, 0, g.source_channels, g.edge, g.first_x, reach_x, false,
+  // A vector of source channels for each gradient channel, or the other way round, whichever is
+  // fuller; the latter has more pointers to follow.
+  sums.by_source =
+      !g.depthwise && ceil_div(sums.group_sources, loops.lanes) * sums.group_gradients * 10 <=
+                          ceil_div(sums.group_gradients, loops.lanes) * sums.group_sources * 13;
+  const Index reach_x =
+      (g.destination_width - 1) * g.stride_x + (g.kernel_width - 1) * g.dilation_x + 1;
+  sums.source = {&source,
+                 g.source_height,
+                 g.source_width,
+                 0,
+                 g.source_channels,
+                 g.edge,
+                 g.first_x,
+                 reach_x,
+                 false,
                  g.depthwise ? gap_between_pixels(g.source_channels) : 0};
   sums.source.direct = sums.source.can_be_direct() && sums.source.gap == 0;
   sums.every_pixel = true;
-  if (sums.by_source && source.format == ChannelFormat::Float32 && (sums.source.direct || g.edge != EdgeMode::Clamp)) {
+  if (sums.by_source && source.format == ChannelFormat::Float32 &&
+      (sums.source.direct || g.edge != EdgeMode::Clamp)) {
     sums.source.direct = true;
     sums.source.first_x = 0;
     sums.source.span = g.source_width;
     sums.every_pixel = false;
   }
-  if (g.depthwise && !sums.source.direct && source.format == ChannelFormat::Float32 && sums.source.gap == 0) {
+  if (g.depthwise && !sums.source.direct && source.format == ChannelFormat::Float32 &&
+      sums.source.gap == 0) {
     const Index reach = (g.kernel_width - 1) * g.dilation_x;
     sums.inside = std::max<Index>(0, ceil_div(-g.first_x, g.stride_x));
-    sums.outside = std::min(g.destination_width, floor_div(g.source_width - 1 - reach - g.first_x, g.stride_x) + 1);
+    sums.outside = std::min(g.destination_width,
+                            floor_div(g.source_width - 1 - reach - g.first_x, g.stride_x) + 1);
   }
-  sums.gradient = {&gradient, g.destination_height, g.destination_width, 0, g.destination_channels, EdgeMode::Zero,
-                   0, g.destination_width, gradient.format == ChannelFormat::Float32 && sums.source.gap == 0,
+  sums.gradient = {&gradient,
+                   g.destination_height,
+                   g.destination_width,
+                   0,
+                   g.destination_channels,
+                   EdgeMode::Zero,
+                   0,
+                   g.destination_width,
+                   gradient.format == ChannelFormat::Float32 && sums.source.gap == 0,
                    sums.source.gap};
 
   const Index weights = g.destination_channels * sums.taps * (g.depthwise ? 1 : sums.group_sources);
@@ -261,7 +295,8 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry, const Conv
   const Index budget = std::clamp(activations / 16, kPieceBytes / 4, 2 * kPieceBytes);
   sums.columns = g.destination_width;
   if (copied > 0 && sums.inside >= sums.outside) {
-    sums.columns = std::clamp<Index>(budget / (copied * 4), 16, std::max<Index>(g.destination_width, 16));
+    sums.columns =
+        std::clamp<Index>(budget / (copied * 4), 16, std::max<Index>(g.destination_width, 16));
     sums.columns = std::max<Index>(1, std::min(sums.columns, g.destination_width));
   }
   sums.band_rows = std::max<Index>(1, kBandPixels / std::max<Index>(1, sums.columns));
@@ -269,12 +304,14 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry, const Conv
     sums.band_rows = std::clamp<Index>(budget / (sums.columns * copied * 4), 1, sums.band_rows);
   }
   if (g.depthwise) {  // which passes over a band once for each vector of channels
-    const Index row_bytes = 4 * g.destination_channels * (g.destination_width + g.source_width * g.stride_y);
+    const Index row_bytes =
+        4 * g.destination_channels * (g.destination_width + g.source_width * g.stride_y);
     sums.band_rows = std::clamp<Index>(2 * kPieceBytes / row_bytes, 1, sums.band_rows);
   }
   const Index flops = 2 * rows * g.destination_width * weights;
   const Index worth = std::clamp<Index>(flops / kPieceFlops, 1, kPieces);
-  sums.parts = std::clamp<Index>(activations / 10 / (weights * 4), 1, std::min(worth, ceil_div(rows, sums.band_rows)));
+  sums.parts = std::clamp<Index>(activations / 10 / (weights * 4), 1,
+                                 std::min(worth, ceil_div(rows, sums.band_rows)));
   sums.parts = std::max<Index>(1, sums.parts);
   sums.blocks = sums.by_source ? g.groups * ceil_div(sums.group_sources, kConvolutionBlock)
                 : g.depthwise  ? ceil_div(g.destination_channels, kConvolutionBlock)
@@ -300,9 +337,12 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry, const Conv
     parallel_for(sums.parts * sums.splits, [&](Index i) {
       const Index part = i / sums.splits;
       const Index split = i % sums.splits;
-      float* bias = bias_gradient != nullptr && split == 0 ? sums.bias_partials + part * g.destination_channels : nullptr;
-      run_part(sums, {part * rows / sums.parts, (part + 1) * rows / sums.parts, split * sums.blocks / sums.splits,
-                      (split + 1) * sums.blocks / sums.splits, sums.partial(part), bias});
+      float* bias = bias_gradient != nullptr && split == 0
+                        ? sums.bias_partials + part * g.destination_channels
+                        : nullptr;
+      run_part(sums, {part * rows / sums.parts, (part + 1) * rows / sums.parts,
+                      split * sums.blocks / sums.splits, (split + 1) * sums.blocks / sums.splits,
+                      sums.partial(part), bias});
     });
   }
   finish(sums, weight_gradient, accumulate);
@@ -311,13 +351,16 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry, const Conv
   }
 }
 
-void convolution_channel_sums(Index batch, Index height, Index width, Index channels, const ConvolutionImages& images,
-                              float* sums, bool accumulate) {
+void convolution_channel_sums(Index batch, Index height, Index width, Index channels,
+                              const ConvolutionImages& images, float* sums, bool accumulate) {
   const WeightGradientLoops& loops = weight_gradient_loops();
   const Index rows = batch * height;
-  const Index parts = std::clamp<Index>(rows * width * channels / 65536, 1, std::min(kPieces, std::max<Index>(rows, 1)));
-  const RowWindow all{&images, height, width, 0, channels, EdgeMode::Zero, 0, width,
-                      images.format == ChannelFormat::Float32, 0};
+  const Index parts = std::clamp<Index>(rows * width * channels / 65536, 1,
+                                        std::min(kPieces, std::max<Index>(rows, 1)));
+  const RowWindow all{&images, height,   width,
+                      0,       channels, EdgeMode::Zero,
+                      0,       width,    images.format == ChannelFormat::Float32,
+                      0};
   Scratch scratch(Scratch::bytes<float>(parts * channels));
   auto* partials = scratch.take<float>(parts * channels);
   std::fill_n(partials, parts * channels, 0.0F);
@@ -327,7 +370,8 @@ void convolution_channel_sums(Index batch, Index height, Index width, Index chan
     for (Index row = part * rows / parts; row < (part + 1) * rows / parts; ++row) {
       cache.clear();
       cache.start(row / height, row % height, row % height);
-      loops.channel_sums(cache.row(row % height), width, all.pixel_stride(), channels, partials + part * channels);
+      loops.channel_sums(cache.row(row % height), width, all.pixel_stride(), channels,
+                         partials + part * channels);
     }
   });
   finish_sums(partials, parts, channels, sums, accumulate);

@@ -191,7 +191,8 @@ constexpr TileTable make_tiles() {
 constexpr TileTable kTiles = make_tiles();
 
 // The taps of one row of results, without those that read zeros.
-Index make_runs(const CorrelationTask& task, Index row, Index operand_channel, Index lanes, Run* runs) {
+Index make_runs(const CorrelationTask& task, Index row, Index operand_channel, Index lanes,
+                Run* runs) {
   const Index channels = task.group_operands;
   const bool merge = task.operand_tap_step == channels;
   Index count = 0;
@@ -216,7 +217,8 @@ Index make_runs(const CorrelationTask& task, Index row, Index operand_channel, I
 // Where a tile of results goes: straight into a float32 result, else through `values` and the hook.
 class TileSink {
  public:
-  TileSink(const CorrelationTask& task) : task_(task), direct_(task.format == kFloat32 && task.hook.store) {}
+  TileSink(const CorrelationTask& task)
+      : task_(task), direct_(task.format == kFloat32 && task.hook.store) {}
 
   float* begin(Index row, Index x, Index channel, Index channels) {
     if (direct_) {
@@ -228,17 +230,19 @@ class TileSink {
   }
   Index step() const { return step_; }
 
-  void finish(float* values, Index row, Index x, Index pixels, Index channel, Index channels) const {
+  void finish(float* values, Index row, Index x, Index pixels, Index channel,
+              Index channels) const {
     if (task_.hook.apply != nullptr) {
-      task_.hook.apply(task_.hook.context,
-                       {task_.result[row].sample, task_.result[row].y, task_.first_x + x * task_.x_step,
-                        task_.x_step, pixels, channel, channels, values, step_});
+      task_.hook.apply(task_.hook.context, {task_.result[row].sample, task_.result[row].y,
+                                            task_.first_x + x * task_.x_step, task_.x_step, pixels,
+                                            channel, channels, values, step_});
     }
     if (direct_ || !task_.hook.store) {
       return;
     }
     const Index item = task_.format == 1 ? 1 : 2;
-    auto* data = static_cast<unsigned char*>(task_.result[row].data) + (x * task_.result_step + channel) * item;
+    auto* data = static_cast<unsigned char*>(task_.result[row].data) +
+                 (x * task_.result_step + channel) * item;
     convert_loops.store_row(values, data, task_.format, pixels, channels, task_.result_step);
   }
 
@@ -249,7 +253,8 @@ class TileSink {
   alignas(64) float values_[kMaxRows * kMaxVecs * kLanes];
 };
 
-// Every tile of the task: `lanes` results of one operand run in each block, at most `widest` blocks in a tile.
+// Every tile of the task: `lanes` results of one operand run in each block, at most `widest` blocks
+// in a tile.
 template <class RowsOf>
 void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, const RowsOf& rows_of,
                      const TileFunction (*tiles)[kMaxRows + 1]) {
@@ -260,7 +265,8 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
   for (Index block = task.first_block; block < task.last_block;) {
     const Index group = block / blocks_per_group;
     const Index in_group = block % blocks_per_group;
-    const Index blocks = smaller(smaller(widest, blocks_per_group - in_group), task.last_block - block);
+    const Index blocks =
+        smaller(smaller(widest, blocks_per_group - in_group), task.last_block - block);
     const Index first_channel = in_group * lanes;
     const Index channels = smaller(blocks * lanes, task.group_results - first_channel);
     const Index last = channels - (blocks - 1) * lanes;
@@ -295,13 +301,14 @@ void correlate(const CorrelationTask& task) {
   const Index blocks = smaller(blocks_per_group, task.last_block - task.first_block);
   correlate_tiles(
       task, kLanes, best_vecs(task.width, blocks),
-      [](Index vecs) { return static_cast<Index>(tile_rows(static_cast<int>(vecs))); }, kTiles.tiles);
+      [](Index vecs) { return static_cast<Index>(tile_rows(static_cast<int>(vecs))); },
+      kTiles.tiles);
 }
 
 void correlate_dot(const CorrelationTask& task) {
   correlate_tiles(
-      task, 1, kDotOuts, [](Index outs) { return static_cast<Index>(dot_rows(static_cast<int>(outs))); },
-      kTiles.dots);
+      task, 1, kDotOuts,
+      [](Index outs) { return static_cast<Index>(dot_rows(static_cast<int>(outs))); }, kTiles.dots);
 }
 
 struct DepthwiseArguments {
@@ -317,7 +324,8 @@ struct DepthwiseArguments {
   Index channels;
 };
 
-// kPixels neighbours from kTaps taps of each row, kStride taps apart: what neighbours share is loaded once.
+// kPixels neighbours from kTaps taps of each row, kStride taps apart: what neighbours share is
+// loaded once.
 template <int kPixels, int kTaps, int kStride, class... Masks>
 MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const Masks&... mask) {
   Vec sums[kPixels];
@@ -356,7 +364,8 @@ MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const
 
 // The same for any number of taps and any stride.
 template <int kPixels, class... Masks>
-MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments& t, Index c, const Masks&... mask) {
+MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments& t, Index c,
+                                         const Masks&... mask) {
   Vec sums[kPixels];
 #pragma GCC unroll 8
   for (int r = 0; r < kPixels; ++r) {
@@ -408,8 +417,8 @@ constexpr int kDepthwiseSizes = 4;  // tiles of 1, 2, 4 and 8 pixels
 template <int kTaps, int kStride>
 const DepthwiseFunction* depthwise_tiles() {
   static constexpr DepthwiseFunction kFunctions[kDepthwiseSizes] = {
-      depthwise_tile<1, kTaps, kStride>, depthwise_tile<2, kTaps, kStride>, depthwise_tile<4, kTaps, kStride>,
-      depthwise_tile<8, kTaps, kStride>};
+      depthwise_tile<1, kTaps, kStride>, depthwise_tile<2, kTaps, kStride>,
+      depthwise_tile<4, kTaps, kStride>, depthwise_tile<8, kTaps, kStride>};
   return kFunctions;
 }
 
@@ -446,7 +455,8 @@ void correlate_depthwise(const CorrelationTask& task) {
   constexpr Index kChannels = kMaxRows * kMaxVecs / 8 * kLanes;
   const bool direct = task.format == kFloat32 && task.hook.store;
   const Index channels = task.group_results;
-  const Index part = smaller(ceil_div(task.channels_at_once, kLanes) * kLanes, direct ? channels : kChannels);
+  const Index part =
+      smaller(ceil_div(task.channels_at_once, kLanes) * kLanes, direct ? channels : kChannels);
   auto* runs = static_cast<Run*>(task.runs);
   TileSink sink(task);
   DepthwiseArguments t{};

@@ -1,5 +1,5 @@
-// Vectors of float in the notation both compilers share, as wide as the instruction set has them, and whole tiles of
-// them in registers. Only for *_simd.cpp files.
+// Vectors of float in the notation both compilers share, as wide as the instruction set has them,
+// and whole tiles of them in registers. Only for *_simd.cpp files.
 #pragma once
 
 #include "cpu/simd/simd.hpp"
@@ -108,8 +108,9 @@ constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 constexpr Index smaller(Index a, Index b) { return a < b ? a : b; }
 constexpr Index larger(Index a, Index b) { return a > b ? a : b; }
 
-// How many vectors wide tiles should be for `rows` rows and `vecs` vectors of results: the cheapest of the shapes, where
-// a tile costs its multiply-adds (at least as many as hide their latency) and a little for its loads.
+// How many vectors wide tiles should be for `rows` rows and `vecs` vectors of results: the cheapest
+// of the shapes, where a tile costs its multiply-adds (at least as many as hide their latency) and
+// a little for its loads.
 inline Index best_vecs(Index rows, Index vecs) {
   Index best = 1;
   Index best_cost = INT64_MAX;

@@ -1,5 +1,5 @@
-// The weight gradient of convolution: products of the incoming gradient and the source, summed over positions. A tile of
-// weights stays in registers for a whole band of rows.
+// The weight gradient of convolution: products of the incoming gradient and the source, summed over
+// positions. A tile of weights stays in registers for a whole band of rows.
 #include "kernels/convolution/convolution_simd.hpp"
 #include "kernels/convolution/vectors_simd.hpp"
 
@@ -81,8 +81,8 @@ void source_tile(const TileArguments& t) {
   }
 }
 
-// The same with gradient channels in the lanes; the rows of the tile are source values (`sources`, one pointer for each
-// row of the tile and row of the band) of any taps and channels.
+// The same with gradient channels in the lanes; the rows of the tile are source values (`sources`,
+// one pointer for each row of the tile and row of the band) of any taps and channels.
 template <int kRows, int kVecs, bool kWhole>
 void gradient_tile(const TileArguments& t, const float* const* sources) {
   Vec sums[kRows][kVecs];
@@ -204,7 +204,8 @@ void add_bias(const WeightGradientTask& task) {
     return;
   }
   for (Index row = 0; row < task.rows; ++row) {
-    channel_sums(task.gradient[row], task.width, task.gradient_step, task.groups * task.group_gradients, task.bias);
+    channel_sums(task.gradient[row], task.width, task.gradient_step,
+                 task.groups * task.group_gradients, task.bias);
   }
 }
 
@@ -248,8 +249,8 @@ void by_source(const WeightGradientTask& task) {
               continue;
             }
             t.gradient_offset = begin * task.gradient_step + o;
-            t.source_offset = task.source_offset + begin * task.source_step + p * task.source_tap_step +
-                              group * channels + c;
+            t.source_offset = task.source_offset + begin * task.source_step +
+                              p * task.source_tap_step + group * channels + c;
             t.out = task.out + (o * taps + q * task.taps_x + p) * channels + c;
             tiles[rows](t);
           }
@@ -320,8 +321,8 @@ void by_gradient(const WeightGradientTask& task) {
   add_bias(task);
 }
 
-// One vector of channels over all rows of a band: kRows rows of kTaps taps each, kStride taps apart from pixel to pixel.
-// What neighbouring pixels share is loaded once.
+// One vector of channels over all rows of a band: kRows rows of kTaps taps each, kStride taps apart
+// from pixel to pixel. What neighbouring pixels share is loaded once.
 template <int kRows, int kTaps, int kStride, class... Masks>
 MPSGRAD_INLINE void depthwise_vector(const WeightGradientTask& task, Index first_row, Index channel,
                                      const Masks&... mask) {
@@ -398,7 +399,8 @@ MPSGRAD_INLINE void depthwise_vector(const WeightGradientTask& task, Index first
 
 // One tap of one vector of channels, for all other kernels.
 template <class... Masks>
-MPSGRAD_INLINE void depthwise_tap(const WeightGradientTask& task, Index tap, Index channel, const Masks&... mask) {
+MPSGRAD_INLINE void depthwise_tap(const WeightGradientTask& task, Index tap, Index channel,
+                                  const Masks&... mask) {
   Vec even{};
   Vec odd{};
   for (Index row = 0; row < task.rows; ++row) {
@@ -411,7 +413,8 @@ MPSGRAD_INLINE void depthwise_tap(const WeightGradientTask& task, Index tap, Ind
     Index pixel = 0;
     for (; pixel + 2 <= task.width; pixel += 2) {
       even += load(gradient, mask...) * load(source, mask...);
-      odd += load(gradient + task.gradient_step, mask...) * load(source + task.source_step, mask...);
+      odd +=
+          load(gradient + task.gradient_step, mask...) * load(source + task.source_step, mask...);
       gradient += 2 * task.gradient_step;
       source += 2 * task.source_step;
     }
@@ -472,6 +475,7 @@ void depthwise(const WeightGradientTask& task) {
 
 }  // namespace
 
-const WeightGradientLoops weight_gradient_loops{kLanes, by_source, by_gradient, depthwise, channel_sums};
+const WeightGradientLoops weight_gradient_loops{kLanes, by_source, by_gradient, depthwise,
+                                                channel_sums};
 
 }  // namespace mpsgrad::MPSGRAD_ISA
