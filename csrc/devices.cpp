@@ -10,6 +10,7 @@
 namespace mpsgrad {
 
 const ConvolutionBackend& cpu_convolution();
+const LossBackend& cpu_loss();
 const NeuronBackend& cpu_neuron();
 const OptimizerBackend& cpu_optimizer();
 const PoolingBackend& cpu_pooling();
@@ -20,6 +21,7 @@ namespace {
 class CpuDevice final : public cpu::CpuDeviceBase {
  public:
   const ConvolutionBackend* convolution() const override { return &cpu_convolution(); }
+  const LossBackend* loss() const override { return &cpu_loss(); }
   const NeuronBackend* neuron() const override { return &cpu_neuron(); }
   const OptimizerBackend* optimizer() const override { return &cpu_optimizer(); }
   const PoolingBackend* pooling() const override { return &cpu_pooling(); }

@@ -17,6 +17,7 @@ void bind_convolution(py::module_& m);
 void bind_core(py::module_& m);
 void bind_device(py::module_& m);
 void bind_image(py::module_& m);
+void bind_loss(py::module_& m);
 void bind_neuron(py::module_& m);
 void bind_optimizer(py::module_& m);
 void bind_pooling(py::module_& m);
@@ -124,6 +125,7 @@ PYBIND11_MODULE(_core, m) {
   bind_vector(m);
   bind_core(m);
   bind_convolution(m);
+  bind_loss(m);
   bind_neuron(m);
   bind_optimizer(m);
   bind_pooling(m);

@@ -1,0 +1,430 @@
+"""Losses: `Loss` with its `LossLabels`, and the separate `ForwardLoss` and `LossGradient`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpsgrad import _core
+from mpsgrad._arrays import (
+    ArrayUnaryKernel,
+    array_queue,
+    as_image_array,
+    as_out_array,
+    batch_of,
+    finish,
+    resolve_device,
+)
+from mpsgrad._core import LossDataDescriptor, LossLabels, LossType, ReductionType
+from mpsgrad._kernel import KernelFacade
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = [
+    "ForwardLoss",
+    "InitialGradient",
+    "Loss",
+    "LossDataDescriptor",
+    "LossDescriptor",
+    "LossGradient",
+    "LossLabels",
+    "LossType",
+    "ReductionType",
+]
+
+_FIELDS = (
+    "loss_type",
+    "reduction_type",
+    "reduce_across_batch",
+    "weight",
+    "label_smoothing",
+    "number_of_classes",
+    "epsilon",
+    "delta",
+)
+# What ForwardLoss and LossGradient let change between encodes.
+_SETTINGS = ("weight", "label_smoothing", "epsilon", "delta")
+
+
+class LossDescriptor(_core.LossDescriptor):
+    """A loss function, its reduction and its settings (``MPSCNNLossDescriptor``).
+
+    ``y`` are predictions, ``t`` labels. Every property can be set; a kernel copies them when it is
+    made.
+
+    Parameters
+    ----------
+    loss_type : LossType
+        ``MEAN_ABSOLUTE_ERROR``: abs(y - t). ``MEAN_SQUARED_ERROR``: (y - t)^2; both are element
+        losses, the mean is a matter of the reduction. ``SOFT_MAX_CROSS_ENTROPY``: -t logsoftmax(y)
+        over the channels of a pixel, y are logits. ``SIGMOID_CROSS_ENTROPY``: the same for each
+        element by itself. ``CATEGORICAL_CROSS_ENTROPY``: -t ln(y), y are probabilities. ``HINGE``:
+        max(1 - (2 t - 1) y, 0). ``HUBER``: e^2 / 2 for e = abs(y - t) up to delta, then linear.
+        ``COSINE_DISTANCE``: 1 - sum of y t of an image; reduction SUM, no weights. ``LOG``:
+        -t ln(y + epsilon) - (1 - t) ln(1 - y + epsilon). ``KULLBACK_LEIBLER_DIVERGENCE``:
+        t (ln(t) - y), y are log-probabilities.
+    reduction_type : ReductionType
+        ``NONE``: a loss image of the source's size. ``SUM``. ``MEAN``: over all elements, for
+        ``SOFT_MAX_CROSS_ENTROPY`` over pixels. ``SUM_BY_NON_ZERO_WEIGHTS``: over the elements whose
+        weight is not 0.
+    reduce_across_batch : bool, default False
+        One value for the batch, in the first loss image; the others become 0.
+    weight : float, default 1.0
+        Factor of every element, of loss and gradient.
+    label_smoothing : float, default 0.0
+        The two cross entropies on logits only, 0 to 1: labels become ``t * (1 - s) + s / n`` with
+        n = ``number_of_classes`` for softmax, 2 for sigmoid.
+    number_of_classes : int, default 1
+        For label smoothing; not taken from the images.
+    epsilon : float, default 1e-7
+        ``LOG`` only.
+    delta : float, default 1.0
+        ``HUBER`` only.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or ``COSINE_DISTANCE`` comes with another reduction than SUM.
+    """
+
+    def __init__(
+        self,
+        loss_type: LossType,
+        reduction_type: ReductionType,
+        *,
+        reduce_across_batch: bool = False,
+        weight: float = 1.0,
+        label_smoothing: float = 0.0,
+        number_of_classes: int = 1,
+        epsilon: float = 1e-7,
+        delta: float = 1.0,
+    ) -> None:
+        super().__init__(
+            loss_type,
+            reduction_type,
+            reduce_across_batch,
+            weight,
+            label_smoothing,
+            number_of_classes,
+            epsilon,
+            delta,
+        )
+
+    def copy(self) -> LossDescriptor:
+        """Return an equal descriptor."""
+        return _copied(self)
+
+    def __repr__(self) -> str:
+        """Show type, reduction and what differs from the defaults."""
+        usual = LossDescriptor(LossType.HUBER, ReductionType.SUM)
+        parts = [f"LossType.{self.loss_type.name}", f"ReductionType.{self.reduction_type.name}"]
+        parts += [
+            f"{name}={getattr(self, name)!r}"
+            for name in _FIELDS[2:]
+            if getattr(self, name) != getattr(usual, name)
+        ]
+        return f"LossDescriptor({', '.join(parts)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by value."""
+        return _rebuild_descriptor, ({name: getattr(self, name) for name in _FIELDS},)
+
+
+def _rebuild_descriptor(fields: dict[str, Any]) -> LossDescriptor:
+    return LossDescriptor(**fields)
+
+
+def _copied(descriptor: _core.LossDescriptor) -> LossDescriptor:
+    return _rebuild_descriptor({name: getattr(descriptor, name) for name in _FIELDS})
+
+
+class _LossKernel(KernelFacade):
+    """What the three kernels with a descriptor share."""
+
+    descriptor: Any
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"descriptor": _copied(self.descriptor)}
+
+
+def _as_labels(labels: Any, name: str, like: npt.NDArray[Any], single: bool) -> npt.NDArray[Any]:
+    """Return labels or weights as a float32 ``(N, H, W, C)`` array of the predictions' shape."""
+    array, one = as_image_array(labels, name)
+    if array.dtype != np.float32:
+        raise TypeError(f"{name} must be float32, got {array.dtype}")
+    if array.shape != like.shape or one != single:
+        shape = like.shape[1:] if single else like.shape
+        raise ValueError(f"{name} have shape {np.shape(labels)}, but predictions have {shape}")
+    return array
+
+
+def _per_image(losses: npt.NDArray[Any], descriptor: Any, single: bool) -> npt.NDArray[np.float32]:
+    """Loss images as the array that a call returns: no axes of length 1 for reduced losses."""
+    if descriptor.reduction_type == ReductionType.NONE:
+        return losses[0] if single else losses
+    values = losses.reshape(len(losses))
+    return values[0, ...] if single or descriptor.reduce_across_batch else values
+
+
+class Loss(_LossKernel, _core.Loss):
+    """Loss and its gradient in one kernel (``MPSCNNLoss``).
+
+    What an encode writes or returns is the gradient with respect to the source; the loss itself is
+    left in the labels. The gradient is that of the summed loss: ``weight`` and the weights scale
+    it, the reduction does not. To train on a mean, put ``1 / N`` into ``weight``.
+
+    Parameters
+    ----------
+    descriptor : LossDescriptor
+        Copied.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        If the descriptor asks for what is invalid.
+    """
+
+    def __init__(
+        self, descriptor: _core.LossDescriptor, *, device: _core.Device | str | None = None
+    ) -> None:
+        super().__init__(resolve_device(device), descriptor)
+
+    def __call__(
+        self, predictions: Any, labels: Any, weights: Any = None, *, out: Any = None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+        """Run the kernel on arrays, and wait.
+
+        Parameters
+        ----------
+        predictions : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
+            Used in place on the CPU device if it is C-contiguous.
+        labels : array_like, float32, of the same shape
+        weights : array_like, float32, of the same shape, optional
+            One factor for each element.
+        out : ndarray, optional
+            Where to put the gradient: C-contiguous, of the predictions' shape.
+
+        Returns
+        -------
+        gradient : ndarray
+            In the shape and dtype of ``predictions``, unless ``out`` has another dtype.
+        loss : ndarray of float32
+            Without reduction, of the predictions' shape; else shape (N,), or () for one image or
+            with ``reduce_across_batch``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape.
+        """
+        array, single = as_image_array(predictions, "predictions")
+        targets = _as_labels(labels, "labels", array, single)
+        factors = None if weights is None else _as_labels(weights, "weights", array, single)
+        whole = self.reduction_type == ReductionType.NONE
+        size = (array.shape[2], array.shape[1], array.shape[3]) if whole else (1, 1, 1)
+        states = LossLabels.batch(self.device, targets, factors, loss_image_size=size, copy=False)
+        command_buffer = array_queue(self.device).command_buffer()
+        sources = batch_of(self.device, array)
+        if out is None:
+            images = self.encode_batch(command_buffer, sources, states, allocator=_core.DEFAULT)
+        else:
+            out = as_out_array(out, array.shape, single)
+            images = self.encode_batch(command_buffer, sources, states, batch_of(self.device, out))
+        _core.synchronize(states, command_buffer)
+        gradient = finish(command_buffer, images, out, single)
+        losses = np.stack([state.loss for state in states])
+        return gradient, _per_image(losses, self, single)
+
+
+class ForwardLoss(_LossKernel, _core.ForwardLoss):
+    """Loss without its gradient (``MPSNNForwardLoss``).
+
+    Labels and weights are images. ``weight``, ``label_smoothing``, ``epsilon`` and ``delta`` may be
+    set between encodes; a state carries them to `LossGradient`.
+
+    Parameters
+    ----------
+    descriptor : LossDescriptor
+        Copied.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        If the descriptor asks for what is invalid.
+    """
+
+    _own_settings = _SETTINGS
+
+    def __init__(
+        self, descriptor: _core.LossDescriptor, *, device: _core.Device | str | None = None
+    ) -> None:
+        super().__init__(resolve_device(device), descriptor)
+
+    def __call__(
+        self, predictions: Any, labels: Any, weights: Any = None
+    ) -> npt.NDArray[np.float32]:
+        """Run the kernel on arrays, and wait.
+
+        Parameters
+        ----------
+        predictions : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
+        labels, weights : array_like, float32, of the same shape
+            Weights are optional.
+
+        Returns
+        -------
+        ndarray of float32
+            Without reduction, of the predictions' shape; else shape (N,), or () for one image or
+            with ``reduce_across_batch``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape.
+        """
+        array, single = as_image_array(predictions, "predictions")
+        targets = _as_labels(labels, "labels", array, single)
+        factors = None if weights is None else _as_labels(weights, "weights", array, single)
+        shape = array.shape if self.reduction_type == ReductionType.NONE else (len(array), 1, 1, 1)
+        losses = np.empty(shape, np.float32)
+        command_buffer = array_queue(self.device).command_buffer()
+        images = self.encode_batch(
+            command_buffer,
+            batch_of(self.device, array),
+            batch_of(self.device, targets),
+            None if factors is None else batch_of(self.device, factors),
+            batch_of(self.device, losses),
+        )
+        return _per_image(finish(command_buffer, images, losses, False), self, single)
+
+
+class LossGradient(_LossKernel, _core.LossGradient):
+    """Gradient of `ForwardLoss` with respect to its predictions or labels (``MPSNNLossGradient``).
+
+    The chain rule through `ForwardLoss`, its reduction included, unlike the gradient of `Loss`:
+    ``source_gradient * weight * derivative / divisor``. ``weight``, ``label_smoothing``,
+    ``epsilon`` and ``delta`` may be set between encodes; those of a state override them.
+
+    Parameters
+    ----------
+    descriptor : LossDescriptor
+        As given to `ForwardLoss`; copied.
+    compute_label_gradients : bool, default False
+        Gradients with respect to the labels instead of the predictions; can be set.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        If the descriptor asks for what is invalid.
+    """
+
+    _own_settings = (*_SETTINGS, "compute_label_gradients")
+
+    def __init__(
+        self,
+        descriptor: _core.LossDescriptor,
+        *,
+        compute_label_gradients: bool = False,
+        device: _core.Device | str | None = None,
+    ) -> None:
+        super().__init__(resolve_device(device), descriptor)
+        self.compute_label_gradients = compute_label_gradients
+
+    def __call__(
+        self,
+        source_gradient: Any,
+        predictions: Any,
+        labels: Any,
+        weights: Any = None,
+        *,
+        out: Any = None,
+    ) -> npt.NDArray[Any]:
+        """Run the kernel on arrays, and wait.
+
+        Parameters
+        ----------
+        source_gradient : array_like, float32 or float16
+            Gradient with respect to what `ForwardLoss` returned, and of its shape.
+        predictions : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
+        labels, weights : array_like, float32, of the same shape
+            Weights are optional.
+        out : ndarray, optional
+            Where to put the result: C-contiguous, of the predictions' shape.
+
+        Returns
+        -------
+        ndarray
+            In the shape of ``predictions`` and the dtype of ``source_gradient``, unless ``out`` has
+            another.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape.
+        """
+        array, single = as_image_array(predictions, "predictions")
+        targets = _as_labels(labels, "labels", array, single)
+        factors = None if weights is None else _as_labels(weights, "weights", array, single)
+        incoming = self._incoming(source_gradient, array, single)
+        command_buffer = array_queue(self.device).command_buffer()
+        batches = (
+            batch_of(self.device, incoming),
+            batch_of(self.device, array),
+            batch_of(self.device, targets),
+            None if factors is None else batch_of(self.device, factors),
+        )
+        if out is None:
+            images = self.encode_batch(command_buffer, *batches, allocator=_core.DEFAULT)
+        else:
+            out = as_out_array(out, array.shape, single)
+            images = self.encode_batch(
+                command_buffer, *batches, destination_gradients=batch_of(self.device, out)
+            )
+        return finish(command_buffer, images, out, single)
+
+    def _incoming(
+        self, gradient: Any, predictions: npt.NDArray[Any], single: bool
+    ) -> npt.NDArray[Any]:
+        """Return the incoming gradient in the shape of the loss images."""
+        if self.reduction_type == ReductionType.NONE:
+            array, one = as_image_array(gradient, "source_gradient")
+            if array.shape != predictions.shape or one != single:
+                expected = predictions.shape[1:] if single else predictions.shape
+                raise ValueError(
+                    f"source_gradient has shape {np.shape(gradient)}, but the loss has {expected}"
+                )
+            return array
+        values = np.asarray(gradient)
+        if values.dtype != np.float32 and values.dtype != np.float16:
+            raise TypeError(f"source_gradient must be float32 or float16, got {values.dtype}")
+        expected = () if single or self.reduce_across_batch else (len(predictions),)
+        if values.shape != expected:
+            raise ValueError(
+                f"source_gradient has shape {values.shape}, but the loss has {expected}"
+            )
+        images = np.zeros((len(predictions), 1, 1, 1), values.dtype)
+        images[: max(values.size, 1)] = values.reshape(-1, 1, 1, 1)
+        return images
+
+
+class InitialGradient(KernelFacade, ArrayUnaryKernel, _core.InitialGradient):
+    """Ones in the size of the source (``MPSNNInitialGradient``).
+
+    The gradient of an image with respect to itself, to start a backward pass from any image.
+
+    Parameters
+    ----------
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+    """
+
+    def __init__(self, *, device: _core.Device | str | None = None) -> None:
+        super().__init__(resolve_device(device))
