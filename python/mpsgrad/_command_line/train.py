@@ -47,7 +47,7 @@ _positive.__name__ = "positive integer"  # argparse puts it into its message
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--epochs", type=_positive, default=12, help="passes over the images (12)")
+    parser.add_argument("--epochs", type=_positive, default=15, help="passes over the images (15)")
     parser.add_argument("--batch-size", type=_positive, default=32, help="images a step (32)")
     parser.add_argument("--seed", type=int, default=0, help="of weights, split and order (0)")
     parser.add_argument("--learning-rate", type=float, default=0.002, help="of Adam (0.002)")
