@@ -11,8 +11,4 @@ if(NOT SKBUILD)
   endforeach()
   file(CREATE_LINK "${CMAKE_CURRENT_LIST_DIR}/sitecustomize.py" "${site}/sitecustomize.py" SYMBOLIC)
   set_target_properties(_core PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${site}/mpsgrad")
-  if(mpsgrad_onednn)
-    add_custom_command(TARGET _core POST_BUILD VERBATIM
-                       COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${onednn_copy}" "${site}/mpsgrad/libdnnl.so.3")
-  endif()
 endif()

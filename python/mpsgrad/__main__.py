@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_arguments(command)
     options = parser.parse_args(arguments)
     try:
-        return _COMMANDS[options.command].run(options)
+        return int(_COMMANDS[options.command].run(options))
     except UserError as error:
         print(f"mpsgrad {options.command}: {error}", file=sys.stderr)
         return 2

@@ -36,6 +36,8 @@ __all__: list[str] = [
     "DilatedPoolingMaxGradient",
     "EdgeMode",
     "ExplicitPadding",
+    "ForwardLoss",
+    "ForwardLossState",
     "FullyConnected",
     "FullyConnectedGradient",
     "GradientKernel",
@@ -44,9 +46,16 @@ __all__: list[str] = [
     "ImageAllocator",
     "ImageBatch",
     "ImageDescriptor",
+    "InitialGradient",
     "Kernel",
     "LogSoftMax",
     "LogSoftMaxGradient",
+    "Loss",
+    "LossDataDescriptor",
+    "LossDescriptor",
+    "LossGradient",
+    "LossLabels",
+    "LossType",
     "Matrix",
     "MatrixDescriptor",
     "NO_CLIP",
@@ -68,6 +77,7 @@ __all__: list[str] = [
     "PoolingMaxGradient",
     "Predicate",
     "RMSProp",
+    "ReductionType",
     "Region",
     "RegularizationType",
     "ResourceList",
@@ -2184,6 +2194,526 @@ class ConvolutionGradient(GradientKernel):
 
 class FullyConnectedGradient(ConvolutionGradient):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
+
+class LossType:
+    """
+    A loss function (``MPSCNNLossType``).
+
+    Members:
+
+      MEAN_ABSOLUTE_ERROR
+
+      MEAN_SQUARED_ERROR
+
+      SOFT_MAX_CROSS_ENTROPY
+
+      SIGMOID_CROSS_ENTROPY
+
+      CATEGORICAL_CROSS_ENTROPY
+
+      HINGE
+
+      HUBER
+
+      COSINE_DISTANCE
+
+      LOG
+
+      KULLBACK_LEIBLER_DIVERGENCE
+    """
+
+    CATEGORICAL_CROSS_ENTROPY: typing.ClassVar[LossType]
+    COSINE_DISTANCE: typing.ClassVar[LossType]
+    HINGE: typing.ClassVar[LossType]
+    HUBER: typing.ClassVar[LossType]
+    KULLBACK_LEIBLER_DIVERGENCE: typing.ClassVar[LossType]
+    LOG: typing.ClassVar[LossType]
+    MEAN_ABSOLUTE_ERROR: typing.ClassVar[LossType]
+    MEAN_SQUARED_ERROR: typing.ClassVar[LossType]
+    SIGMOID_CROSS_ENTROPY: typing.ClassVar[LossType]
+    SOFT_MAX_CROSS_ENTROPY: typing.ClassVar[LossType]
+    __members__: typing.ClassVar[dict[str, LossType]]
+
+    @typing.overload
+    def __eq__(self, other: LossType) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: LossType) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class ReductionType:
+    """
+    How element losses become one number (``MPSCNNReductionType``).
+
+    Members:
+
+      NONE
+
+      SUM
+
+      MEAN
+
+      SUM_BY_NON_ZERO_WEIGHTS
+    """
+
+    MEAN: typing.ClassVar[ReductionType]
+    NONE: typing.ClassVar[ReductionType]
+    SUM: typing.ClassVar[ReductionType]
+    SUM_BY_NON_ZERO_WEIGHTS: typing.ClassVar[ReductionType]
+    __members__: typing.ClassVar[dict[str, ReductionType]]
+
+    @typing.overload
+    def __eq__(self, other: ReductionType) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: ReductionType) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class LossDescriptor:
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+    loss_type: LossType
+    reduce_across_batch: bool
+    reduction_type: ReductionType
+
+    def __eq__(self, arg0: object) -> bool: ...
+    def __init__(
+        self,
+        loss_type: LossType,
+        reduction_type: ReductionType,
+        reduce_across_batch: bool,
+        weight: typing.SupportsFloat | typing.SupportsIndex,
+        label_smoothing: typing.SupportsFloat | typing.SupportsIndex,
+        number_of_classes: typing.SupportsInt | typing.SupportsIndex,
+        epsilon: typing.SupportsFloat | typing.SupportsIndex,
+        delta: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def delta(self) -> float: ...
+    @delta.setter
+    def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def epsilon(self) -> float: ...
+    @epsilon.setter
+    def epsilon(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def label_smoothing(self) -> float: ...
+    @label_smoothing.setter
+    def label_smoothing(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def number_of_classes(self) -> int: ...
+    @number_of_classes.setter
+    def number_of_classes(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def weight(self) -> float: ...
+    @weight.setter
+    def weight(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class LossDataDescriptor:
+    """
+    A block of label or weight numbers (``MPSCNNLossDataDescriptor``).
+
+    Parameters
+    ----------
+    data : ndarray of float32, C-contiguous
+        Kept, not copied; read when `LossLabels` are made from it.
+    layout : DataLayout, default HWC
+    size : (width, height, channels), optional
+        By default that of ``data``, of shape (H, W, C) or (C, H, W). With a size, ``data`` may be longer, for rows with
+        gaps: then set `bytes_per_row` and `bytes_per_image`.
+
+    Raises
+    ------
+    TypeError
+        If ``data`` is not float32.
+    ValueError
+        If ``data`` does not hold ``size``.
+    """
+
+    def __copy__(self) -> LossDataDescriptor: ...
+    def __init__(
+        self,
+        data: numpy.typing.NDArray[numpy.float32],
+        layout: DataLayout = DataLayout.HWC,
+        size: typing.Any = None,
+    ) -> None: ...
+    def to_array(self) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        Return the numbers as a new (H, W, C) array.
+        """
+
+    @property
+    def bytes_per_image(self) -> int:
+        """
+        CHW: bytes from one channel to the next; preset for dense data.
+        """
+
+    @bytes_per_image.setter
+    def bytes_per_image(self, arg0: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def bytes_per_row(self) -> int:
+        """
+        Bytes from one row to the next; preset for dense data.
+        """
+
+    @bytes_per_row.setter
+    def bytes_per_row(self, arg0: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def data(self) -> numpy.typing.NDArray[numpy.float32]: ...
+    @property
+    def layout(self) -> DataLayout: ...
+    @property
+    def size(self) -> tuple[int, int, int]: ...
+
+class LossLabels(State):
+    """
+    Labels, weights and the loss of one image (``MPSCNNLossLabels``).
+
+    Parameters
+    ----------
+    device : Device
+    labels : ndarray of float32, shape (H, W, C), LossDataDescriptor or Image
+        Arrays and descriptors are copied; an image is kept, and read when the kernel runs.
+    weights : as labels, optional
+        One factor for each element.
+    loss_image_size : (width, height, channels), default (1, 1, 1)
+        The source's size if the loss has no reduction.
+
+    Raises
+    ------
+    TypeError
+        If an array is not float32; nothing is converted.
+    ValueError
+        If labels and weights differ in shape.
+    """
+
+    @staticmethod
+    def batch(
+        device: Device,
+        labels: typing.Any,
+        weights: typing.Any = None,
+        *,
+        loss_image_size: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = (
+            1,
+            1,
+            1,
+        ),
+        copy: bool = True,
+    ) -> list[LossLabels]:
+        """
+        Return one object for each image of a batch, over one allocation where the device can.
+
+        Parameters
+        ----------
+        device : Device
+        labels : ndarray of float32, shape (N, H, W, C)
+        weights : ndarray of float32, shape (N, H, W, C), optional
+        loss_image_size : (width, height, channels), default (1, 1, 1)
+            The source's size if the loss has no reduction.
+        copy : bool, default True
+            False: the CPU device reads the arrays themselves, when the kernel runs.
+
+        Returns
+        -------
+        list of LossLabels
+        """
+
+    def __init__(
+        self,
+        device: Device,
+        labels: typing.Any,
+        weights: typing.Any = None,
+        loss_image_size: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = (
+            1,
+            1,
+            1,
+        ),
+    ) -> None: ...
+    def __repr__(self) -> str: ...
+    @property
+    def labels(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]:
+        """
+        Copy as float32, shape (H, W, C).
+        """
+
+    @property
+    def labels_image(self) -> Image: ...
+    @property
+    def loss(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]:
+        """
+        Copy as float32, shape (1, 1, 1), or (H, W, C) without reduction. RuntimeError before a kernel has written it, and `synchronize` and the wait have followed.
+        """
+
+    @property
+    def loss_image(self) -> Image: ...
+    @property
+    def weights(self) -> typing.Any:
+        """
+        Copy as float32, shape (H, W, C), or None.
+        """
+
+    @property
+    def weights_image(self) -> Image:
+        """
+        None if there are none.
+        """
+
+class Loss(UnaryKernel):
+    def __init__(self, device: Device, descriptor: LossDescriptor) -> None: ...
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: typing.Any,
+        labels: typing.Any,
+        destination: typing.Any = None,
+        *,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode loss and gradient.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source : Image, or batch
+            Predictions. A list or `ImageBatch` selects the batch form.
+        labels : LossLabels, or list
+            One for each image; their loss images receive the losses.
+        destination : Image, or batch, optional
+            Receives the gradient; of the source's size.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+
+        Returns
+        -------
+        Image or ImageBatch
+            The gradient of the summed loss with respect to the source, whatever the reduction.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, size or device, or the labels do not fit the reduction.
+        """
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        labels: typing.Any,
+        destinations: typing.Any = None,
+        *,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode a batch in one call; see `encode`.
+        """
+
+    @property
+    def delta(self) -> float: ...
+    @property
+    def descriptor(self) -> LossDescriptor: ...
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def label_smoothing(self) -> float: ...
+    @property
+    def loss_type(self) -> LossType: ...
+    @property
+    def number_of_classes(self) -> int: ...
+    @property
+    def reduce_across_batch(self) -> bool: ...
+    @property
+    def reduction_type(self) -> ReductionType: ...
+    @property
+    def weight(self) -> float: ...
+
+class ForwardLossState(GradientState):
+    """
+    Settings of a `ForwardLoss` at an encode, for its `LossGradient`.
+    """
+
+    @property
+    def delta(self) -> float: ...
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def label_smoothing(self) -> float: ...
+    @property
+    def weight(self) -> float: ...
+
+class ForwardLoss(UnaryKernel):
+    def __init__(self, device: Device, descriptor: LossDescriptor) -> None: ...
+    def encode(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        """
+        Not offered: there are batch forms only.
+        """
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        labels: typing.Any,
+        weights: typing.Any = None,
+        destinations: typing.Any = None,
+        *,
+        destination_states: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode the losses of a batch.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        sources, labels : batch of images
+            Predictions and labels, of one size.
+        weights : batch of images, optional
+            One factor for each element.
+        destinations : batch of images, optional
+            Receive the losses: 1x1x1, or of the sources' size without reduction.
+        destination_states : list of State, optional
+            From `result_state_batch`; only together with ``destinations``.
+        with_state, temporary_state : bool, default False
+            Create states for `LossGradient` as well.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+
+        Returns
+        -------
+        ImageBatch, or with ``with_state`` a pair of it and the list of states
+            The losses.
+        """
+
+    @property
+    def delta(self) -> float: ...
+    @delta.setter
+    def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def descriptor(self) -> LossDescriptor: ...
+    @property
+    def epsilon(self) -> float: ...
+    @epsilon.setter
+    def epsilon(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def label_smoothing(self) -> float: ...
+    @label_smoothing.setter
+    def label_smoothing(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def loss_type(self) -> LossType: ...
+    @property
+    def number_of_classes(self) -> int: ...
+    @property
+    def reduce_across_batch(self) -> bool: ...
+    @property
+    def reduction_type(self) -> ReductionType: ...
+    @property
+    def weight(self) -> float: ...
+    @weight.setter
+    def weight(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class LossGradient(BinaryKernel):
+    def __init__(self, device: Device, descriptor: LossDescriptor) -> None: ...
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        source_gradients: typing.Any,
+        sources: typing.Any,
+        labels: typing.Any,
+        weights: typing.Any = None,
+        source_states: typing.Any = None,
+        destination_gradients: typing.Any = None,
+        *,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode the gradients of a batch.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source_gradients : batch of images
+            Gradient with respect to the loss images, and of their size.
+        sources, labels, weights : batch of images
+            As given to `ForwardLoss`.
+        source_states : list of ForwardLossState, optional
+            From the forward encode; their settings override the kernel's.
+        destination_gradients : batch of images, optional
+            Receive the gradients; of the sources' size.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+
+        Returns
+        -------
+        ImageBatch
+            Gradients with respect to the sources, or to the labels if `compute_label_gradients`.
+        """
+
+    @property
+    def compute_label_gradients(self) -> bool:
+        """
+        Gradients with respect to the labels instead of the predictions.
+        """
+
+    @compute_label_gradients.setter
+    def compute_label_gradients(self, arg0: bool) -> None: ...
+    @property
+    def delta(self) -> float: ...
+    @delta.setter
+    def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def descriptor(self) -> LossDescriptor: ...
+    @property
+    def epsilon(self) -> float: ...
+    @epsilon.setter
+    def epsilon(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def label_smoothing(self) -> float: ...
+    @label_smoothing.setter
+    def label_smoothing(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def loss_type(self) -> LossType: ...
+    @property
+    def number_of_classes(self) -> int: ...
+    @property
+    def reduce_across_batch(self) -> bool: ...
+    @property
+    def reduction_type(self) -> ReductionType: ...
+    @property
+    def weight(self) -> float: ...
+    @weight.setter
+    def weight(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class InitialGradient(UnaryKernel):
+    def __init__(self, device: Device) -> None: ...
 
 class Neuron(UnaryKernel):
     def __init__(self, device: Device, descriptor: NeuronDescriptor) -> None: ...

@@ -159,7 +159,7 @@ def run(options: argparse.Namespace) -> int:
         digest.update(weights[name].tobytes())
     if options.save:
         try:
-            np.savez(options.save, **weights)
+            np.savez(options.save, allow_pickle=False, **weights)
         except OSError as error:
             raise UserError(f"{options.save}: cannot be written ({error})") from error
     result = {
