@@ -6,6 +6,8 @@
 
 #include "harness.hpp"
 
+#import <objc/runtime.h>
+
 namespace tests {
 
 std::map<std::string, Body>& examples() {
@@ -132,6 +134,20 @@ int main(int count, char** arguments) {
     bodies[index]();
     [pool release];
     std::puts("survived");
+    return 0;
+  }
+  if (command == "responds") {  // "- Class selector" a line; prints those without a method
+    char line[512];
+    while (std::fgets(line, sizeof line, stdin) != nullptr) {
+      char sign = 0, owner[128], selector[360];
+      if (std::sscanf(line, "%c %127s %359s", &sign, owner, selector) != 3) continue;
+      const Class found = objc_lookUpClass(owner);
+      if (found == Nil) continue;  // a protocol: the compiler has checked its class
+      const SEL name = sel_registerName(selector);
+      if (sign == '-' ? ![found instancesRespondToSelector:name] : ![found respondsToSelector:name]) {
+        std::printf("%c[%s %s]\n", sign, owner, selector);
+      }
+    }
     return 0;
   }
   std::fprintf(stderr, "usage: emulator_tests list | example NAME | trap NAME INDEX\n");
