@@ -202,7 +202,7 @@ void check_patterns(Checks& checks, const std::vector<Set>& sets, std::uint64_t 
 
 const std::vector<float>& special_values() {
   static const std::vector<float> values = [] {
-    constexpr float kInf = std::numeric_limits<float>::infinity();
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
     std::vector<float> list{0.0F,
                             0x1p-149F,
                             0x1p-127F,
@@ -232,7 +232,7 @@ const std::vector<float>& special_values() {
                             16777216.0F,
                             1e20F,
                             std::numeric_limits<float>::max(),
-                            kInf};
+                            kInfinity};
     const std::size_t positive = list.size();
     for (std::size_t i = 0; i < positive; ++i) {
       list.push_back(-list[i]);

@@ -1,0 +1,78 @@
+// Times the loops of simd/peaks.hpp.
+#include "cpu/peaks.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "base/errors.hpp"
+#include "cpu/simd/peaks.hpp"
+
+namespace mpsgrad::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void check_seconds(const char* name, double seconds) {
+  require(std::isfinite(seconds) && seconds > 0.0, name, ": seconds is ", seconds,
+          ", expected a positive number");
+}
+
+struct Free {
+  void operator()(float* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
+};
+
+std::unique_ptr<float[], Free> new_floats(std::size_t n) {
+  std::unique_ptr<float[], Free> floats(new (std::align_val_t{64}) float[n]);
+  std::fill_n(floats.get(), n, 1.0F);  // so that every page is there
+  return floats;
+}
+
+}  // namespace
+
+double fma_peak(double seconds) {
+  check_seconds("fma_peak", seconds);
+  const PeakLoops& loops = peak_loops();
+  constexpr std::int64_t kSteps = 100'000;
+  float sink = 1.0F;
+  double best = 0.0;
+  const Clock::time_point start = Clock::now();
+  do {
+    const Clock::time_point run = Clock::now();
+    const std::int64_t operations = loops.multiply_add(kSteps, &sink);
+    best = std::max(best, static_cast<double>(operations) / seconds_since(run));
+    sink = sink > 0.0F ? 1.0F : 2.0F;  // depends on the result, which so cannot be left out
+  } while (seconds_since(start) < seconds);
+  return best;
+}
+
+double copy_bandwidth(std::size_t bytes, bool streaming, double seconds) {
+  check_seconds("copy_bandwidth", seconds);
+  const std::size_t n = bytes / sizeof(float);
+  require(n > 0, "copy_bandwidth: bytes is ", bytes, ", expected at least ", sizeof(float));
+  const auto copy = streaming ? peak_loops().copy_streaming : peak_loops().copy;
+  const auto from = new_floats(n);
+  const auto to = new_floats(n);
+  // Small arrays are copied several times a run, because the clock takes time too.
+  const std::size_t repeats = std::max<std::size_t>(1, (1U << 20U) / n);
+  double best = 0.0;
+  const Clock::time_point start = Clock::now();
+  for (int runs = 0; runs < 3 || seconds_since(start) < seconds; ++runs) {
+    const Clock::time_point run = Clock::now();
+    for (std::size_t i = 0; i < repeats; ++i) {
+      copy(from.get(), to.get(), static_cast<std::int64_t>(n));
+    }
+    const double moved = 2.0 * static_cast<double>(repeats * n * sizeof(float));
+    best = std::max(best, moved / seconds_since(run));
+  }
+  return best;
+}
+
+}  // namespace mpsgrad::cpu
