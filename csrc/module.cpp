@@ -20,6 +20,7 @@ void bind_image(py::module_& m);
 void bind_loss(py::module_& m);
 void bind_neuron(py::module_& m);
 void bind_optimizer(py::module_& m);
+void bind_peaks(py::module_& m);
 void bind_pooling(py::module_& m);
 void bind_softmax(py::module_& m);
 void bind_vector(py::module_& m);
@@ -128,6 +129,7 @@ PYBIND11_MODULE(_core, m) {
   bind_loss(m);
   bind_neuron(m);
   bind_optimizer(m);
+  bind_peaks(m);
   bind_pooling(m);
   bind_softmax(m);
   // Work that is still running must not meet an interpreter that is shutting down.

@@ -95,7 +95,9 @@ __all__: list[str] = [
     "UnaryKernel",
     "Vector",
     "VectorDescriptor",
+    "copy_bandwidth",
     "cpu_instruction_set",
+    "fma_peak",
     "get_num_threads",
     "increment_read_count",
     "iterate",
@@ -3344,9 +3346,59 @@ class LogSoftMaxGradient(GradientKernel):
     def __init__(self, device: Device) -> None: ...
 
 def _drain() -> None: ...
+def copy_bandwidth(
+    bytes: typing.SupportsInt | typing.SupportsIndex,
+    streaming: bool,
+    seconds: typing.SupportsFloat | typing.SupportsIndex,
+) -> float:
+    """
+    Measure how fast one thread copies an array.
+
+    Parameters
+    ----------
+    bytes : int
+        Size of the array.
+    streaming : bool
+        Whether to use stores that bypass the caches.
+    seconds : float
+        How long to measure; there are at least three runs.
+
+    Returns
+    -------
+    float
+        Bytes read plus bytes written a second, the best of the runs.
+
+    Raises
+    ------
+    ValueError
+        If ``bytes`` is below 4 or ``seconds`` is not a positive number.
+    """
+
 def cpu_instruction_set() -> str:
     """
     Return the instruction set the CPU device uses; ``MPSGRAD_CPU`` forces one.
+    """
+
+def fma_peak(seconds: typing.SupportsFloat | typing.SupportsIndex) -> float:
+    """
+    Measure the most floating-point operations a second that one thread can do.
+
+    Multiply-adds in registers, on the selected instruction set; each counts as two operations.
+
+    Parameters
+    ----------
+    seconds : float
+        How long to measure.
+
+    Returns
+    -------
+    float
+        Operations a second, the best of many short runs.
+
+    Raises
+    ------
+    ValueError
+        If ``seconds`` is not a positive number.
     """
 
 def get_num_threads() -> int:

@@ -336,6 +336,7 @@ void check_positions(Checks& checks, const Set& set) {
 }
 
 int run(bool exhaustive, const std::string& only) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 1024);  // an exhaustive run takes minutes a function
   Checks checks;
   const std::vector<Set> sets = supported_sets();
   const std::uint64_t step = exhaustive ? 1 : 16381;
