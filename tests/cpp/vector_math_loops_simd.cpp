@@ -7,11 +7,12 @@ namespace mpsgrad::MPSGRAD_ISA {
 namespace {
 
 using Index = std::int64_t;
-using In = const float* MPSGRAD_RESTRICT;
-using Out = float* MPSGRAD_RESTRICT;
+using In = const float*;
+using Out = float*;
 
 #define MPSGRAD_LOOP(name)                   \
   void name##_loop(In x, Out out, Index n) { \
+    MPSGRAD_VECTOR_LOOP                      \
     for (Index i = 0; i < n; ++i) {          \
       out[i] = MPSGRAD_ISA::name(x[i]);      \
     }                                        \
@@ -37,12 +38,14 @@ MPSGRAD_LOOP(sign)
 #undef MPSGRAD_LOOP
 
 void pow_scalar_loop(In x, float y, Out out, Index n) {
+  MPSGRAD_VECTOR_LOOP
   for (Index i = 0; i < n; ++i) {
     out[i] = MPSGRAD_ISA::pow(x[i], y);
   }
 }
 
 void pow_loop(In x, In y, Out out, Index n) {
+  MPSGRAD_VECTOR_LOOP
   for (Index i = 0; i < n; ++i) {
     out[i] = MPSGRAD_ISA::pow(x[i], y[i]);
   }

@@ -2,6 +2,7 @@
 // units in the last place stays below the documented one, and special cases are right. The default
 // takes a sample of bit patterns from the whole range; `--exhaustive` takes all of them,
 // `--exhaustive NAME` for one function, and prints the maxima.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -327,6 +328,10 @@ void check_positions(Checks& checks, const Set& set) {
       (set.loops->*function.loop)(x.data() + begin, out, count);
     });
   }
+  compare("exp in place", [&](std::int64_t begin, std::int64_t count, float* out) {
+    std::copy_n(x.data() + begin, count, out);
+    set.loops->exp(out, out, count);
+  });
   compare("pow", [&](std::int64_t begin, std::int64_t count, float* out) {
     set.loops->pow(x.data() + begin, y.data() + begin, out, count);
   });

@@ -16,6 +16,15 @@
 // Both compilers know it; a pointer so marked is the only way to its elements during the function.
 #define MPSGRAD_RESTRICT __restrict__
 
+// Before a loop whose iterations touch no memory of each other, though an iteration may write what
+// it has read itself: lets it be vectorised when the result overwrites an argument, which no
+// __restrict allows.
+#if defined(__clang__)
+#define MPSGRAD_VECTOR_LOOP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define MPSGRAD_VECTOR_LOOP _Pragma("GCC ivdep")
+#endif
+
 // Whether a * b + c rounds once in the vector registers of this instruction set.
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define MPSGRAD_HAS_FMA 1
