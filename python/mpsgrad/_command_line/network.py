@@ -76,8 +76,8 @@ class _Weighted:
         if not wants_data_gradient:
             self._gradient.gradient_option = mg.ConvolutionGradientOption.WEIGHTS_AND_BIAS
         self._optimizer = mg.Adam(learning_rate, beta1=_BETA1, beta2=_BETA2, device=device)
-        arrays = source.weights(), source.bias_terms()
-        assert arrays[1] is not None
+        biases = source.bias_terms()
+        arrays = [source.weights(), *([] if biases is None else [biases])]
         self.master = mg.ConvolutionWeightsAndBiasesState(
             *(mg.Buffer(device, np.ascontiguousarray(array).ravel()) for array in arrays)
         )
