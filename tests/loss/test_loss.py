@@ -89,7 +89,7 @@ quiet = pytest.mark.filterwarnings("ignore:Loss. label_smoothing adds:RuntimeWar
 
 @quiet
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
-@pytest.mark.parametrize("loss", EVERY, ids=repr)
+@pytest.mark.parametrize("loss", EVERY, ids=cases.name)
 def test_every_loss(device, loss, weighted, rng):
     if weighted and loss.type == "COSINE_DISTANCE":
         weighted = False
