@@ -144,7 +144,8 @@ int main(int count, char** arguments) {
       const Class found = objc_lookUpClass(owner);
       if (found == Nil) continue;  // a protocol: the compiler has checked its class
       const SEL name = sel_registerName(selector);
-      if (sign == '-' ? ![found instancesRespondToSelector:name] : ![found respondsToSelector:name]) {
+      if (sign == '-' ? ![found instancesRespondToSelector:name]
+                      : ![found respondsToSelector:name]) {
         std::printf("%c[%s %s]\n", sign, owner, selector);
       }
     }
