@@ -230,6 +230,16 @@ void bind_allocators(py::module_& m) {
 }
 
 void bind_kernel_base(py::module_& m) {
+  // A kernel whose constructor raised is still shown in tracebacks, and must not be touched.
+  m.def("_is_constructed", [](const py::handle& object) {
+    for (const auto& part :
+         py::detail::values_and_holders(reinterpret_cast<py::detail::instance*>(object.ptr()))) {
+      if (!part.holder_constructed()) {
+        return false;
+      }
+    }
+    return true;
+  });
   py::class_<KernelBase, py::smart_holder>(
       m, "Kernel", "Root of all kernels (``MPSKernel``); never made directly.")
       .def_property_readonly("device", &KernelBase::device)

@@ -121,6 +121,8 @@ class KernelFacade:
 
     def __repr__(self) -> str:
         """Show the class, its parameters and its device."""
+        if not _core._is_constructed(self):
+            return f"<{type(self).__name__} that was never constructed>"
         arguments = [f"{name}={value!r}" for name, value in self._arguments().items()]
         device = self.device.kind  # type: ignore[attr-defined]
         return f"{type(self).__name__}({', '.join([*arguments, f'device={device!r}'])})"
