@@ -142,10 +142,9 @@ int main(int count, char** arguments) {
       char sign = 0, owner[128], selector[360];
       if (std::sscanf(line, "%c %127s %359s", &sign, owner, selector) != 3) continue;
       const Class found = objc_lookUpClass(owner);
-      if (found == Nil) continue;  // a protocol: the compiler has checked its class
       const SEL name = sel_registerName(selector);
-      if (sign == '-' ? ![found instancesRespondToSelector:name]
-                      : ![found respondsToSelector:name]) {
+      if (found == Nil || (sign == '-' ? ![found instancesRespondToSelector:name]
+                                       : ![found respondsToSelector:name])) {
         std::printf("%c[%s %s]\n", sign, owner, selector);
       }
     }

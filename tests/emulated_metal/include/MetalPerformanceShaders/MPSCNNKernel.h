@@ -1,4 +1,4 @@
-// Base classes of kernels with one, two or many sources, and of gradient kernels.
+// Base classes of kernels with one or two sources, and of gradient kernels.
 #pragma once
 #import <MetalPerformanceShaders/MPSImage.h>
 #import <MetalPerformanceShaders/MPSKernel.h>
@@ -197,18 +197,6 @@ NS_ASSUME_NONNULL_BEGIN
                       sourceImages:(MPSImageBatch*)sourceImages
                     gradientStates:(MPSStateBatch*)gradientStates
               destinationGradients:(MPSImageBatch*)destinationGradients;
-@end
-
-@interface MPSCNNMultiaryKernel : MPSKernel
-@property(readonly, nonatomic) NSUInteger sourceCount;
-@property(readwrite, nonatomic) MTLRegion clipRect;
-@property(readwrite, nonatomic) NSUInteger destinationFeatureChannelOffset;
-@property(readonly, nonatomic) BOOL isBackwards;
-@property(readonly, nonatomic) BOOL isStateModified;
-@property(readwrite, nonatomic, retain) id<MPSNNPadding> padding;
-@property(readwrite, nonatomic, retain) id<MPSImageAllocator> destinationImageAllocator;
-- (instancetype)initWithDevice:(id<MTLDevice>)device sourceCount:(NSUInteger)sourceCount;
-- (instancetype)initWithDevice:(id<MTLDevice>)device NS_UNAVAILABLE;
 @end
 
 NS_ASSUME_NONNULL_END
