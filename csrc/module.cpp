@@ -4,12 +4,11 @@
 
 #include "base/errors.hpp"
 #include "base/warnings.hpp"
+#include "core/arguments_py.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/memory.hpp"
 #include "cpu/threads.hpp"
 #include "device/device.hpp"
-
-namespace py = pybind11;
 
 namespace mpsgrad {
 
@@ -60,7 +59,7 @@ void translate(std::exception_ptr thrown) {
 }
 
 void warn_python(WarningKind kind, const std::string& message) {
-  if (!Py_IsInitialized()) {
+  if (!may_call_python()) {
     return;
   }
   const py::gil_scoped_acquire locked;
@@ -83,7 +82,7 @@ Results do not depend on it.
 Raises
 ------
 ValueError
-    If ``count`` is below 1.
+    If ``count`` is below 1 or above 1024.
 )");
   m.def(
       "cpu_instruction_set", [] { return isa_name(selected_isa()); },

@@ -25,6 +25,23 @@ inline std::string type_name(const py::handle& object) {
   return py::str(py::type::handle_of(object).attr("__name__"));
 }
 
+// An integer from Python: TypeError for anything else, ValueError if it needs more than 64 bits.
+inline Index integer(const py::handle& object, const std::string& name) {
+  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
+  if (!number) {
+    PyErr_Clear();
+    fail<TypeError>(name, " must be an integer, got ", type_name(object));
+  }
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  require(overflow == 0, name, " is out of range: ", std::string(py::str(number)));
+  return value;
+}
+
+inline Index integer_or(const py::handle& object, const std::string& name, Index otherwise) {
+  return object.is_none() ? otherwise : integer(object, name);
+}
+
 inline ImageArgument image_argument(const py::handle& object, const char* name) {
   if (py::isinstance<ImageBatch>(object)) {
     return {object.cast<const ImageBatch&>().images(), true};
@@ -75,11 +92,27 @@ inline py::object state_result(const StateBatch& states, bool batch) {
   return states.empty() ? py::object(py::none()) : py::cast(states.front());
 }
 
+// False once the interpreter is shutting down and this thread is not the one that does it: asking
+// for the GIL would end the thread.
+inline bool may_call_python() {
+  if (Py_IsInitialized() == 0) {
+    return false;
+  }
+#if PY_VERSION_HEX >= 0x030D0000
+  const bool finalizing = Py_IsFinalizing() != 0;
+#else
+  const bool finalizing = _Py_IsFinalizing() != 0;
+#endif
+  return !finalizing || PyGILState_Check() != 0;
+}
+
 // A Python object that C++ may drop on any thread.
 inline std::shared_ptr<py::object> share_python(py::object object) {
   return {new py::object(std::move(object)), [](py::object* held) {
-            const py::gil_scoped_acquire locked;
-            delete held;
+            if (may_call_python()) {
+              const py::gil_scoped_acquire locked;
+              delete held;
+            }
           }};
 }
 
@@ -94,8 +127,8 @@ void forbid_construction(Class& cls) {
       py::is_method(cls));
 }
 
-// None: the kernel's own allocator; else one of ours or any callable (command_buffer, descriptor,
-// kernel) -> Image.
+// None: the kernel's own allocator; else one of ours, any callable (command_buffer, descriptor,
+// kernel) -> Image, or an ImageBatch that is the result's place itself.
 std::shared_ptr<ImageAllocator> allocator_argument(const py::handle& object);
 
 }  // namespace mpsgrad

@@ -10,6 +10,11 @@ BinaryKernel::BinaryKernel(std::shared_ptr<Device> device, const char* class_nam
       padding_(std::make_shared<DefaultPadding>(padding_method::kSizeSame)),
       allocator_(temporary_image_allocator()) {}
 
+void BinaryKernel::set_offset(bool secondary, const Offset& offset) {
+  check_offset(*this, secondary ? "secondary_offset" : "primary_offset", offset);
+  source_properties(secondary).offset = offset;
+}
+
 void BinaryKernel::set_edge_mode(bool secondary, EdgeMode mode) {
   check_edge_mode(*this, secondary ? "secondary_edge_mode" : "primary_edge_mode", mode);
   source_properties(secondary).edge_mode = mode;
@@ -32,15 +37,15 @@ void BinaryKernel::set_channel_maximum(bool secondary, Index value) {
 void BinaryKernel::set_stride(bool secondary, bool vertical, Index value) {
   require(value >= 1, class_name(), ": ", secondary ? "secondary" : "primary", "_stride_in_pixels_",
           vertical ? "y" : "x", " must be at least 1, got ", value);
+  require(value <= kMaximumWindow, class_name(), ": ", secondary ? "secondary" : "primary",
+          "_stride_in_pixels_", vertical ? "y" : "x", " must be at most ", kMaximumWindow, ", got ",
+          value);
   Window& window = source_properties(secondary).window;
   (vertical ? window.stride_y : window.stride_x) = value;
 }
 
 void BinaryKernel::set_clip_rect(const Region& clip) {
-  const auto sane = [](Index origin, Index size) { return origin >= 0 && size >= 0; };
-  require(sane(clip.origin.x, clip.size.width) && sane(clip.origin.y, clip.size.height) &&
-              sane(clip.origin.z, clip.size.depth),
-          class_name(), ": clip_rect must not have negative parts");
+  check_clip(*this, clip);
   properties_.clip_rect = clip;
 }
 
@@ -61,20 +66,22 @@ void BinaryKernel::set_allocator(std::shared_ptr<ImageAllocator> allocator) {
   allocator_ = std::move(allocator);
 }
 
+void GradientKernel::set_kernel_offset_x(Index value) {
+  check_position(*this, "kernel_offset_x", value);
+  properties_.kernel_offset_x = value;
+}
+
+void GradientKernel::set_kernel_offset_y(Index value) {
+  check_position(*this, "kernel_offset_y", value);
+  properties_.kernel_offset_y = value;
+}
+
 GradientKernel::GradientKernel(std::shared_ptr<Device> device, const char* class_name,
                                const char* forward_class, const Window& window, Secondary secondary)
     : BinaryKernel(std::move(device), class_name),
       forward_class_(forward_class),
       secondary_(secondary) {
-  const auto positive = [&](const char* name, Index value) {
-    require(value >= 1, class_name, ": ", name, " must be at least 1, got ", value);
-  };
-  positive("kernel_width", window.kernel_width);
-  positive("kernel_height", window.kernel_height);
-  positive("stride_in_pixels_x", window.stride_x);
-  positive("stride_in_pixels_y", window.stride_y);
-  positive("dilation_rate_x", window.dilation_x);
-  positive("dilation_rate_y", window.dilation_y);
+  check_window(class_name, window);
   properties_.secondary.window = window;
   properties_.primary.window.stride_x = window.stride_x;
   properties_.primary.window.stride_y = window.stride_y;
@@ -119,6 +126,8 @@ ImageDescriptor GradientKernel::destination_descriptor(
   const GradientState& state = own_state(states.front());
   const ForwardSnapshot& shot = state.snapshot();
   const BinaryProperties saved = properties_;
+  const std::weak_ptr<State> previous = configured_for_;
+  configured_for_ = states.front();
   try {
     properties_.primary.window.stride_x = shot.properties.window.stride_x;
     properties_.primary.window.stride_y = shot.properties.window.stride_y;
@@ -139,17 +148,13 @@ ImageDescriptor GradientKernel::destination_descriptor(
     if (padding()->method() & padding_method::kCustom) {
       result = padding()->customize(gradient_and_source, states, *this, result);
     }
+    result.check(class_name());
     return result;
   } catch (...) {
     properties_ = saved;
+    configured_for_ = previous;
     throw;
   }
-}
-
-void GradientKernel::configure(const ImageBatch::Images& gradient_and_source,
-                               const std::shared_ptr<State>& state) {
-  destination_descriptor(gradient_and_source, {state});
-  configured_for_ = state;
 }
 
 void GradientKernel::check_sources(const CommandBuffer& command_buffer,
@@ -192,7 +197,7 @@ void GradientKernel::encode_checked(const std::shared_ptr<CommandBuffer>& comman
   const Operand gradient{"source_gradient", &gradients, batch};
   const Operand source{"source", &sources, batch};
   const Operand destination{"destination", &destinations, batch};
-  check_operand(*this, *command_buffer, destination);
+  check_destination(*this, *command_buffer, destination);
   require(gradients.size() == destinations.size(), class_name(), ": source_gradient has ",
           gradients.size(), " images, but destination has ", destinations.size());
   check_aliasing(*this, gradient, destination);
@@ -263,6 +268,7 @@ std::shared_ptr<ImageBatch> GradientKernel::encode_creating(
           class_name(),
           ": an encode that creates its destination takes images that hold one image");
   const BinaryProperties saved = properties_;
+  const std::weak_ptr<State> configured = configured_for_;
   std::shared_ptr<ImageBatch> result;
   try {
     Reads reads;
@@ -273,13 +279,14 @@ std::shared_ptr<ImageBatch> GradientKernel::encode_creating(
     const ImageDescriptor descriptor =
         destination_descriptor({gradients.front(), sources.front()}, {states.front()});
     const bool zeroed = !writes_whole_destination() || properties_.clip_rect != Region{} ||
-                        properties_.destination_channel_offset != 0;
+                        properties_.destination_channel_offset != 0 || command_buffer->predicate;
     result = (chosen ? *chosen : *allocator())
                  .allocate(command_buffer, descriptor, *this, static_cast<Index>(gradients.size()),
                            zeroed);
     encode_checked(command_buffer, gradients, sources, states, result->images(), batch, true);
   } catch (...) {
     properties_ = saved;
+    configured_for_ = configured;
     if (result) {
       result->discard();
     }

@@ -41,9 +41,7 @@ class BinaryKernel : public KernelBase {
   SourceProperties& source_properties(bool secondary) {
     return secondary ? properties_.secondary : properties_.primary;
   }
-  void set_offset(bool secondary, const Offset& offset) {
-    source_properties(secondary).offset = offset;
-  }
+  void set_offset(bool secondary, const Offset& offset);
   void set_edge_mode(bool secondary, EdgeMode mode);
   void set_channel_offset(bool secondary, Index value);
   void set_channel_maximum(bool secondary, Index value);
@@ -104,21 +102,17 @@ class GradientKernel : public BinaryKernel {
   GradientKernel(std::shared_ptr<Device> device, const char* class_name, const char* forward_class,
                  const Window& window, Secondary secondary = Secondary::ForwardSource);
 
-  void set_kernel_offset_x(Index value) { properties_.kernel_offset_x = value; }
-  void set_kernel_offset_y(Index value) { properties_.kernel_offset_y = value; }
+  void set_kernel_offset_x(Index value);
+  void set_kernel_offset_y(Index value);
   bool is_backwards() const override { return true; }
 
   // Core chapter, section 10.3: sizes the result and copies the forward configuration into the
-  // properties.
+  // properties. An explicit-destination encode with the state is then allowed.
   ImageDescriptor destination_descriptor(const ImageBatch::Images& gradient_and_source,
                                          const StateBatch& states);
-  // The same for its effect on the properties; an explicit-destination encode with `state` is then
-  // allowed.
-  void configure(const ImageBatch::Images& gradient_and_source,
-                 const std::shared_ptr<State>& state);
 
-  // Explicit destination: every property is used as it stands, so configure() must have been called
-  // for the state, unless `as_is` says that the caller has set them.
+  // Explicit destination: every property is used as it stands, so the call above must have been
+  // made for the state, unless `as_is` says that the caller has set them.
   void encode(const std::shared_ptr<CommandBuffer>& command_buffer,
               const ImageBatch::Images& gradients, const ImageBatch::Images& sources,
               const StateBatch& states, const ImageBatch::Images& destinations, bool batch,

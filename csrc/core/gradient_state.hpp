@@ -51,11 +51,12 @@ class GradientState : public State {
   // `temporary` is the command buffer of a temporary state, null for an ordinary one.
   GradientState(std::shared_ptr<Device> device, const std::shared_ptr<CommandBuffer>& temporary,
                 ForwardSnapshot snapshot)
-      : State(std::move(device), temporary, ResourceList{}), snapshot_(std::move(snapshot)) {}
+      : State(std::move(device), temporary, ResourceList{}), snapshot_(std::move(snapshot)) {
+    count_without_resources();
+  }
 
   const char* class_name() const override { return "GradientState"; }
   const ForwardSnapshot& snapshot() const { return snapshot_; }
-  bool is_temporary() const override { return read_count_object() != nullptr; }
 
   std::shared_ptr<StatePayload> payload;
 
@@ -68,7 +69,6 @@ class GradientState : public State {
   }
 
  private:
-  const ReadCount* read_count_object() const { return const_cast<GradientState*>(this)->count(); }
   ForwardSnapshot snapshot_;
 };
 

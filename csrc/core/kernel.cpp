@@ -35,6 +35,22 @@ class TemporaryAllocator final : public ImageAllocator {
 
 }  // namespace
 
+GivenImages::GivenImages(std::shared_ptr<ImageBatch> images) : images_(std::move(images)) {}
+
+std::shared_ptr<ImageBatch> GivenImages::allocate(const std::shared_ptr<CommandBuffer>&,
+                                                  const ImageDescriptor& wanted, KernelBase& kernel,
+                                                  Index count, bool) {
+  const ImageDescriptor& got = (*images_)[0]->descriptor();
+  const auto shape = [](Index n, const ImageDescriptor& d) {
+    return text("(", n, ", ", d.height, ", ", d.width, ", ", d.feature_channels, ")");
+  };
+  require(count == images_->size() && got.width == wanted.width && got.height == wanted.height &&
+              got.feature_channels == wanted.feature_channels,
+          kernel.class_name(), ": out must have shape ", shape(count, wanted), ", got ",
+          shape(images_->size(), got));
+  return images_;
+}
+
 const std::shared_ptr<ImageAllocator>& ordinary_image_allocator() {
   static const std::shared_ptr<ImageAllocator> allocator = std::make_shared<OrdinaryAllocator>();
   return allocator;
@@ -62,6 +78,21 @@ void check_operand(const KernelBase& kernel, const CommandBuffer& command_buffer
               " mixes images of ", first, " and ", image->descriptor());
     }
   }
+}
+
+void check_destination(const KernelBase& kernel, const CommandBuffer& command_buffer,
+                       const Operand& operand) {
+  check_operand(kernel, command_buffer, operand);
+  std::vector<const Image*> images;
+  images.reserve(operand.images->size());
+  for (const auto& image : *operand.images) {
+    require(!image->storage().is_read_only(), kernel.class_name(), ": ", operand.name,
+            " is over a read-only array");
+    images.push_back(image.get());
+  }
+  std::sort(images.begin(), images.end());
+  require(std::adjacent_find(images.begin(), images.end()) == images.end(), kernel.class_name(),
+          ": ", operand.name, " holds the same image twice");
 }
 
 void check_aliasing(const KernelBase& kernel, const Operand& source, const Operand& destination) {
@@ -115,6 +146,8 @@ Index consumed_channels(const KernelBase& kernel, const Operand& operand, Index 
 void check_channel_offset(const KernelBase& kernel, const char* property, Index value) {
   require(value >= 0 && value % 4 == 0, kernel.class_name(), ": ", property,
           " must be a multiple of 4 and not negative, got ", value);
+  require(value < 4 * kMaximumImageSlices, kernel.class_name(), ": ", property, " ", value,
+          " is beyond the ", 4 * kMaximumImageSlices, " channels that an image may have");
 }
 
 void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode) {
@@ -141,20 +174,52 @@ Region effective_clip(const Region& clip, const Operand& destination) {
 void check_depth(const KernelBase& kernel, const Operand& source, Index first, Index count) {
   require(first >= 0, kernel.class_name(), ": the z offset of ", source.name,
           " must not be negative, got ", first);
-  require(first + count <= source.depth(), kernel.class_name(),
-          ": the destination asks for images ", first, " to ", first + count, " of ", source.name,
-          ", which has ", source.depth());
+  require(first <= source.depth() - count, kernel.class_name(), ": the destination asks for ",
+          count, " images of ", source.name, " from ", first, " on, but it has ", source.depth());
+}
+
+void check_window(const char* who, const Window& window) {
+  const auto sane = [&](const char* name, Index value) {
+    require(value >= 1, who, ": ", name, " must be at least 1, got ", value);
+    require(value <= kMaximumWindow, who, ": ", name, " must be at most ", kMaximumWindow, ", got ",
+            value);
+  };
+  sane("kernel_width", window.kernel_width);
+  sane("kernel_height", window.kernel_height);
+  sane("stride_in_pixels_x", window.stride_x);
+  sane("stride_in_pixels_y", window.stride_y);
+  sane("dilation_rate_x", window.dilation_x);
+  sane("dilation_rate_y", window.dilation_y);
+}
+
+void check_position(const KernelBase& kernel, const char* property, Index value) {
+  require(value >= -kFurthest && value <= kFurthest, kernel.class_name(), ": ", property,
+          " must be between -", kFurthest, " and ", kFurthest, " pixels, got ", value);
+}
+
+void check_offset(const KernelBase& kernel, const char* property, const Offset& offset) {
+  check_position(kernel, property, offset.x);
+  check_position(kernel, property, offset.y);
+  check_position(kernel, property, offset.z);
+}
+
+void check_clip(const KernelBase& kernel, const Region& clip) {
+  const auto sane = [](Index origin, Index size) { return origin >= 0 && size >= 0; };
+  require(sane(clip.origin.x, clip.size.width) && sane(clip.origin.y, clip.size.height) &&
+              sane(clip.origin.z, clip.size.depth),
+          kernel.class_name(), ": clip_rect must not have negative parts");
 }
 
 void Reads::add_one(Image* image, State* state) {
-  for (Entry& entry : entries_) {
-    if (entry.image == image && entry.state == state) {
-      entry.reads += entry.argument == argument_ ? 0 : 1;
-      entry.argument = argument_;
-      return;
-    }
+  const void* object = image ? static_cast<const void*>(image) : state;
+  const auto [found, is_new] = places_.try_emplace(object, entries_.size());
+  if (is_new) {
+    entries_.push_back({image, state, 1, argument_});
+    return;
   }
-  entries_.push_back({image, state, 1, argument_});
+  Entry& entry = entries_[found->second];
+  entry.reads += entry.argument == argument_ ? 0 : 1;
+  entry.argument = argument_;
 }
 
 void Reads::add(const ImageBatch::Images& images) {

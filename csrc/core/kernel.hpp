@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/padding.hpp"
@@ -40,6 +41,18 @@ class ImageAllocator {
                                                const ImageDescriptor& descriptor,
                                                KernelBase& kernel, Index count, bool zeroed) = 0;
 };
+// Hands out images that exist: for one encode that creates its destination in all but memory.
+class GivenImages final : public ImageAllocator {
+ public:
+  explicit GivenImages(std::shared_ptr<ImageBatch> images);
+  // Throws unless the images have the size wanted; they may have another channel format.
+  std::shared_ptr<ImageBatch> allocate(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                       const ImageDescriptor& descriptor, KernelBase& kernel,
+                                       Index count, bool zeroed) override;
+
+ private:
+  std::shared_ptr<ImageBatch> images_;
+};
 const std::shared_ptr<ImageAllocator>& ordinary_image_allocator();  // MPSImage.defaultAllocator
 const std::shared_ptr<ImageAllocator>&
 temporary_image_allocator();  // MPSTemporaryImage.defaultAllocator
@@ -59,12 +72,22 @@ struct Operand {
 // Throws unless the operand can be used by an encode of `kernel` on `command_buffer`.
 void check_operand(const KernelBase& kernel, const CommandBuffer& command_buffer,
                    const Operand& operand);
+// The same for what an encode writes.
+void check_destination(const KernelBase& kernel, const CommandBuffer& command_buffer,
+                       const Operand& operand);
 // Throws if a destination shares memory with a source, at any index.
 void check_aliasing(const KernelBase& kernel, const Operand& source, const Operand& destination);
 // The channels an encode consumes; throws if the window does not fit. `fixed`: what the kernel
 // needs, 0 for any.
 Index consumed_channels(const KernelBase& kernel, const Operand& operand, Index offset,
                         Index maximum, Index fixed);
+// Bounds that keep sums and products of positions far from overflow.
+inline constexpr Index kMaximumWindow = 1 << 16;
+inline constexpr Index kFurthest = (Index{1} << 31) - 1;
+void check_window(const char* who, const Window& window);
+void check_position(const KernelBase& kernel, const char* property, Index value);
+void check_offset(const KernelBase& kernel, const char* property, const Offset& offset);
+void check_clip(const KernelBase& kernel, const Region& clip);
 void check_channel_offset(const KernelBase& kernel, const char* property, Index value);
 void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode);
 // Destination region that an encode writes: clip ∩ destination.
@@ -89,6 +112,7 @@ class Reads {
   };
   void add_one(Image* image, State* state);
   std::vector<Entry> entries_;
+  std::unordered_map<const void*, std::size_t> places_;  // of objects in entries_
   int argument_ = 0;
 };
 

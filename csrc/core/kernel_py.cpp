@@ -20,26 +20,41 @@ using namespace pybind11::literals;
 class PyPadding final : public Padding, public py::trampoline_self_life_support {
  public:
   Index method() const override {
-    PYBIND11_OVERRIDE_PURE_NAME(Index, Padding, "padding_method", method);
+    const py::gil_scoped_acquire locked;
+    return integer(own_method("padding_method")(), "Padding: padding_method()");
   }
-  std::string label() const override { PYBIND11_OVERRIDE(std::string, Padding, label); }
+  std::string label() const override {
+    const py::gil_scoped_acquire locked;
+    const py::function own = find("label");
+    return own ? std::string(py::str(own())) : Padding::label();
+  }
   std::shared_ptr<Padding> inverse() const override {
-    PYBIND11_OVERRIDE(std::shared_ptr<Padding>, Padding, inverse);
+    const py::gil_scoped_acquire locked;
+    const py::function own = find("inverse");
+    const py::object result = own ? own() : py::none();
+    require<TypeError>(result.is_none() || py::isinstance<Padding>(result),
+                       "Padding: inverse() must return a Padding or None, got ", type_name(result));
+    return result.cast<std::shared_ptr<Padding>>();
   }
   ImageDescriptor customize(const ImageBatch::Images& sources, const StateBatch& states,
                             KernelBase& kernel, const ImageDescriptor& suggested) const override {
     const py::gil_scoped_acquire locked;
-    const py::function method =
-        py::get_override(static_cast<const Padding*>(this), "destination_descriptor");
-    if (!method) {
-      return Padding::customize(sources, states, kernel, suggested);
-    }
-    const py::object result =
-        method(sources, states, kernel.shared_from_this(), ImageDescriptor(suggested));
+    const py::object result = own_method("destination_descriptor")(
+        sources, states, kernel.shared_from_this(), ImageDescriptor(suggested));
     require<TypeError>(py::isinstance<ImageDescriptor>(result),
                        "Padding: destination_descriptor must return an ImageDescriptor, got ",
                        type_name(result));
     return result.cast<ImageDescriptor>();
+  }
+
+ private:
+  py::function find(const char* name) const {
+    return py::get_override(static_cast<const Padding*>(this), name);
+  }
+  py::function own_method(const char* name) const {
+    py::function own = find(name);
+    require<TypeError>(bool(own), "Padding: a policy of your own needs a method ", name, "()");
+    return own;
   }
 };
 
@@ -80,14 +95,17 @@ py::object allocator_object(const std::shared_ptr<ImageAllocator>& allocator) {
 std::array<Index, 3> three(const py::sequence& values, const char* what, Index last) {
   require(py::len(values) == 2 || py::len(values) == 3, what, " must have 2 or 3 numbers, got ",
           py::len(values));
-  const auto number = [](const py::object& value) {
-    return value.is_none() ? kUnlimited : value.cast<Index>();
-  };
+  const auto number = [&](const py::object& value) { return integer_or(value, what, kUnlimited); };
   return {number(values[0]), number(values[1]), py::len(values) == 3 ? number(values[2]) : last};
 }
 
+// None, and what Apple's headers write for it, is no limit.
 Index limit_in(const py::object& value) {
-  return value.is_none() ? kUnlimited : value.cast<Index>();
+  if (value.is_none() || (PyLong_Check(value.ptr()) != 0 &&
+                          value.equal(py::int_(std::numeric_limits<std::uint64_t>::max())))) {
+    return kUnlimited;
+  }
+  return integer(value, "source_feature_channel_max_count");
 }
 py::object limit_out(Index value) {
   return value == kUnlimited ? py::object(py::none()) : py::int_(value);
@@ -163,7 +181,12 @@ set properties of the kernel, which keep their values.
       .def(py::init<>())
       .def("padding_method", &Padding::method)
       .def("label", &Padding::label)
-      .def("inverse", &Padding::inverse, "Return the policy that undoes this one's size, or None.");
+      .def("inverse", &Padding::inverse, "Return the policy that undoes this one's size, or None.")
+      .def("__reduce__", [](const py::object& self) {
+        return py::make_tuple(py::module_::import("mpsgrad._kernel").attr("_rebuild_padding"),
+                              py::make_tuple(py::type::of(self)),
+                              py::getattr(self, "__dict__", py::none()));
+      });
   py::class_<DefaultPadding, Padding, py::smart_holder>(
       m, "DefaultPadding", R"(Ready-made policies (``MPSNNDefaultPadding``).
 
@@ -265,7 +288,6 @@ py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>&
             "and pass it as "
             "destination_state");
     const StateBatch states = state_argument(state_object, "destination_state");
-    const py::gil_scoped_release unlocked;
     self.encode(command_buffer, source.images, states, destination.images, source.batch);
     return destination_object;
   }
@@ -273,12 +295,8 @@ py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>&
       state_object.is_none(), self.class_name(),
       ": destination_state needs a destination; use with_state=True to have both created");
   const auto allocator = allocator_argument(allocator_object);
-  EncodeResult result;
-  {
-    const py::gil_scoped_release unlocked;
-    result = self.encode_creating(command_buffer, source.images, source.batch, with_state,
-                                  temporary_state, allocator.get());
-  }
+  const EncodeResult result = self.encode_creating(command_buffer, source.images, source.batch,
+                                                   with_state, temporary_state, allocator.get());
   py::object images = image_result(result.images, source.batch);
   return with_state ? py::make_tuple(images, state_result(result.states, source.batch)) : images;
 }
@@ -337,7 +355,6 @@ void bind_unary(py::module_& m) {
       [](Kernel& self, const py::object& sources, const py::object& states) {
         const ImageArgument source = image_argument(sources, "sources");
         const StateBatch source_states = state_argument(states, "states");
-        const py::gil_scoped_release unlocked;
         return self.destination_descriptor(source.images, source_states);
       },
       "sources"_a, "states"_a = py::none(),
@@ -379,22 +396,25 @@ sources : Image or list of one Image
           const py::object& source, const py::object& destination, const py::object& states) {
         return result_states(self, command_buffer, source, destination, states);
       },
-      "command_buffer"_a, "source"_a, "destination"_a, "source_states"_a = py::none(), state_doc);
+      "command_buffer"_a.none(false), "source"_a, "destination"_a, "source_states"_a = py::none(),
+      state_doc);
   c.def(
       "temporary_result_state_batch",
       [=](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
           const py::object& source, const py::object& destination, const py::object& states) {
         return result_states(self, command_buffer, source, destination, states);
       },
-      "command_buffer"_a, "sources"_a, "destinations"_a, "source_states"_a = py::none(), state_doc);
+      "command_buffer"_a.none(false), "sources"_a, "destinations"_a, "source_states"_a = py::none(),
+      state_doc);
   c.def(
       "encoding_storage_size",
       [](const Kernel&, const py::object&, const py::object&, const py::object&) { return 0; },
       "source"_a, "destination"_a, "source_states"_a = py::none(),
       "Best guess at scratch bytes; 0 on the CPU device.");
-  c.def("encode", &encode_unary, "command_buffer"_a, "source"_a, "destination"_a = py::none(),
-        py::kw_only(), "destination_state"_a = py::none(), "with_state"_a = false,
-        "temporary_state"_a = false, "allocator"_a = py::none(), R"(Encode the kernel.
+  c.def("encode", &encode_unary, "command_buffer"_a.none(false), "source"_a,
+        "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
+        "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
+        R"(Encode the kernel.
 
 Parameters
 ----------
@@ -415,7 +435,7 @@ Returns
 Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
     The destination. Nothing in it is valid before the command buffer has completed.
 )");
-  c.def("encode_batch", &encode_unary, "command_buffer"_a, "sources"_a,
+  c.def("encode_batch", &encode_unary, "command_buffer"_a.none(false), "sources"_a,
         "destinations"_a = py::none(), py::kw_only(), "destination_states"_a = py::none(),
         "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
         "Encode a batch in one call; see `encode`.");
@@ -509,18 +529,13 @@ py::object encode_gradient(GradientKernel& self,
     require<TypeError>(
         gradient.batch == destination.batch, self.class_name(),
         ": source_gradient and destination must both be single images or both be batches");
-    const py::gil_scoped_release unlocked;
     self.encode(command_buffer, gradient.images, source.images, states, destination.images,
                 gradient.batch, !configure);
     return destination_object;
   }
   const auto allocator = allocator_argument(allocator_object);
-  std::shared_ptr<ImageBatch> images;
-  {
-    const py::gil_scoped_release unlocked;
-    images = self.encode_creating(command_buffer, gradient.images, source.images, states,
-                                  gradient.batch, allocator.get());
-  }
+  const std::shared_ptr<ImageBatch> images = self.encode_creating(
+      command_buffer, gradient.images, source.images, states, gradient.batch, allocator.get());
   return image_result(images, gradient.batch);
 }
 
@@ -558,13 +573,14 @@ states : [state]
         const StateBatch states = state_argument(state, "state");
         require(!first.images.empty() && !second.images.empty() && !states.empty(),
                 self.class_name(), ": configure takes a gradient, a source and a state");
-        self.configure({first.images.front(), second.images.front()}, states.front());
+        self.destination_descriptor({first.images.front(), second.images.front()},
+                                    {states.front()});
       },
       "source_gradient"_a, "source"_a, "state"_a,
       "Copy the forward configuration into the properties, as an encode with a given destination "
       "needs.");
-  c.def("encode", &encode_gradient, "command_buffer"_a, "source_gradient"_a, "source"_a, "state"_a,
-        "destination"_a = py::none(), py::kw_only(), "configure"_a = true,
+  c.def("encode", &encode_gradient, "command_buffer"_a.none(false), "source_gradient"_a, "source"_a,
+        "state"_a, "destination"_a = py::none(), py::kw_only(), "configure"_a = true,
         "allocator"_a = py::none(),
         R"(Encode the gradient.
 
@@ -589,8 +605,8 @@ Returns
 Image or ImageBatch
     Gradient of the loss with respect to the forward source.
 )");
-  c.def("encode_batch", &encode_gradient, "command_buffer"_a, "source_gradients"_a, "sources"_a,
-        "states"_a, "destinations"_a = py::none(), py::kw_only(), "configure"_a = true,
+  c.def("encode_batch", &encode_gradient, "command_buffer"_a.none(false), "source_gradients"_a,
+        "sources"_a, "states"_a, "destinations"_a = py::none(), py::kw_only(), "configure"_a = true,
         "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.");
 
   py::class_<GradientState, State, py::smart_holder> state(
@@ -631,6 +647,9 @@ std::shared_ptr<ImageAllocator> allocator_argument(const py::handle& object) {
   }
   if (py::isinstance<ImageAllocator>(object)) {
     return object.cast<std::shared_ptr<ImageAllocator>>();
+  }
+  if (py::isinstance<ImageBatch>(object)) {
+    return std::make_shared<GivenImages>(object.cast<std::shared_ptr<ImageBatch>>());
   }
   require<TypeError>(PyCallable_Check(object.ptr()) != 0,
                      "destination_image_allocator must be DEFAULT, TEMPORARY or a callable, got ",

@@ -1,6 +1,8 @@
 // Sizes and offsets of core chapter, section 7, and the ready-made policies.
 #include "core/padding.hpp"
 
+#include <algorithm>
+
 #include "base/errors.hpp"
 #include "core/unary_kernel.hpp"
 
@@ -104,6 +106,9 @@ ExplicitPadding::ExplicitPadding(Index left_pixels, Index right_pixels, Index to
   require(left >= 0 && right >= 0 && top >= 0 && bottom >= 0,
           "ExplicitPadding: padding must not be negative, got (", left, ", ", right, ", ", top,
           ", ", bottom, ")");
+  require(std::max({left, right, top, bottom}) <= kMaximumImageSide,
+          "ExplicitPadding: padding must be at most ", kMaximumImageSide, ", got (", left, ", ",
+          right, ", ", top, ", ", bottom, ")");
 }
 
 std::string ExplicitPadding::label() const {

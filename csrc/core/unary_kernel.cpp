@@ -33,23 +33,17 @@ UnaryKernel::UnaryKernel(std::shared_ptr<Device> device, const char* class_name,
     : KernelBase(std::move(device), class_name),
       padding_(std::make_shared<DefaultPadding>(padding_method::kSizeSame)),
       allocator_(temporary_image_allocator()) {
-  const auto positive = [&](const char* name, Index value) {
-    require(value >= 1, class_name, ": ", name, " must be at least 1, got ", value);
-  };
-  positive("kernel_width", window.kernel_width);
-  positive("kernel_height", window.kernel_height);
-  positive("stride_in_pixels_x", window.stride_x);
-  positive("stride_in_pixels_y", window.stride_y);
-  positive("dilation_rate_x", window.dilation_x);
-  positive("dilation_rate_y", window.dilation_y);
+  check_window(class_name, window);
   properties_.window = window;
 }
 
+void UnaryKernel::set_offset(const Offset& offset) {
+  check_offset(*this, "offset", offset);
+  properties_.offset = offset;
+}
+
 void UnaryKernel::set_clip_rect(const Region& clip) {
-  const auto sane = [](Index origin, Index size) { return origin >= 0 && size >= 0; };
-  require(sane(clip.origin.x, clip.size.width) && sane(clip.origin.y, clip.size.height) &&
-              sane(clip.origin.z, clip.size.depth),
-          class_name(), ": clip_rect must not have negative parts");
+  check_clip(*this, clip);
   properties_.clip_rect = clip;
 }
 
@@ -128,6 +122,7 @@ ImageDescriptor UnaryKernel::destination_descriptor(const ImageBatch::Images& so
   require(result.width >= 1 && result.height >= 1, class_name(), ": a source of ", source.width,
           "x", source.height, " is too small for a window of ", w.extent_x(), "x", w.extent_y(),
           " under padding '", padding_->label(), "'");
+  result.check(class_name());
   guard.keep();
   return result;
 }
@@ -162,6 +157,10 @@ StateBatch UnaryKernel::result_states(const ImageBatch::Images& sources,
   require(!sources.empty(), class_name(), ": source is an empty batch");
   require(sources.size() == destinations.size(), class_name(), ": source has ", sources.size(),
           " images, but destination has ", destinations.size());
+  require(sources.front()->device() == device() && destinations.front()->device() == device(),
+          class_name(), ": source and destination must be on the kernel's device");
+  require(!command_buffer || command_buffer->device() == device(), class_name(),
+          ": the command buffer is on another device");
   const Operand destination{"destination", &destinations, sources.size() > 1};
   ForwardSnapshot shot = snapshot(sources.front()->descriptor(), destination);
   shot.consumed_channels =
@@ -190,7 +189,7 @@ UnaryCall UnaryKernel::prepare(const CommandBuffer& command_buffer,
   const Operand source{"source", &sources, batch};
   const Operand destination{"destination", &destinations, batch};
   check_operand(*this, command_buffer, source);
-  check_operand(*this, command_buffer, destination);
+  check_destination(*this, command_buffer, destination);
   require(sources.size() == destinations.size(), class_name(), ": source has ", sources.size(),
           " images, but destination has ", destinations.size());
   check_aliasing(*this, source, destination);
@@ -271,8 +270,8 @@ std::shared_ptr<ImageBatch> UnaryKernel::make_destinations(
   reads.add(sources);
   reads.check();
   const ImageDescriptor descriptor = destination_descriptor({sources.front()}, {});
-  const bool zeroed =
-      properties_.clip_rect != Region{} || properties_.destination_channel_offset != 0;
+  const bool zeroed = properties_.clip_rect != Region{} ||
+                      properties_.destination_channel_offset != 0 || command_buffer->predicate;
   return (allocator ? *allocator : *allocator_)
       .allocate(command_buffer, descriptor, *this, static_cast<Index>(sources.size()), zeroed);
 }

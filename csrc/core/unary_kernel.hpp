@@ -49,7 +49,7 @@ class UnaryKernel : public KernelBase {
 
   const UnaryProperties& properties() const { return properties_; }
   const Window& window() const { return properties_.window; }
-  void set_offset(const Offset& offset) { properties_.offset = offset; }
+  void set_offset(const Offset& offset);
   void set_clip_rect(const Region& clip);
   void set_edge_mode(EdgeMode mode);
   void set_source_channel_offset(Index value);

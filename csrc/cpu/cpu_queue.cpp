@@ -30,9 +30,38 @@ int current_process() {
   return fork_count.load();
 }
 
-void run(Submission& submission) {
-  Work& work = *submission.work;
-  work.mark_scheduled();
+// From the end of the process on, workers start nothing more; who waits runs the work itself.
+std::atomic<bool> exiting{false};
+
+// How many threads of the CPU device are inside handlers: the process must not end under them.
+class HandlerCount {
+ public:
+  void enter() {
+    const std::lock_guard lock(mutex_);
+    ++inside_;
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    --inside_;
+    changed_.notify_all();
+  }
+  void wait_for_none() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return inside_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int inside_ = 0;
+};
+
+HandlerCount& handler_count() {
+  static auto* count = new HandlerCount;
+  return *count;
+}
+
+void execute(Submission& submission) {
   int code = 0;
   std::string message;
   try {
@@ -45,33 +74,39 @@ void run(Submission& submission) {
   } catch (const std::exception& error) {
     code = kErrorInternal;
     message = error.what();
+  } catch (...) {
+    code = kErrorInternal;
+    message = "unknown error";
   }
-  submission.commands
-      .clear();  // before the end is announced: nothing of the work is held when a waiter returns
-  work.finish(code, message);
+  // Before the end is announced: nothing of the work is held when a waiter returns.
+  submission.commands.clear();
+  submission.work->complete(code, message);
 }
 
 }  // namespace
 
 class QueueCore : public std::enable_shared_from_this<QueueCore> {
  public:
+  bool usable() const { return current_process() == process_; }
+
+  // Starts the worker, so that a commit cannot fail.
+  void prepare() {
+    const std::lock_guard lock(mutex_);
+    if (!worker_started_) {
+      std::thread([self = shared_from_this()] { self->loop(); }).detach();
+      worker_started_ = true;
+    }
+  }
+
   void add(std::shared_ptr<Submission> submission) {
     const std::lock_guard lock(mutex_);
     pending_.push_back(std::move(submission));
   }
 
   void commit(Submission& submission) {
-    require<DeviceError>(
-        current_process() == process_,
-        "CommandQueue: this queue was made before fork(); make the device and its queues in the "
-        "process that uses them");
     {
       const std::lock_guard lock(mutex_);
       submission.committed = true;
-      if (!worker_started_) {
-        worker_started_ = true;
-        std::thread([self = shared_from_this()] { self->loop(); }).detach();
-      }
     }
     wake_.notify_one();
   }
@@ -86,8 +121,15 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
 
   // Runs what is ready, unless another thread is at it.
   void help() {
-    if (const std::unique_lock executing(executing_, std::try_to_lock); executing) {
-      run_ready();
+    std::unique_lock executing(executing_, std::defer_lock);
+    const auto take = [&] {
+      if (exiting.load()) {  // no worker will do it instead
+        executing.lock();
+        return true;
+      }
+      return executing.try_lock();
+    };
+    while (take() && run_one(executing)) {
     }
   }
 
@@ -99,26 +141,51 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
     wake_.notify_one();
   }
 
+  // Runs what is committed by now, but not what its handlers commit.
   void drain() {
-    const std::lock_guard executing(executing_);
-    run_ready();
+    std::shared_ptr<Submission> last;
+    {
+      const std::lock_guard lock(mutex_);
+      for (auto next = pending_.begin(); next != pending_.end() && (*next)->committed; ++next) {
+        last = *next;
+      }
+    }
+    wake_.notify_one();
+    std::unique_lock executing(executing_);
+    while (last && !last->work->has_ended() && run_one(executing)) {
+      executing.lock();
+    }
   }
 
  private:
-  std::shared_ptr<Submission> take_ready() {
+  std::shared_ptr<Submission> front() {
     const std::lock_guard lock(mutex_);
-    if (pending_.empty() || !pending_.front()->committed) {
-      return nullptr;
-    }
-    auto submission = std::move(pending_.front());
-    pending_.pop_front();
-    return submission;
+    return pending_.empty() || !pending_.front()->committed ? nullptr : pending_.front();
   }
 
-  void run_ready() {
-    while (const auto submission = take_ready()) {
-      run(*submission);
+  // The next step: the scheduled handlers of the first submission if it is ready, or its commands
+  // and completed handlers. False: nothing is ready. `executing` is held on entry and not on
+  // return, nor while handlers run: they may encode, commit and wait.
+  bool run_one(std::unique_lock<std::mutex>& executing) {
+    const auto submission = front();
+    if (!submission) {
+      executing.unlock();
+      return false;
     }
+    Work& work = *submission->work;
+    const bool scheduled = work.has_been_scheduled();
+    if (scheduled) {
+      {
+        const std::lock_guard lock(mutex_);
+        pending_.pop_front();
+      }
+      execute(*submission);
+    }
+    handler_count().enter();
+    executing.unlock();
+    scheduled ? work.run_completed_handlers() : work.mark_scheduled();
+    handler_count().leave();
+    return true;
   }
 
   void loop() {
@@ -126,20 +193,20 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
       {
         std::unique_lock lock(mutex_);
         wake_.wait(lock, [this] {
-          return stopping_ || (!pending_.empty() && pending_.front()->committed);
+          return stopping_ || exiting.load() || (!pending_.empty() && pending_.front()->committed);
         });
-        if (stopping_ && (pending_.empty() || !pending_.front()->committed)) {
+        if (exiting.load() || (stopping_ && (pending_.empty() || !pending_.front()->committed))) {
           return;
         }
       }
-      const std::lock_guard executing(executing_);
-      run_ready();
+      std::unique_lock executing(executing_);
+      run_one(executing);
     }
   }
 
   const int process_ = current_process();
   std::mutex mutex_;      // of everything below
-  std::mutex executing_;  // held by the one thread that runs submissions; taken before mutex_
+  std::mutex executing_;  // held by the one thread that runs commands; taken before mutex_
   std::condition_variable wake_;
   std::deque<std::shared_ptr<Submission>> pending_;
   bool worker_started_ = false;
@@ -154,7 +221,12 @@ struct Registry {
 };
 
 Registry& registry() {
-  static auto* all = new Registry;
+  static auto* all = [] {
+    static auto* made = new Registry;
+    pthread_atfork([] { made->mutex.lock(); }, [] { made->mutex.unlock(); },
+                   [] { made->mutex.unlock(); });
+    return made;
+  }();
   return *all;
 }
 
@@ -168,25 +240,41 @@ CpuQueue::CpuQueue(std::shared_ptr<Device> device)
   all.cores.push_back(core_);
 }
 
-CpuQueue::~CpuQueue() { core_->stop(); }
+CpuQueue::~CpuQueue() {
+  if (core_->usable()) {
+    core_->stop();
+  }
+}
+
+void CpuQueue::check_usable() const {
+  require<DeviceError>(
+      core_->usable(),
+      "CommandQueue: this queue was made before fork(); make a queue in the process that uses it");
+}
+
+void CpuQueue::help() { core_->help(); }
 
 std::shared_ptr<CommandBuffer> CpuQueue::new_command_buffer() {
   return std::make_shared<CpuCommandBuffer>(std::static_pointer_cast<CpuQueue>(shared_from_this()));
 }
 
 void drain_all_queues() {
+  exiting.store(true);
   std::vector<std::shared_ptr<QueueCore>> cores;
   {
     Registry& all = registry();
     const std::lock_guard lock(all.mutex);
     for (const auto& weak : all.cores) {
-      if (auto core = weak.lock()) {
+      if (auto core = weak.lock(); core && core->usable()) {
         cores.push_back(std::move(core));
       }
     }
   }
   for (const auto& core : cores) {
     core->drain();
+  }
+  if (!cores.empty()) {
+    handler_count().wait_for_none();
   }
 }
 
@@ -214,7 +302,10 @@ void CpuCommandBuffer::record(Command command) {
   });
 }
 
-void CpuCommandBuffer::device_enqueue() { core().add(submission_); }
+void CpuCommandBuffer::device_enqueue() {
+  core().prepare();
+  core().add(submission_);
+}
 
 void CpuCommandBuffer::device_commit() { core().commit(*submission_); }
 
@@ -223,8 +314,10 @@ void CpuCommandBuffer::device_new_root() {
   submission_->work = work();
 }
 
-void CpuCommandBuffer::device_abandon() { core().remove(*submission_); }
-
-void CpuCommandBuffer::device_help() { core().help(); }
+void CpuCommandBuffer::device_abandon() {
+  if (core().usable()) {
+    core().remove(*submission_);
+  }
+}
 
 }  // namespace mpsgrad::cpu

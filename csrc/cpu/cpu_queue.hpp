@@ -25,6 +25,8 @@ class CpuQueue final : public CommandQueue {
  public:
   explicit CpuQueue(std::shared_ptr<Device> device);
   ~CpuQueue() override;
+  void check_usable() const override;
+  void help() override;
   QueueCore& core() { return *core_; }
 
  protected:
@@ -50,7 +52,6 @@ class CpuCommandBuffer final : public CommandBuffer {
   void device_commit() override;
   void device_new_root() override;
   void device_abandon() override;
-  void device_help() override;
 
  private:
   QueueCore& core() const;
@@ -58,7 +59,8 @@ class CpuCommandBuffer final : public CommandBuffer {
   std::shared_ptr<TemporaryHeap> heap_ = std::make_shared<TemporaryHeap>();
 };
 
-// Blocks until every committed buffer of every queue has run: for the end of the process.
+// Blocks until everything committed on any queue has run: for the end of the process. From then on
+// work runs only in threads that wait for it.
 void drain_all_queues();
 
 }  // namespace mpsgrad::cpu

@@ -1,6 +1,8 @@
 // The pool behind every image, state and scratch area of the CPU device.
 #include "cpu/memory.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
@@ -22,7 +24,13 @@ constexpr std::size_t kSmallestCache = std::size_t{256} << 20;
 }  // namespace
 
 MemoryPool& MemoryPool::instance() {
-  static auto* pool = new MemoryPool;  // never destroyed: blocks may outlive static destruction
+  static auto* pool = [] {
+    static auto* made = new MemoryPool;  // never destroyed: blocks may outlive static destruction
+    // A child of fork() must not inherit the mutex from a thread that it does not have.
+    pthread_atfork([] { made->mutex_.lock(); }, [] { made->mutex_.unlock(); },
+                   [] { made->mutex_.unlock(); });
+    return made;
+  }();
   return *pool;
 }
 
@@ -35,7 +43,7 @@ std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
       data = found->second;
       free_.erase(found);
       statistics_.cached -= wanted;
-      statistics_.in_use += wanted;
+      count_use(wanted);
     }
   }
   if (!data) {
@@ -48,7 +56,7 @@ std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
       throw std::bad_alloc();
     }
     const std::lock_guard lock(mutex_);
-    statistics_.in_use += wanted;
+    count_use(wanted);
     statistics_.system_requests += 1;
     statistics_.peak = std::max(statistics_.peak, statistics_.in_use + statistics_.cached);
   }
@@ -58,18 +66,27 @@ std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
           }};
 }
 
+void MemoryPool::count_use(std::size_t bytes) {
+  statistics_.in_use += bytes;
+  most_in_use_ = std::max(most_in_use_, statistics_.in_use);
+}
+
 void MemoryPool::give_back(std::byte* data, std::size_t capacity) {
   const std::lock_guard lock(mutex_);
   statistics_.in_use -= capacity;
-  statistics_.cached += capacity;
-  free_.emplace(capacity, data);
+  try {
+    free_.emplace(capacity, data);
+    statistics_.cached += capacity;
+  } catch (const std::bad_alloc&) {  // called from destructors
+    std::free(data);
+  }
   trim();
 }
 
 void MemoryPool::trim() {
-  // As much again as is in use, so that a step's worth survives between steps, and a floor for
-  // small programs.
-  const std::size_t limit = std::max(kSmallestCache, statistics_.in_use);
+  // As much as was ever in use at once, so that a step's worth survives between steps, and a floor
+  // for small programs.
+  const std::size_t limit = std::max(kSmallestCache, most_in_use_);
   while (statistics_.cached > limit) {
     const auto largest = std::prev(free_.end());
     statistics_.cached -= largest->first;
@@ -95,6 +112,7 @@ void MemoryPool::release_cached() {
   }
   free_.clear();
   statistics_.cached = 0;
+  most_in_use_ = statistics_.in_use;
 }
 
 std::shared_ptr<TemporaryHeap::Lease> TemporaryHeap::lease(std::size_t bytes) {

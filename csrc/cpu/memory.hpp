@@ -46,11 +46,14 @@ class MemoryPool {
  private:
   MemoryPool() = default;
   void give_back(std::byte* data, std::size_t capacity);
-  void trim();  // keeps the cache within its limit; called with the mutex held
+  // Both are called with the mutex held.
+  void count_use(std::size_t bytes);
+  void trim();  // keeps the cache within its limit
 
   mutable std::mutex mutex_;
   std::multimap<std::size_t, std::byte*> free_;
   MemoryStatistics statistics_;
+  std::size_t most_in_use_ = 0;  // since the cache was last emptied
 };
 
 // The heap of one command buffer. A temporary that has been read often enough gives its block back

@@ -12,6 +12,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -38,6 +39,8 @@ inline void pause_briefly() {
   std::this_thread::yield();
 #endif
 }
+
+constexpr int kSpins = 4000;  // longer than a hand-over takes, shorter than a time slice
 
 struct Job {
   Job(Chunk body, void* argument, Index chunks) : chunk(body), context(argument), count(chunks) {}
@@ -66,8 +69,12 @@ struct Job {
 class Pool {
  public:
   explicit Pool(int threads) : size_(threads) {
-    for (int i = 1; i < threads; ++i) {
-      workers_.emplace_back([this] { loop(); });
+    workers_.reserve(static_cast<std::size_t>(threads - 1));
+    try {
+      for (int i = 1; i < threads; ++i) {
+        workers_.emplace_back([this] { loop(); });
+      }
+    } catch (const std::system_error&) {  // the system has no more threads: fewer will do
     }
   }
 
@@ -100,8 +107,8 @@ class Pool {
       const std::lock_guard lock(mutex_);
       job_ = nullptr;
     }
-    while (job.active.load(std::memory_order_acquire) > 0) {
-      pause_briefly();
+    for (int spin = 0; job.active.load(std::memory_order_acquire) > 0; ++spin) {
+      spin < kSpins ? pause_briefly() : std::this_thread::yield();
     }
   }
 
@@ -109,7 +116,7 @@ class Pool {
   void loop() {
     std::uint64_t seen = 0;
     for (;;) {
-      for (int spin = 0; spin < 4000 && generation_.load(std::memory_order_relaxed) == seen;
+      for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_relaxed) == seen;
            ++spin) {
         pause_briefly();
       }
@@ -163,12 +170,16 @@ Shared& shared() {
 
 thread_local bool inside_chunk = false;
 
+constexpr int kMostThreads = 1024;
+
 }  // namespace
 
 int thread_count() { return shared().wanted.load(); }
 
 void set_thread_count(int count) {
   require(count >= 1, "set_num_threads: count must be at least 1, got ", count);
+  require(count <= kMostThreads, "set_num_threads: count must be at most ", kMostThreads, ", got ",
+          count);
   shared().wanted.store(count);
 }
 

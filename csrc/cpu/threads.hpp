@@ -7,7 +7,7 @@
 namespace mpsgrad::cpu {
 
 int thread_count();
-void set_thread_count(int count);  // throws std::invalid_argument unless count >= 1
+void set_thread_count(int count);  // 1 to 1024; throws std::invalid_argument
 
 using Chunk = void (*)(void* context, Index index);
 void run_chunks(Index count, Chunk chunk, void* context);

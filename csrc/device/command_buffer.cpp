@@ -34,16 +34,22 @@ Predicate::Predicate(std::shared_ptr<Buffer> buffer, std::int64_t offset)
 }
 
 std::shared_ptr<CommandBuffer> CommandQueue::make_command_buffer() {
+  check_usable();
+  wait_for_room();
+  return new_command_buffer();
+}
+
+void CommandQueue::wait_for_room() {
   for (;;) {
     std::shared_ptr<Work> running;
     {
       const std::lock_guard lock(mutex_);
       std::erase_if(live_, [](const std::weak_ptr<Work>& weak) {
         const auto work = weak.lock();
-        return !work || work->finished() || work->abandoned();
+        return !work || work->has_ended() || work->abandoned();
       });
       if (live_.size() < kMaximumBuffers) {
-        break;
+        return;
       }
       for (const auto& weak : live_) {
         if (auto work = weak.lock(); work && !work->is_open()) {
@@ -56,9 +62,9 @@ std::shared_ptr<CommandBuffer> CommandQueue::make_command_buffer() {
         running != nullptr, "CommandQueue: ", kMaximumBuffers,
         " command buffers of this queue are neither committed nor released; commit or drop "
         "one before making another");
-    running->wait_finished();
+    help();
+    running->wait_ended();
   }
-  return new_command_buffer();
 }
 
 void CommandQueue::track(const std::shared_ptr<Work>& work) {
@@ -85,8 +91,13 @@ CommandBufferStatus CommandBuffer::status() {
   return work_->status();
 }
 
+std::vector<std::shared_ptr<Work>> CommandBuffer::committed() const {
+  const std::lock_guard lock(mutex_);
+  return committed_;
+}
+
 std::exception_ptr CommandBuffer::error() {
-  for (const auto& work : committed_) {
+  for (const auto& work : committed()) {
     if (auto failure = failure_of(*work)) {
       return failure;
     }
@@ -110,17 +121,25 @@ void CommandBuffer::enqueue() {
       work_->status() == CommandBufferStatus::NotEnqueued,
       "CommandBuffer: enqueue() is only legal once, before commit(); this buffer is ",
       status_name(work_->status()));
-  work_->mark_enqueued();
+  queue_->check_usable();
   device_enqueue();
+  work_->mark_enqueued();
 }
 
 void CommandBuffer::begin_commit(const char* call) {
   require_open(call);
+  queue_->check_usable();
+  {
+    const std::lock_guard lock(mutex_);
+    committed_.reserve(committed_.size() + 1);
+  }
   if (work_->status() == CommandBufferStatus::NotEnqueued) {
     enqueue();
   }
-  work_->mark_committed();
+  work_->mark_committed(shared_from_this());
+  const std::lock_guard lock(mutex_);
   committed_.push_back(work_);
+  was_committed_ = true;
 }
 
 void CommandBuffer::commit() {
@@ -133,33 +152,53 @@ void CommandBuffer::commit_and_continue() {
   device_commit_and_continue();
   auto next = std::make_shared<Work>(queue_->clock());
   queue_->track(next);
-  work_ = std::move(next);
+  {
+    const std::lock_guard lock(mutex_);
+    // Of older roots that have ended well nobody needs to hear again.
+    std::erase_if(committed_, [this](const auto& root) {
+      return root != work_ && root->finished() && root->error_code() == 0;
+    });
+    work_ = std::move(next);
+  }
   has_work_ = false;
   device_new_root();
 }
 
-void CommandBuffer::wait_until_scheduled() {
+bool CommandBuffer::wait_until_scheduled(std::chrono::milliseconds limit) {
+  std::shared_ptr<Work> root;
+  {
+    const std::lock_guard lock(mutex_);
+    root = work_;
+  }
   require<CommandBufferError>(
-      !work_->is_open(),
-      "CommandBuffer: wait_until_scheduled() before commit() would never return");
-  work_->wait_scheduled();
+      !root->is_open(), "CommandBuffer: wait_until_scheduled() before commit() would never return");
+  queue_->check_usable();
+  return root->wait_scheduled(limit);
 }
 
-void CommandBuffer::wait_until_completed() {
-  require<CommandBufferError>(
-      !committed_.empty(),
-      "CommandBuffer: wait_until_completed() before commit() would never return");
-  require<CommandBufferError>(
-      !work_->is_open() || !has_work_,
-      "CommandBuffer: wait_until_completed() while work encoded after commit_and_continue() is "
-      "not committed would never return");
-  device_help();
-  for (const auto& work : committed_) {
-    work->wait_finished();
+bool CommandBuffer::wait_until_completed(std::chrono::milliseconds limit) {
+  std::vector<std::shared_ptr<Work>> roots;
+  {
+    const std::lock_guard lock(mutex_);
+    require<CommandBufferError>(
+        was_committed_, "CommandBuffer: wait_until_completed() before commit() would never return");
+    require<CommandBufferError>(
+        !work_->is_open() || !has_work_,
+        "CommandBuffer: wait_until_completed() while work encoded after commit_and_continue() is "
+        "not committed would never return");
+    roots = committed_;
+  }
+  queue_->check_usable();
+  queue_->help();
+  for (const auto& root : roots) {
+    if (!root->wait_finished(limit)) {
+      return false;
+    }
   }
   if (const auto failure = error()) {
     std::rethrow_exception(failure);
   }
+  return true;
 }
 
 void CommandBuffer::add_scheduled_handler(Handler handler) {

@@ -2,6 +2,8 @@
 // which call is legal when. A device supplies what enqueue, commit and "start another root" do.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -42,7 +44,13 @@ class CommandQueue : public std::enable_shared_from_this<CommandQueue> {
   // Waits while 64 buffers are under way; throws CommandBufferError if none of the 64 will ever
   // complete.
   std::shared_ptr<CommandBuffer> make_command_buffer();
+  // The wait alone.
+  void wait_for_room();
   void track(const std::shared_ptr<Work>& work);
+  // Throws DeviceError if this process cannot use the queue: it was made before a fork().
+  virtual void check_usable() const {}
+  // A chance for a thread that is about to wait to run pending work itself.
+  virtual void help() {}
 
   std::string label;
 
@@ -72,10 +80,12 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
 
   void enqueue();
   void commit();
+  // The new root counts among the queue's 64: wait_for_room() first.
   void commit_and_continue();
-  void wait_until_scheduled();
-  // Waits for every committed root; throws CommandBufferError if one failed.
-  void wait_until_completed();
+  // Both wait for at most `limit` and tell whether that was enough.
+  bool wait_until_scheduled(std::chrono::milliseconds limit);
+  // For every committed root; throws CommandBufferError if one failed.
+  bool wait_until_completed(std::chrono::milliseconds limit);
   void add_scheduled_handler(Handler handler);
   void add_completed_handler(Handler handler);
 
@@ -94,18 +104,20 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
   virtual void device_commit_and_continue() { device_commit(); }
   virtual void device_new_root() = 0;
   virtual void device_abandon() {}
-  // A chance for the waiting thread to run pending work itself.
-  virtual void device_help() {}
   void abandon_if_open();  // for destructors of device classes
 
  private:
   void require_open(const char* call) const;
   void begin_commit(const char* call);
+  std::vector<std::shared_ptr<Work>> committed() const;
 
   std::shared_ptr<CommandQueue> queue_;
+  // Waiting threads look at the roots while another encodes.
+  mutable std::mutex mutex_;
   std::shared_ptr<Work> work_;
   std::vector<std::shared_ptr<Work>> committed_;
-  bool has_work_ = false;
+  bool was_committed_ = false;
+  std::atomic<bool> has_work_ = false;
 };
 
 }  // namespace mpsgrad

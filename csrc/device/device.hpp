@@ -28,6 +28,7 @@ struct LentMemory {
   void* data = nullptr;
   std::size_t bytes = 0;
   std::shared_ptr<void> owner;
+  bool read_only = false;
 };
 
 class Device : public std::enable_shared_from_this<Device> {

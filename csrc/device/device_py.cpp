@@ -34,7 +34,7 @@ void bind_enumerations(py::module_& m) {
       .value("MANAGED", StorageMode::Managed)
       .value("PRIVATE", StorageMode::Private)
       .value("MEMORYLESS", StorageMode::Memoryless);
-  py::enum_<CommandBufferStatus>(m, "CommandBufferStatus",
+  py::enum_<CommandBufferStatus>(m, "CommandBufferStatus", py::arithmetic(),
                                  "Life of a command buffer (``MTLCommandBufferStatus``).")
       .value("NOT_ENQUEUED", CommandBufferStatus::NotEnqueued)
       .value("ENQUEUED", CommandBufferStatus::Enqueued)
@@ -44,10 +44,14 @@ void bind_enumerations(py::module_& m) {
       .value("ERROR", CommandBufferStatus::Error);
 }
 
-// A Python callable as a completion handler: called with the buffer, on whatever thread the work
-// ends. The buffer is held weakly, or handler and buffer would keep each other alive.
+// A Python callable as a handler: called with the buffer, on whatever thread the work runs. The
+// buffer is held weakly, or the two would keep each other alive before the commit; from then on the
+// work keeps it.
 Work::Handler handler(const std::shared_ptr<CommandBuffer>& command_buffer, py::function function) {
   return [weak = std::weak_ptr(command_buffer), held = share_python(std::move(function))] {
+    if (!may_call_python()) {
+      return;
+    }
     const py::gil_scoped_acquire locked;
     try {
       (*held)(weak.lock());
@@ -55,6 +59,23 @@ Work::Handler handler(const std::shared_ptr<CommandBuffer>& command_buffer, py::
       error.discard_as_unraisable("CommandBuffer handler");
     }
   };
+}
+
+// Waits with the GIL released, in slices, so that Ctrl-C ends a wait for work that never ends.
+template <class Wait>
+void wait_interruptibly(const Wait& wait) {
+  constexpr std::chrono::milliseconds kSlice{100};
+  for (;;) {
+    {
+      const py::gil_scoped_release unlocked;
+      if (wait(kSlice)) {
+        return;
+      }
+    }
+    if (PyErr_CheckSignals() != 0) {
+      throw py::error_already_set();
+    }
+  }
 }
 
 py::array_t<float> buffer_array(Buffer& buffer) {
@@ -155,7 +176,8 @@ offset : int, default 0
     Byte offset of a uint32, a multiple of 4. Kernels encoded while the predicate is set on a command buffer run if it
     is not 0 when their turn comes.
 )")
-      .def(py::init<std::shared_ptr<Buffer>, std::int64_t>(), "buffer"_a, "offset"_a = 0)
+      .def(py::init<std::shared_ptr<Buffer>, std::int64_t>(), "buffer"_a.none(false),
+           "offset"_a = 0)
       .def_property_readonly("buffer", &Predicate::buffer)
       .def_property_readonly("offset", &Predicate::offset);
 
@@ -164,7 +186,7 @@ offset : int, default 0
              const py::gil_scoped_release unlocked;
              return queue->make_command_buffer();
            }),
-           "queue"_a)
+           "queue"_a.none(false))
       .def_property_readonly("queue", &CommandBuffer::queue)
       .def_property_readonly("device", &CommandBuffer::device)
       .def_property_readonly("status", &CommandBuffer::status,
@@ -185,16 +207,27 @@ offset : int, default 0
           },
           "The `CommandBufferError` that waiting would raise, or None.")
       .def("enqueue", &CommandBuffer::enqueue, "Reserve this buffer's place in the queue.")
-      .def("commit", &CommandBuffer::commit, py::call_guard<py::gil_scoped_release>(),
-           "Hand the work to the device.")
-      .def("commit_and_continue", &CommandBuffer::commit_and_continue,
-           py::call_guard<py::gil_scoped_release>(),
-           "Commit what is encoded and go on encoding; temporaries stay usable.")
-      .def("wait_until_scheduled", &CommandBuffer::wait_until_scheduled,
-           py::call_guard<py::gil_scoped_release>())
-      .def("wait_until_completed", &CommandBuffer::wait_until_completed,
-           py::call_guard<py::gil_scoped_release>(),
-           R"(Wait for everything committed.
+      .def("commit", &CommandBuffer::commit, "Hand the work to the device.")
+      .def(
+          "commit_and_continue",
+          [](CommandBuffer& self) {
+            {
+              const py::gil_scoped_release unlocked;
+              self.queue()->wait_for_room();
+            }
+            self.commit_and_continue();
+          },
+          "Commit what is encoded and go on encoding; temporaries stay usable.")
+      .def("wait_until_scheduled",
+           [](CommandBuffer& self) {
+             wait_interruptibly([&](auto limit) { return self.wait_until_scheduled(limit); });
+           })
+      .def(
+          "wait_until_completed",
+          [](CommandBuffer& self) {
+            wait_interruptibly([&](auto limit) { return self.wait_until_completed(limit); });
+          },
+          R"(Wait for everything committed.
 
 Raises
 ------
@@ -229,7 +262,6 @@ CommandBufferError
       .def("__exit__",
            [](CommandBuffer& self, const py::object& type, const py::object&, const py::object&) {
              if (type.is_none() && self.work()->is_open()) {
-               const py::gil_scoped_release unlocked;
                self.commit();
              }
            })
@@ -257,6 +289,7 @@ data : buffer of float32 or uint32, or int
                                 "Buffer: data must have items of 4 bytes (float32, uint32), got '",
                                 info.format, "'");
              const py::array array = py::array::ensure(data, py::array::c_style);
+             require(array.nbytes() > 0, "Buffer: data must not be empty");
              auto buffer = device.make_buffer(static_cast<std::size_t>(array.nbytes()));
              std::memcpy(buffer->for_writing(), array.data(),
                          static_cast<std::size_t>(array.nbytes()));
@@ -281,20 +314,43 @@ RuntimeError
       .def(
           "write",
           [](Buffer& self, const py::array& data, Index offset) {
+            require<TypeError>(data.itemsize() == 4,
+                               "Buffer: data must have items of 4 bytes (float32, uint32), got ",
+                               std::string(py::str(data.dtype())));
             const py::array dense = py::array::ensure(data, py::array::c_style);
             const Index bytes = dense.nbytes();
-            require(offset >= 0 && offset + bytes <= static_cast<Index>(self.size()),
+            require(offset >= 0 && offset <= static_cast<Index>(self.size()) - bytes,
                     "Buffer: ", bytes, " bytes at offset ", offset, " do not fit ", self.size());
             std::memcpy(self.for_writing() + offset, dense.data(), static_cast<std::size_t>(bytes));
           },
-          "data"_a, "offset"_a = 0, "Copy an array's bytes into the buffer.")
+          "data"_a.noconvert(), "offset"_a = 0, R"(Copy an array's bytes into the buffer.
+
+Parameters
+----------
+data : ndarray of float32, uint32 or int32
+offset : int, default 0
+    Where in the buffer, bytes.
+
+Raises
+------
+TypeError, ValueError
+    If the items are not of 4 bytes, or the bytes do not fit.
+RuntimeError
+    If committed work that nobody has waited for uses the buffer, or the memory is private to the device.
+)")
       .def(
           "__array__",
           [](const std::shared_ptr<Buffer>& self, const py::object& dtype,
              const py::object& copy) -> py::array {
-            py::object array =
-                copy.is_none() || !copy.cast<bool>() ? shared_array(self) : buffer_array(*self);
-            return dtype.is_none() ? array : array.attr("astype")(dtype);
+            const bool wants_copy = !copy.is_none() && copy.cast<bool>();
+            const py::array array =
+                wants_copy ? py::array(buffer_array(*self)) : shared_array(self);
+            if (dtype.is_none() || array.dtype().equal(py::dtype::from_args(dtype))) {
+              return array;
+            }
+            require(copy.is_none() || wants_copy,
+                    "Buffer: another dtype than float32 needs a copy, but copy is False");
+            return array.attr("astype")(dtype);
           },
           "dtype"_a = py::none(), "copy"_a = py::none())
       .def("__dlpack__",

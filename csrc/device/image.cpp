@@ -51,12 +51,16 @@ void Image::require_cpu_access(const char* call) const {
       " is impossible, the descriptor's storage_mode hides it from the CPU");
 }
 
-void Image::read(Index image, DataLayout layout, void* out) const {
+void Image::require_readable() const {
   require_cpu_access("read()");
+  storage().uses().require_readable(class_name());
+}
+
+void Image::read(Index image, DataLayout layout, void* out) const {
+  require_readable();
   require<std::out_of_range>(image >= 0 && image < descriptor_.number_of_images, class_name(),
                              ": image index ", image, " is outside a container of ",
                              descriptor_.number_of_images);
-  storage().uses().require_readable(class_name());
   storage_->read(index_, image, layout, out);
 }
 
@@ -65,7 +69,9 @@ void Image::write(Index image, DataLayout layout, const void* in) {
   require<std::out_of_range>(image >= 0 && image < descriptor_.number_of_images, class_name(),
                              ": image index ", image, " is outside a container of ",
                              descriptor_.number_of_images);
-  storage().uses().require_writable(class_name());
+  require(!storage().is_read_only(), class_name(),
+          ": write() into an image over a read-only array");
+  storage_->uses().require_writable(class_name());
   storage_->write(index_, image, layout, in);
 }
 
@@ -73,13 +79,22 @@ std::shared_ptr<Image> Image::make_view(const ViewRange& range) {
   ImageDescriptor descriptor = descriptor_;
   descriptor.number_of_images = range.images;
   descriptor.feature_channels = range.channels;
-  return std::make_shared<Image>(device_, descriptor, storage().view(range), 0, shared_from_this());
+  return std::make_shared<Image>(device_, descriptor, view_storage(range), 0, shared_from_this());
+}
+
+std::shared_ptr<ImageStorage> Image::view_storage(const ViewRange& range) const {
+  auto view = storage().view(range);
+  if (storage_->is_read_only()) {
+    view->make_read_only();
+  }
+  return view;
 }
 
 std::shared_ptr<Image> Image::sub_image(Index first_image, Index images) {
-  require(first_image >= 0 && images >= 1 && first_image + images <= descriptor_.number_of_images,
-          class_name(), ": images ", first_image, " to ", first_image + images,
-          " are outside a container of ", descriptor_.number_of_images);
+  require(first_image >= 0 && images >= 1 && images <= descriptor_.number_of_images &&
+              first_image <= descriptor_.number_of_images - images,
+          class_name(), ": ", images, " images from ", first_image,
+          " on are outside a container of ", descriptor_.number_of_images);
   return make_view({index_, first_image, images, 0, descriptor_.feature_channels});
 }
 
@@ -156,7 +171,7 @@ std::shared_ptr<Image> TemporaryImage::make_view(const ViewRange& range) {
   const auto owner = owner_.lock();
   require<ReadCountError>(count_.value() > 0 && owner,
                           "TemporaryImage: a view of an image with read count 0");
-  return std::make_shared<TemporaryImage>(device_, descriptor, storage().view(range), 0, owner,
+  return std::make_shared<TemporaryImage>(device_, descriptor, view_storage(range), 0, owner,
                                           shared_from_this());
 }
 
@@ -172,9 +187,12 @@ std::shared_ptr<ImageBatch> fill_batch(Index count, const Make& make) {
   return std::make_shared<ImageBatch>(std::move(images));
 }
 
+constexpr Index kMaximumBatch = 1 << 20;  // far beyond any use; sizes in bytes cannot overflow
+
 void check_batch(const ImageDescriptor& descriptor, Index count) {
   descriptor.check("ImageBatch");
-  require(count >= 1, "ImageBatch: count must be at least 1, got ", count);
+  require(count >= 1 && count <= kMaximumBatch, "ImageBatch: count must be between 1 and ",
+          kMaximumBatch, ", got ", count);
   require(descriptor.number_of_images == 1,
           "ImageBatch: number_of_images must be 1 in a batch, got ", descriptor.number_of_images);
 }
@@ -206,7 +224,11 @@ std::shared_ptr<ImageBatch> ImageBatch::from_memory(const std::shared_ptr<Device
                                                     const ImageDescriptor& descriptor, Index count,
                                                     LentMemory lent) {
   check_batch(descriptor, count);
+  const bool read_only = lent.read_only;
   const auto storage = device->images_from_memory(descriptor, count, std::move(lent));
+  if (read_only) {
+    storage->make_read_only();
+  }
   return fill_batch(
       count, [&](Index i) { return std::make_shared<Image>(device, descriptor, storage, i); });
 }

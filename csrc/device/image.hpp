@@ -37,6 +37,9 @@ class ImageStorage {
   Index count() const { return count_; }
   UseLedger& uses() { return *uses_; }
   void share_uses(const ImageStorage& parent) { uses_ = parent.uses_; }  // for views
+  // Over memory that nobody may write: no destination, and the CPU only reads it.
+  bool is_read_only() const { return is_read_only_; }
+  void make_read_only() { is_read_only_ = true; }
 
   // [first, last) of something that two images share only if they share texels.
   virtual std::pair<std::uintptr_t, std::uintptr_t> extent(Index index) = 0;
@@ -55,6 +58,7 @@ class ImageStorage {
  private:
   ImageDescriptor descriptor_;
   Index count_;
+  bool is_read_only_ = false;
   std::shared_ptr<UseLedger> uses_ = std::make_shared<UseLedger>();
 };
 
@@ -89,6 +93,7 @@ class Image : public std::enable_shared_from_this<Image> {
 
   // CPU transfer of one contained image; `out`/`in` hold elements_per_image() values of the storage
   // encoding.
+  void require_readable() const;  // throws std::runtime_error while the CPU must not look
   void read(Index image, DataLayout layout, void* out) const;
   void write(Index image, DataLayout layout, const void* in);
 
@@ -106,6 +111,7 @@ class Image : public std::enable_shared_from_this<Image> {
  protected:
   virtual void require_cpu_access(const char* call) const;
   virtual std::shared_ptr<Image> make_view(const ViewRange& range);
+  std::shared_ptr<ImageStorage> view_storage(const ViewRange& range) const;
 
   std::shared_ptr<Device> device_;
   ImageDescriptor descriptor_;

@@ -54,7 +54,9 @@ void ImageDescriptor::check(const char* who) const {
           ": storage_mode must be between 0 and 3, got ", static_cast<std::uint32_t>(storage_mode));
   require(cpu_cache_mode == 0 || cpu_cache_mode == 1, who,
           ": cpu_cache_mode must be 0 (default) or 1 (write combined), got ", cpu_cache_mode);
-  require((usage & 3) == 3, who, ": usage must contain ShaderRead (1) and ShaderWrite (2), got ",
+  require((usage & 3) == 3 && (usage & ~Index{0x17}) == 0, who,
+          ": usage must contain ShaderRead (1) and ShaderWrite (2) and only bits of TextureUsage, "
+          "got ",
           usage);
 }
 

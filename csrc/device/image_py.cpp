@@ -43,9 +43,9 @@ void write_image(Image& image, const py::array& array, DataLayout layout,
           ", got ", shape_text(got));
   const py::array dense = py::array::ensure(array, py::array::c_style);
   const auto* data = static_cast<const std::byte*>(dense.data());
-  const Index first = image_index.is_none() ? 0 : image_index.cast<Index>();
-  for (Index i = first; i < (all ? d.number_of_images : first + 1); ++i) {
-    image.write(i, layout, data + (i - first) * d.bytes_per_image());
+  const Index first = integer_or(image_index, "image_index", 0);
+  for (Index i = 0; i < (all ? d.number_of_images : 1); ++i) {
+    image.write(first + i, layout, data + i * d.bytes_per_image());
   }
 }
 
@@ -57,11 +57,12 @@ py::array read_image(const Image& image, DataLayout layout, const py::object& im
   if (all) {
     shape.insert(shape.begin(), d.number_of_images);
   }
+  image.require_readable();  // before memory is taken
   py::array result(dtype_of(d.channel_format), shape);
   auto* data = static_cast<std::byte*>(result.mutable_data());
-  const Index first = image_index.is_none() ? 0 : image_index.cast<Index>();
-  for (Index i = first; i < (all ? d.number_of_images : first + 1); ++i) {
-    image.read(i, layout, data + (i - first) * d.bytes_per_image());
+  const Index first = integer_or(image_index, "image_index", 0);
+  for (Index i = 0; i < (all ? d.number_of_images : 1); ++i) {
+    image.read(first + i, layout, data + i * d.bytes_per_image());
   }
   return dtype.is_none() ? result : py::array(result.attr("astype")(dtype));
 }
@@ -93,7 +94,7 @@ std::shared_ptr<ImageBatch> batch_from_array(const std::shared_ptr<Device>& devi
   d.feature_channels = array.shape(3);
   d.channel_format = format;
   LentMemory lent{const_cast<void*>(array.data()), static_cast<std::size_t>(array.nbytes()),
-                  share_python(py::reinterpret_borrow<py::object>(array))};
+                  share_python(py::reinterpret_borrow<py::object>(array)), !array.writeable()};
   return ImageBatch::from_memory(device, d, array.shape(0), std::move(lent));
 }
 
@@ -103,12 +104,16 @@ py::array batch_to_array(const std::shared_ptr<ImageBatch>& batch) {
   const std::vector<py::ssize_t> shape{batch->size(), d.height, d.width, d.feature_channels};
   ImageStorage* storage = batch->whole_storage();
   if (storage && !(*batch)[0]->is_temporary()) {
-    storage->uses().require_readable("ImageBatch");
+    (*batch)[0]->require_readable();
     if (void* data = storage->dense_memory()) {
       auto* owner = new std::shared_ptr<ImageBatch>(batch);
       const py::capsule keep(
           owner, [](void* raw) { delete static_cast<std::shared_ptr<ImageBatch>*>(raw); });
-      return {dtype_of(d.channel_format), shape, data, keep};
+      py::array result(dtype_of(d.channel_format), shape, data, keep);
+      if (storage->is_read_only()) {
+        result.attr("flags").attr("writeable") = false;
+      }
+      return result;
     }
   }
   py::array result(dtype_of(d.channel_format), shape);
@@ -214,7 +219,7 @@ images : sequence of Image
   const auto of = [](auto member) {
     return [member](const Image& self) { return self.descriptor().*member; };
   };
-  image.def(py::init(&Image::make), "device"_a, "descriptor"_a)
+  image.def(py::init(&Image::make), "device"_a.none(false), "descriptor"_a)
       .def_property_readonly("device", &Image::device)
       .def_property_readonly(
           "descriptor", [](const Image& self) { return self.descriptor(); }, "A copy of it.")
@@ -279,21 +284,26 @@ RuntimeError
 )")
       .def(
           "__array__",
-          [](const Image& self, const py::object& dtype, const py::object&) {
+          [](const Image& self, const py::object& dtype, const py::object& copy) {
+            require(copy.is_none() || copy.cast<bool>(),
+                    "Image: an array of its texels is always a copy, but copy is False");
             return read_image(self, DataLayout::HeightWidthChannels, py::none(), dtype);
           },
           "dtype"_a = py::none(), "copy"_a = py::none())
       .def(
           "batch_representation",
           [](Image& self, const py::object& first, const py::object& count) {
-            const Index from = first.is_none() ? 0 : first.cast<Index>();
-            const Index images =
-                count.is_none() ? self.descriptor().number_of_images - from : count.cast<Index>();
+            const Index all = self.descriptor().number_of_images;
+            const Index from = integer_or(first, "first", 0);
+            require(from >= 0 && from < all, self.class_name(), ": image ", from,
+                    " is outside a container of ", all);
+            const Index images = integer_or(count, "count", all - from);
+            require(images >= 1 && images <= all - from, self.class_name(), ": ", images,
+                    " images from ", from, " on are outside a container of ", all);
             Images views;
-            for (Index i = from; i < from + images; ++i) {
-              views.push_back(self.sub_image(i, 1));
+            for (Index i = 0; i < images; ++i) {
+              views.push_back(self.sub_image(from + i, 1));
             }
-            require(!views.empty(), "Image: batch_representation of no images");
             return std::make_shared<ImageBatch>(std::move(views));
           },
           "first"_a = py::none(), "count"_a = py::none(),
@@ -325,7 +335,7 @@ descriptor : ImageDescriptor
                  device->make_temporary_images(*command_buffer, descriptor, 1, true), 0,
                  command_buffer);
            }),
-           "command_buffer"_a, "descriptor"_a)
+           "command_buffer"_a.none(false), "descriptor"_a)
       .def_property(
           "read_count", [](TemporaryImage& self) { return self.read_count()->value(); },
           [](TemporaryImage& self, Index value) {
@@ -345,7 +355,7 @@ descriptor : ImageDescriptor
           "allocate",
           [](const std::shared_ptr<Device>& device, const ImageDescriptor& descriptor,
              Index count) { return ImageBatch::make(device, descriptor, count, true); },
-          "device"_a, "descriptor"_a, "count"_a,
+          "device"_a.none(false), "descriptor"_a, "count"_a,
           "Return ``count`` new zero-filled images, one allocation where the device can.")
       .def_static(
           "temporary",
@@ -353,9 +363,9 @@ descriptor : ImageDescriptor
              const ImageDescriptor& descriptor, Index count) {
             return ImageBatch::make_temporary(command_buffer, descriptor, count, true);
           },
-          "command_buffer"_a, "descriptor"_a, "count"_a,
+          "command_buffer"_a.none(false), "descriptor"_a, "count"_a,
           "Return ``count`` temporary images of a command buffer.")
-      .def_static("from_array", &batch_from_array, "device"_a, "array"_a.noconvert(),
+      .def_static("from_array", &batch_from_array, "device"_a.none(false), "array"_a.noconvert(),
                   R"(Return a batch over an array.
 
 Parameters
@@ -431,7 +441,7 @@ void bind_states(py::module_& m) {
                          "State: resources must be a size in bytes, a TextureInfo or a "
                          "ResourceList, got ",
                          type_name(resources));
-      list.append_buffer(resources.cast<Index>());
+      list.append_buffer(integer(resources, "State: resources"));
     }
     return list;
   };
@@ -450,14 +460,14 @@ resources : int, TextureInfo, ResourceList or Buffer
                                                   resources.cast<std::shared_ptr<Buffer>>())
                         : std::make_shared<State>(std::move(device), list_of(resources));
            }),
-           "device"_a, "resources"_a)
+           "device"_a.none(false), "resources"_a)
       .def_static(
           "temporary",
           [list_of](const std::shared_ptr<CommandBuffer>& command_buffer,
                     const py::object& resources) {
             return std::make_shared<State>(command_buffer, list_of(resources));
           },
-          "command_buffer"_a, "resources"_a = py::none(),
+          "command_buffer"_a.none(false), "resources"_a = py::none(),
           "Return a state that lives on one command buffer.")
       .def_property_readonly("device", &State::device)
       .def_property_readonly("is_temporary", &State::is_temporary)
@@ -538,8 +548,9 @@ int
         return iterate(image_argument(batch, "batch").images,
                        [&](const std::shared_ptr<Image>& image, Index i) -> std::optional<Index> {
                          const py::object result = visit(image, i);
-                         return result.is_none() ? std::nullopt
-                                                 : std::optional(result.cast<Index>());
+                         return result.is_none()
+                                    ? std::nullopt
+                                    : std::optional(integer(result, "iterate: visit's result"));
                        });
       },
       "batch"_a, "visit"_a,

@@ -38,16 +38,28 @@ Index TextureInfo::bytes() const {
   return width * height * depth * array_length * texel;
 }
 
+namespace {
+constexpr Index kMostBytes = Index{1} << 48;  // so that sums of sizes cannot overflow
+}  // namespace
+
 void ResourceList::append_buffer(Index size) {
   require(size > 0, "ResourceList: buffer size must be positive, got ", size);
+  require(size <= kMostBytes, "ResourceList: buffer size must be at most ", kMostBytes, ", got ",
+          size);
   buffers_.push_back(size);
 }
 
 State::State(std::shared_ptr<Device> device, const ResourceList& resources)
     : device_(std::move(device)) {
   for (const TextureInfo& texture : resources.textures()) {
-    require(texture.bytes() > 0, class_name(),
-            ": a texture needs a known pixel format and no zero extent");
+    const auto sane = [](Index extent, Index most) { return extent >= 1 && extent <= most; };
+    require(sane(texture.width, kMaximumImageSide) && sane(texture.height, kMaximumImageSide) &&
+                sane(texture.depth, kMaximumImageSlices) &&
+                sane(texture.array_length, kMaximumImageSlices),
+            "State: a texture must have sides of 1 to ", kMaximumImageSide,
+            " and a depth and array length of 1 to ", kMaximumImageSlices);
+    require(texture.bytes() > 0, "State: a texture needs a known pixel format, got ",
+            texture.pixel_format);
     resources_.push_back({texture, nullptr});
   }
   for (const Index size : resources.buffers()) {
@@ -75,7 +87,7 @@ State::State(std::shared_ptr<Device> device, std::shared_ptr<Buffer> buffer)
 }
 
 State::~State() {
-  if (count_ && count_->value() > 0 && !discarded_ && !resources_.empty()) {
+  if (State::is_temporary() && count_->value() > 0 && !discarded_) {
     warn(WarningKind::Resource,
          text("temporary State was dropped with read count ", count_->value(),
               "; every read must happen, or set read_count to 0"));
@@ -152,6 +164,7 @@ std::shared_ptr<Buffer> State::resource_at(Index index, bool allocate) {
       const auto owner = owner_.lock();
       require<ReadCountError>(owner && count_->value() > 0, class_name(),
                               ": read count is 0, its contents are gone");
+      owner->require_encodable(class_name());
       resource.storage = device_->make_temporary_buffer(*owner, bytes);
     } else {
       resource.storage = device_->make_buffer(bytes);

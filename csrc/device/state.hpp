@@ -55,7 +55,9 @@ class State : public std::enable_shared_from_this<State> {
   virtual const char* class_name() const { return "State"; }
   // A temporary state without resources is not temporary, whatever made it (core chapter, section
   // 16).
-  virtual bool is_temporary() const { return count_.has_value() && !resources_.empty(); }
+  virtual bool is_temporary() const {
+    return count_.has_value() && (counts_without_resources_ || !resources_.empty());
+  }
   Index read_count() const { return count_ ? count_->value() : 0; }
   void set_read_count(Index value);
   void add_read_count(Index amount);
@@ -79,6 +81,8 @@ class State : public std::enable_shared_from_this<State> {
  protected:
   virtual void release_contents();                    // the read count reached 0
   void add_resource(std::shared_ptr<Buffer> buffer);  // one that a subclass has made
+  // For classes whose objects carry more than resources.
+  void count_without_resources() { counts_without_resources_ = true; }
 
  private:
   struct Resource {
@@ -92,6 +96,7 @@ class State : public std::enable_shared_from_this<State> {
   std::weak_ptr<CommandBuffer> owner_;
   std::optional<ReadCount> count_;
   std::vector<Resource> resources_;
+  bool counts_without_resources_ = false;
   bool discarded_ = false;
 };
 

@@ -47,13 +47,39 @@ void Work::mark_enqueued() {
   status_ = CommandBufferStatus::Enqueued;
 }
 
-void Work::mark_committed() {
+void Work::mark_committed(std::shared_ptr<void> owner) {
   const std::lock_guard lock(mutex_);
   status_ = CommandBufferStatus::Committed;
+  if (!scheduled_handlers_.empty() || !completed_handlers_.empty()) {
+    owner_ = std::move(owner);
+  }
+}
+
+void Work::run_handlers(std::vector<Handler> handlers, std::thread::id& thread,
+                        std::shared_ptr<void> owner) {
+  if (handlers.empty()) {
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    thread = std::this_thread::get_id();
+  }
+  for (const Handler& handler : handlers) {
+    handler();
+  }
+  handlers.clear();  // whatever they and their owner hold is gone when a waiter returns
+  owner.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    thread = {};
+    --running_handlers_;
+  }
+  changed_.notify_all();
 }
 
 void Work::mark_scheduled() {
   std::vector<Handler> handlers;
+  std::shared_ptr<void> owner;
   {
     const std::lock_guard lock(mutex_);
     if (status_ >= CommandBufferStatus::Scheduled) {
@@ -61,41 +87,56 @@ void Work::mark_scheduled() {
     }
     status_ = CommandBufferStatus::Scheduled;
     handlers.swap(scheduled_handlers_);
+    if (!handlers.empty()) {
+      ++running_handlers_;
+      owner = completed_handlers_.empty() ? std::move(owner_) : owner_;
+    }
   }
   changed_.notify_all();
-  for (const Handler& handler : handlers) {
-    handler();
-  }
+  run_handlers(std::move(handlers), scheduled_thread_, std::move(owner));
 }
 
-void Work::finish(int code, const std::string& message) {
-  mark_scheduled();
-  std::vector<Handler> handlers;
+void Work::complete(int code, const std::string& message) {
   {
     const std::lock_guard lock(mutex_);
     error_code_ = code;
     error_message_ = message;
     status_ = code == 0 ? CommandBufferStatus::Completed : CommandBufferStatus::Error;
-    handlers.swap(completed_handlers_);
-    handler_thread_ = std::this_thread::get_id();
-  }
-  if (!handlers.empty()) {
-    observe();
-    for (const Handler& handler : handlers) {
-      handler();
+    if (!completed_handlers_.empty()) {
+      ++running_handlers_;
     }
     handlers.clear();  // what they hold may need the interpreter, which a waiter may end
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    finished_ = true;
   }
   changed_.notify_all();
 }
 
+void Work::run_completed_handlers() {
+  std::vector<Handler> handlers;
+  std::shared_ptr<void> owner;
+  {
+    const std::lock_guard lock(mutex_);
+    handlers.swap(completed_handlers_);
+    owner.swap(owner_);
+  }
+  if (!handlers.empty()) {
+    observe();
+  }
+  run_handlers(std::move(handlers), completed_thread_, std::move(owner));
+}
+
+void Work::finish(int code, const std::string& message) {
+  mark_scheduled();
+  complete(code, message);
+  run_completed_handlers();
+}
+
 void Work::abandon() {
+  std::vector<Handler> never_scheduled;  // handlers may hold what locks: they go without ours
+  std::vector<Handler> never_completed;
   const std::lock_guard lock(mutex_);
   abandoned_ = true;
+  never_scheduled.swap(scheduled_handlers_);
+  never_completed.swap(completed_handlers_);
 }
 
 bool Work::abandoned() const {
@@ -113,26 +154,31 @@ void Work::add_completed_handler(Handler handler) {
   completed_handlers_.push_back(std::move(handler));
 }
 
-void Work::wait_scheduled() {
+bool Work::wait_scheduled(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return status_ >= CommandBufferStatus::Scheduled; });
+  return changed_.wait_for(lock, limit,
+                           [this] { return status_ >= CommandBufferStatus::Scheduled; });
 }
 
-void Work::wait_finished() {
+void Work::wait_ended() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return status_ >= CommandBufferStatus::Completed; });
+}
+
+bool Work::wait_finished(std::chrono::milliseconds limit) {
   {
     std::unique_lock lock(mutex_);
-    // A completed handler that waits for its own buffer would wait for itself.
-    changed_.wait(lock, [this] {
-      return finished_ || (status_ >= CommandBufferStatus::Completed &&
-                           handler_thread_ == std::this_thread::get_id());
-    });
+    if (!changed_.wait_for(lock, limit, [this] { return is_over(); })) {
+      return false;
+    }
   }
   observe();
+  return true;
 }
 
 bool Work::finished() const {
   const std::lock_guard lock(mutex_);
-  return finished_;
+  return is_over();
 }
 
 void UseLedger::add(const std::shared_ptr<Work>& work, bool writes) {

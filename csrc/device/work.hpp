@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -39,6 +40,7 @@ class Work {
 
   CommandBufferStatus status() const;
   bool is_open() const { return status() <= CommandBufferStatus::Enqueued; }
+  bool has_ended() const { return status() >= CommandBufferStatus::Completed; }
   int error_code() const;
   std::string error_message() const;
 
@@ -49,10 +51,15 @@ class Work {
   void observe();
 
   void mark_enqueued();
-  void mark_committed();
+  // `owner`, what the handlers are about, lives until they have run.
+  void mark_committed(std::shared_ptr<void> owner);
+  // Runs the scheduled handlers on the calling thread, the first time.
   void mark_scheduled();
-  // Ends the work: code 0 is success. Runs the completed handlers on the calling thread, then wakes
-  // the waiters.
+  bool has_been_scheduled() const { return status() >= CommandBufferStatus::Scheduled; }
+  // The work has run: code 0 is success. A waiter wakes when the handlers have run, too.
+  void complete(int code, const std::string& message);
+  void run_completed_handlers();
+  // Both, for a device that is called back when the work has run.
   void finish(int code, const std::string& message);
   // The buffer was dropped without a commit: its work never runs.
   void abandon();
@@ -60,22 +67,34 @@ class Work {
 
   void add_scheduled_handler(Handler handler);
   void add_completed_handler(Handler handler);
-  void wait_scheduled();
-  void wait_finished();
+  bool wait_scheduled(std::chrono::milliseconds limit);
+  void wait_ended();  // without the handlers
+  // Waits for the end and for the handlers; a handler of this work waits for the end alone. False:
+  // `limit` has passed.
+  bool wait_finished(std::chrono::milliseconds limit);
   bool finished() const;
 
  private:
+  bool is_over() const {  // for a waiter on this thread; with the mutex held
+    const auto me = std::this_thread::get_id();
+    return status_ >= CommandBufferStatus::Completed &&
+           (running_handlers_ == 0 || me == scheduled_thread_ || me == completed_thread_);
+  }
+  void run_handlers(std::vector<Handler> handlers, std::thread::id& thread,
+                    std::shared_ptr<void> owner);
+
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   CommandBufferStatus status_ = CommandBufferStatus::NotEnqueued;
-  bool finished_ = false;  // the completed handlers have returned
   bool abandoned_ = false;
   int error_code_ = 0;
   std::string error_message_;
   std::uint64_t sequence_ = 0;  // position in the queue, from 1; 0 while not enqueued
-  std::thread::id handler_thread_;
+  int running_handlers_ = 0;    // kinds of handlers that have been due and have not returned
+  std::thread::id scheduled_thread_, completed_thread_;  // where they run
   std::vector<Handler> scheduled_handlers_;
   std::vector<Handler> completed_handlers_;
+  std::shared_ptr<void> owner_;
   std::shared_ptr<QueueClock> clock_;
 };
 

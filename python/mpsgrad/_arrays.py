@@ -8,6 +8,7 @@ lies; any other memory order is copied once into one. Other dtypes are refused.
 from __future__ import annotations
 
 import atexit
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,8 @@ __all__ = [
 
 _queues: dict[_core.Device, _core.CommandQueue] = {}
 atexit.register(_queues.clear)  # before the devices, not when the interpreter happens to
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_queues.clear)  # a queue's thread stays in the parent
 
 
 def resolve_device(device: _core.Device | str | None) -> _core.Device:
@@ -75,8 +78,10 @@ def as_image_array(array: Any, name: str) -> tuple[npt.NDArray[Any], bool]:
     return np.require(array, requirements=["C", "A"]), single
 
 
-def as_out_array(out: Any, shape: Sequence[int], single: bool) -> npt.NDArray[Any]:
+def as_out_array(out: Any, shape: Sequence[int] | None, single: bool) -> npt.NDArray[Any]:
     """Return ``out`` as the ``(N, H, W, C)`` array a result of ``shape`` is written into.
+
+    Without a shape, any of the right number of axes will do here: the encode compares the rest.
 
     Raises
     ------
@@ -89,9 +94,12 @@ def as_out_array(out: Any, shape: Sequence[int], single: bool) -> npt.NDArray[An
         raise TypeError(f"out must be an ndarray, got {type(out).__name__}")
     if out.dtype != np.float32 and out.dtype != np.float16:
         raise TypeError(f"out must be float32 or float16, got {out.dtype}")
-    expected = tuple(shape[1:] if single else shape)
-    if out.shape != expected:
-        raise ValueError(f"out must have shape {expected}, got {out.shape}")
+    if shape is not None:
+        expected = tuple(shape[1:] if single else shape)
+        if out.shape != expected:
+            raise ValueError(f"out must have shape {expected}, got {out.shape}")
+    if out.ndim != (3 if single else 4):
+        raise ValueError(f"out must have {3 if single else 4} axes, as the source, got {out.shape}")
     flags = out.flags
     if not (flags.writeable and flags.c_contiguous and flags.aligned):
         raise ValueError("out must be writable, aligned and C-contiguous")
@@ -156,20 +164,14 @@ class ArrayUnaryKernel:
         array, single = as_image_array(source, "source")
         sources = batch_of(self.device, array)
         command_buffer = array_queue(self.device).command_buffer()
+        places: Any = _core.DEFAULT
+        if out is not None:
+            out = as_out_array(out, None, single)
+            places = batch_of(self.device, out)
+        images = self.encode_batch(command_buffer, sources, with_state=with_state, allocator=places)
         states: Any = None
-        if out is None:
-            images = self.encode_batch(
-                command_buffer, sources, with_state=with_state, allocator=_core.DEFAULT
-            )
-            if with_state:
-                images, states = images
-        else:
-            shape = result_shape(self.destination_descriptor(sources[0]), len(sources))
-            out = as_out_array(out, shape, single)
-            images = batch_of(self.device, out)
-            if with_state:
-                states = self.result_state_batch(sources, images)
-            self.encode_batch(command_buffer, sources, images, destination_states=states)
+        if with_state:
+            images, states = images
         result = finish(command_buffer, images, out, single)
         if not with_state:
             return result

@@ -50,6 +50,13 @@ def _rebuild(
     return kernel
 
 
+def _rebuild_padding(cls: type[_core.Padding]) -> _core.Padding:
+    """Make a policy of the user's own without its constructor; pickle fills in the attributes."""
+    policy = cls.__new__(cls)
+    _core.Padding.__init__(policy)
+    return policy
+
+
 class KernelFacade:
     """Mixed into every kernel class; `_arguments` names what its constructor was given."""
 

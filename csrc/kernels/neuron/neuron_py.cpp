@@ -8,10 +8,12 @@ namespace mpsgrad {
 void bind_neuron(py::module_& m) {
   using namespace pybind11::literals;
   py::class_<Neuron, UnaryKernel, py::smart_holder>(m, "Neuron")
-      .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a, "descriptor"_a)
+      .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a.none(false),
+           "descriptor"_a)
       .def_property_readonly("descriptor", [](const Neuron& self) { return self.neuron(); });
   py::class_<NeuronGradient, GradientKernel, py::smart_holder>(m, "NeuronGradient")
-      .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a, "descriptor"_a)
+      .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a.none(false),
+           "descriptor"_a)
       .def_property_readonly("descriptor",
                              [](const NeuronGradient& self) { return self.neuron(); });
 }
