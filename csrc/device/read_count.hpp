@@ -32,8 +32,8 @@ class ReadCount {
   void require_addable(Index amount) const {
     require<ReadCountError>(value_ > 0, class_name_,
                             ": read count is 0 and cannot be changed any more");
-    require<ReadCountError>(amount >= -value_, class_name_, ": cannot change read count ", value_,
-                            " by ", amount);
+    require<ReadCountError>(amount >= -value_, class_name_, ": cannot lower read count ", value_,
+                            " by ", std::uint64_t{0} - static_cast<std::uint64_t>(amount));
     require(amount <= kUnlimited - value_, class_name_, ": cannot raise read count ", value_,
             " by ", amount);
   }

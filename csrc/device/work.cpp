@@ -67,7 +67,8 @@ void Work::run_handlers(std::vector<Handler> handlers, std::thread::id& thread,
   for (const Handler& handler : handlers) {
     handler();
   }
-  handlers.clear();  // whatever they and their owner hold is gone when a waiter returns
+  // What they and their owner hold may need the interpreter, which a waiter may end.
+  handlers.clear();
   owner.reset();
   {
     const std::lock_guard lock(mutex_);
@@ -105,7 +106,6 @@ void Work::complete(int code, const std::string& message) {
     if (!completed_handlers_.empty()) {
       ++running_handlers_;
     }
-    handlers.clear();  // what they hold may need the interpreter, which a waiter may end
   }
   changed_.notify_all();
 }
@@ -163,6 +163,11 @@ bool Work::wait_scheduled(std::chrono::milliseconds limit) {
 void Work::wait_ended() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return status_ >= CommandBufferStatus::Completed; });
+}
+
+void Work::wait_finished() {
+  while (!wait_finished(std::chrono::minutes(1))) {
+  }
 }
 
 bool Work::wait_finished(std::chrono::milliseconds limit) {

@@ -72,6 +72,7 @@ class Work {
   // Waits for the end and for the handlers; a handler of this work waits for the end alone. False:
   // `limit` has passed.
   bool wait_finished(std::chrono::milliseconds limit);
+  void wait_finished();
   bool finished() const;
 
  private:

@@ -10,9 +10,8 @@ import os
 import subprocess
 import sys
 
-import numpy as np
-
 import mpsgrad as mg
+import numpy as np
 
 FORMATS = {
     "unorm8": mg.ChannelFormat.UNORM8,

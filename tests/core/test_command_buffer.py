@@ -5,10 +5,10 @@ import threading
 import time
 import weakref
 
+import mpsgrad as mg
 import numpy as np
 import pytest
 
-import mpsgrad as mg
 from tests.core.support import (
     blank,
     counting,
@@ -462,7 +462,7 @@ def test_threads_may_encode_into_one_buffer(device, queue):
 
     def work():
         for _ in range(50):
-            results.append(encode_something(device, command_buffer))  # noqa: PERF401
+            results.append(encode_something(device, command_buffer))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -500,7 +500,7 @@ def test_at_the_limit_a_new_buffer_waits_for_one_that_is_under_way(queue):
 
 
 def test_at_the_limit_a_handler_can_still_go_on(queue):
-    """Each of 64 buffers submits the next one from its handler: the worker must not wait for itself."""
+    """64 handlers each submit another buffer: the worker must not wait for itself."""
     left = threading.Semaphore(0)
     budget = iter(range(200))
 
