@@ -208,10 +208,10 @@ method : PaddingMethod
       .def("__reduce__", [](const py::object& self) -> py::tuple {
         const Index method = self.attr("padding_method")().cast<Index>();
         if (method & padding_method::kCustom) {
-          const char* name = (method & padding_method::kSizeMask) == padding_method::kSizeSame
-                                 ? "tensorflow_average_pooling"
-                                 : "tensorflow_average_pooling_valid_only";
-          return py::make_tuple(py::type::of(self).attr(name), py::tuple());
+          return py::make_tuple(
+              py::module_::import("mpsgrad._kernel").attr("_rebuild_tensorflow_padding"),
+              py::make_tuple((method & padding_method::kSizeMask) ==
+                             padding_method::kSizeValidOnly));
         }
         return py::make_tuple(py::type::of(self), py::make_tuple(method));
       });

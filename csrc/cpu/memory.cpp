@@ -2,6 +2,7 @@
 #include "cpu/memory.hpp"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -17,6 +18,14 @@ std::size_t round_up(std::size_t bytes) {
   bytes = std::max<std::size_t>(bytes, kAlignment);
   const std::size_t step = std::max<std::size_t>(std::bit_floor(bytes) / 8, kAlignment);
   return (bytes + step - 1) / step * step;
+}
+
+// More than the machine has is refused here: some systems promise any amount, and end the process
+// that uses it.
+std::size_t physical_memory() {
+  static const std::size_t bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+                                   static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+  return bytes;
 }
 
 constexpr std::size_t kSmallestCache = std::size_t{256} << 20;
@@ -35,6 +44,9 @@ MemoryPool& MemoryPool::instance() {
 }
 
 std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
+  if (bytes > physical_memory()) {
+    throw std::bad_alloc();
+  }
   const std::size_t wanted = round_up(bytes);
   std::byte* data = nullptr;
   {

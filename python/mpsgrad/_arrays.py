@@ -16,8 +16,6 @@ import numpy as np
 from mpsgrad import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
 __all__ = [
@@ -78,28 +76,23 @@ def as_image_array(array: Any, name: str) -> tuple[npt.NDArray[Any], bool]:
     return np.require(array, requirements=["C", "A"]), single
 
 
-def as_out_array(out: Any, shape: Sequence[int] | None, single: bool) -> npt.NDArray[Any]:
-    """Return ``out`` as the ``(N, H, W, C)`` array a result of ``shape`` is written into.
-
-    Without a shape, any of the right number of axes will do here: the encode compares the rest.
+def as_out_array(out: Any, single: bool) -> npt.NDArray[Any]:
+    """Return ``out`` as the ``(N, H, W, C)`` array a result is written into; encodes check its size.
 
     Raises
     ------
     TypeError
         If it is not a float32 or float16 ndarray.
     ValueError
-        If its shape differs, or it is read-only or not C-contiguous.
+        If it has another number of axes, or is read-only, unaligned or not C-contiguous.
     """
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be an ndarray, got {type(out).__name__}")
     if out.dtype != np.float32 and out.dtype != np.float16:
         raise TypeError(f"out must be float32 or float16, got {out.dtype}")
-    if shape is not None:
-        expected = tuple(shape[1:] if single else shape)
-        if out.shape != expected:
-            raise ValueError(f"out must have shape {expected}, got {out.shape}")
-    if out.ndim != (3 if single else 4):
-        raise ValueError(f"out must have {3 if single else 4} axes, as the source, got {out.shape}")
+    axes = "(H, W, C)" if single else "(N, H, W, C)"
+    if out.ndim != len(axes.split(",")):
+        raise ValueError(f"out must have shape {axes}, got {out.shape}")
     flags = out.flags
     if not (flags.writeable and flags.c_contiguous and flags.aligned):
         raise ValueError("out must be writable, aligned and C-contiguous")
@@ -109,11 +102,6 @@ def as_out_array(out: Any, shape: Sequence[int] | None, single: bool) -> npt.NDA
 def batch_of(device: _core.Device, array: npt.NDArray[Any]) -> _core.ImageBatch:
     """Return a batch over a C-contiguous ``(N, H, W, C)`` array."""
     return _core.ImageBatch.from_array(device, array)
-
-
-def result_shape(descriptor: _core.ImageDescriptor, count: int) -> tuple[int, int, int, int]:
-    """Return the array shape of ``count`` images of a descriptor."""
-    return count, descriptor.height, descriptor.width, descriptor.feature_channels
 
 
 def finish(
@@ -166,7 +154,7 @@ class ArrayUnaryKernel:
         command_buffer = array_queue(self.device).command_buffer()
         places: Any = _core.DEFAULT
         if out is not None:
-            out = as_out_array(out, None, single)
+            out = as_out_array(out, single)
             places = batch_of(self.device, out)
         images = self.encode_batch(command_buffer, sources, with_state=with_state, allocator=places)
         states: Any = None
@@ -260,15 +248,12 @@ def run_gradient(
     gradients = batch_of(kernel.device, gradient_array)
     sources = batch_of(kernel.device, source_array)
     command_buffer = array_queue(kernel.device).command_buffer()
-    allocator: Any = _core.DEFAULT
+    places: Any = _core.DEFAULT
     if out is not None:
-        first = state[0] if isinstance(state, (list, tuple)) and state else state
-        descriptor = kernel.destination_descriptor([gradients[0], sources[0]], [first])
-        out = as_out_array(out, result_shape(descriptor, len(sources)), single)
-        # An allocator, not an explicit destination: that form may place the result elsewhere.
-        places = iter(batch_of(kernel.device, out))
-        allocator = lambda *_: next(places)  # noqa: E731
-    images = kernel.encode_batch(command_buffer, gradients, sources, state, allocator=allocator)
+        # In place of an allocator: an explicit destination would leave offsets to the caller.
+        out = as_out_array(out, single)
+        places = batch_of(kernel.device, out)
+    images = kernel.encode_batch(command_buffer, gradients, sources, state, allocator=places)
     if kernel.is_state_modified:
         states = list(state) if isinstance(state, (list, tuple)) else [state]
         _core.synchronize(states, command_buffer)

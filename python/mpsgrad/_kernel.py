@@ -57,6 +57,13 @@ def _rebuild_padding(cls: type[_core.Padding]) -> _core.Padding:
     return policy
 
 
+def _rebuild_tensorflow_padding(valid_only: bool) -> _core.DefaultPadding:
+    """Make one of the ready-made policies that have the custom bit."""
+    if valid_only:
+        return _core.DefaultPadding.tensorflow_average_pooling_valid_only()
+    return _core.DefaultPadding.tensorflow_average_pooling()
+
+
 class KernelFacade:
     """Mixed into every kernel class; `_arguments` names what its constructor was given."""
 

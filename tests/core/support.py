@@ -46,6 +46,8 @@ def format_of(array):
 
 def image_of(device, array):
     """Image holding (H, W, C), or a container holding (N, H, W, C)."""
+    if len(array) == 1 and array.ndim == 4:
+        array = array[0]
     *images, height, width, channels = array.shape
     image = mg.Image(
         device, descriptor(width, height, channels, *images, channel_format=format_of(array))
