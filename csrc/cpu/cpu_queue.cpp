@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "base/errors.hpp"
@@ -93,7 +94,11 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
   void prepare() {
     const std::lock_guard lock(mutex_);
     if (!worker_started_) {
-      std::thread([self = shared_from_this()] { self->loop(); }).detach();
+      try {
+        std::thread([self = shared_from_this()] { self->loop(); }).detach();
+      } catch (const std::system_error& error) {
+        fail<DeviceError>("CommandQueue: cannot start a thread: ", error.what());
+      }
       worker_started_ = true;
     }
   }

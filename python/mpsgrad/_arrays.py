@@ -77,7 +77,7 @@ def as_image_array(array: Any, name: str) -> tuple[npt.NDArray[Any], bool]:
 
 
 def as_out_array(out: Any, single: bool) -> npt.NDArray[Any]:
-    """Return ``out`` as the ``(N, H, W, C)`` array a result is written into; encodes check its size.
+    """Return ``out`` as an ``(N, H, W, C)`` array to write a result into; encodes check its size.
 
     Raises
     ------

@@ -6,6 +6,7 @@ for all of them where a rule is about every kernel.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -97,6 +98,12 @@ def spend(*temporaries):
     """Release temporaries that no kernel will read."""
     for temporary in temporaries:
         temporary.read_count = 0
+
+
+def drop(holder):
+    """Drop the objects in a list, now."""
+    holder.clear()
+    gc.collect()
 
 
 def python(code, *, check=True, **environment):

@@ -1,9 +1,9 @@
 """Batches: several images as one argument, and the functions over their distinct objects."""
 
+import mpsgrad as mg
 import numpy as np
 import pytest
 
-import mpsgrad as mg
 from tests.core.support import (
     FORMATS,
     blank,
@@ -185,7 +185,7 @@ def test_iterate_stops_at_the_first_number(device):
     images = images_of(device, counting(4, 1, 1, 1))
     seen = []
 
-    def visit(image, index):
+    def visit(_, index):
         seen.append(index)
         return -5 if index == 2 else None
 
@@ -226,7 +226,7 @@ def test_increment_read_count_changes_all_or_nothing(queue):
     images = [mg.TemporaryImage(command_buffer, descriptor()) for _ in range(3)]
     images[0].read_count = 5
     for amount in (-2, -(2**63)):
-        with pytest.raises(mg.errors.ReadCountError, match="cannot lower read count [15] by"):
+        with pytest.raises(mg.errors.ReadCountError, match=r"cannot lower read count [15] by"):
             mg.increment_read_count(images, amount)
     with pytest.raises(ValueError, match="cannot raise read count 5 by"):
         mg.increment_read_count(images, 2**63 - 1)
@@ -280,7 +280,7 @@ def test_functions_of_other_things(queue, wrong):
         mg.iterate(wrong, print)
 
 
-def test_mixed_lists_are_refused(device, queue):
+def test_mixed_lists_are_refused(device):
     image, state = blank(device, 1, 1, 1), mg.State(device, 16)
     for mixed in ([image, state], [state, image]):
         with pytest.raises(TypeError):

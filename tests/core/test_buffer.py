@@ -2,10 +2,10 @@
 
 import re
 
+import mpsgrad as mg
 import numpy as np
 import pytest
 
-import mpsgrad as mg
 from tests.core.support import blank, counting, finish, image_of, linear, linear_gradient, spend
 
 
@@ -124,7 +124,7 @@ def test_dlpack_shares_memory(device):
 
 
 def gradient_of_something(device, queue):
-    """A convolution's weight gradient, which unfinished work writes; the work; something before it."""
+    """A weight gradient that unfinished work writes; the work; a buffer it has to wait for."""
     source = mg.ArrayConvolutionDataSource(counting(1, 1, 1, 4))
     x = image_of(device, counting(2, 3, 4))
     gate = queue.command_buffer()

@@ -1,11 +1,11 @@
-"""Offsets, edges, clip rectangles, channel windows and z: a window of one pixel shows them exactly."""
+"""Offsets, edges, clip rectangles, channel windows and z, seen through a window of one pixel."""
 
+import mpsgrad as mg
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import mpsgrad as mg
 from tests.core import oracle
 from tests.core.support import (
     FORMATS,
@@ -28,7 +28,7 @@ def shifted(source, shape, offset, edge):
     return oracle.sample(source, rows, columns, edge)
 
 
-def encoded(device, queue, kernel, source, destination):
+def encoded(queue, kernel, source, destination):
     """Run one encode into a destination; return all of its texels."""
     command_buffer = queue.command_buffer()
     kernel.encode(command_buffer, source, destination)
@@ -50,7 +50,7 @@ def test_offset_and_edges(device, queue, offset, edge):
     kernel.edge_mode = getattr(mg.EdgeMode, edge.upper())
     for shape in [(4, 5), (2, 9), (7, 1)]:
         destination = blank(device, *shape, 3)
-        result = encoded(device, queue, kernel, image_of(device, source), destination)
+        result = encoded(queue, kernel, image_of(device, source), destination)
         assert np.array_equal(result, shifted(source[np.newaxis], shape, offset, edge)[0])
 
 
@@ -67,7 +67,7 @@ def test_edges_in_every_format(device, queue, channel_format):
         kernel.offset = (-2, 1, 0)
         kernel.edge_mode = getattr(mg.EdgeMode, edge.upper())
         destination = blank(device, 4, 7, 5, channel_format=channel_format)
-        result = encoded(device, queue, kernel, image_of(device, source), destination)
+        result = encoded(queue, kernel, image_of(device, source), destination)
         expected = shifted(source[np.newaxis].astype(np.float64), (4, 7), (-2, 1), edge)[0]
         assert np.array_equal(result, expected)
 
@@ -91,7 +91,6 @@ def test_clip_rectangles(device, queue, origin, size):
     kernel.offset = (1, -1, 0)
     kernel.clip_rect = mg.Region(origin, size)
     result = encoded(
-        device,
         queue,
         kernel,
         image_of(device, source),
@@ -159,7 +158,7 @@ def test_destination_channels(device, queue, channel_format, produced, offset, t
     kernel = linear(device)
     kernel.destination_feature_channel_offset = offset
     before = np.full((2, 3, total), 99, channel_format)
-    result = encoded(device, queue, kernel, image_of(device, source), image_of(device, before))
+    result = encoded(queue, kernel, image_of(device, source), image_of(device, before))
     expected = before
     expected[..., offset : offset + 4 * -(-produced // 4)] = 0
     expected[..., offset : offset + produced] = source
@@ -265,7 +264,7 @@ def test_z_ranges(device, queue, form, first, origin, depth, moved):
     kernel.clip_rect = mg.Region((0, 0, origin), (None, None, depth))
     before = np.full((4, 2, 3, 4), 99, np.float32)
     make = image_of if form == "container" else images_of
-    result = encoded(device, queue, kernel, make(device, source), make(device, before))
+    result = encoded(queue, kernel, make(device, source), make(device, before))
     expected = before
     expected[origin : origin + moved] = source[first : first + moved]
     assert np.array_equal(result, expected)
@@ -306,7 +305,7 @@ def test_containers_of_different_lengths(device, queue):
     kernel = linear(device)
     kernel.offset = (0, 0, 3)
     result = encoded(
-        device, queue, kernel, image_of(device, counting(5, 2, 3, 4)), blank(device, 2, 2, 3, 4)
+        queue, kernel, image_of(device, counting(5, 2, 3, 4)), blank(device, 2, 2, 3, 4)
     )
     assert np.array_equal(result, counting(5, 2, 3, 4)[3:])
 
@@ -344,7 +343,7 @@ def test_random_geometry(device, data):
     kernel.source_feature_channel_max_count = maximum
     kernel.destination_feature_channel_offset = place
     result = encoded(
-        device, device.command_queue(), kernel, form(device, source), form(device, before)
+        device.command_queue(), kernel, form(device, source), form(device, before)
     ).reshape(before.shape)
     expected = before.copy()
     start, extent = oracle.clip(origin, size, (columns, rows))

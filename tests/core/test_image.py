@@ -3,10 +3,10 @@
 import copy
 import re
 
+import mpsgrad as mg
 import numpy as np
 import pytest
 
-import mpsgrad as mg
 from tests.core import oracle, tables
 from tests.core.support import (
     DTYPES,

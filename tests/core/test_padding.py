@@ -5,12 +5,12 @@ import itertools
 import pickle
 import re
 
+import mpsgrad as mg
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mpsgrad as mg
 from tests.core import oracle, tables
 from tests.core.support import blank, counting, finish, image_of, linear
 
@@ -325,7 +325,7 @@ def test_a_policy_may_edit_a_gradients_result(device, queue):
         def padding_method(self):
             return mg.PaddingMethod.CUSTOM
 
-        def destination_descriptor(self, sources, states, kernel, suggested):
+        def destination_descriptor(self, sources, states, _, suggested):
             assert len(sources) == 2
             assert [type(state) for state in states] == [mg.GradientState]
             suggested.feature_channels = 8
@@ -399,7 +399,7 @@ def test_faulty_policies(device, queue, methods, error, words):
         use()
     assert kernel.offset == mg.Offset(1, 2, 0)
     assert temporary.read_count == 1
-    if not methods or "destination_descriptor" not in methods and methods is not CUSTOM:
+    if not methods or ("destination_descriptor" not in methods and methods is not CUSTOM):
         assert kernel.padding is before
     temporary.read_count = 0
 

@@ -1,15 +1,15 @@
 """States: their resources, which exist when first needed, and temporary ones."""
 
-import gc
 import re
 
+import mpsgrad as mg
 import numpy as np
 import pytest
 
-import mpsgrad as mg
 from tests.core.support import (
     blank,
     counting,
+    drop,
     finish,
     image_of,
     images_of,
@@ -185,20 +185,19 @@ def test_ordinary_states_have_no_count(device):
 
 def test_a_dropped_temporary_state_warns(device, queue):
     command_buffer = queue.command_buffer()
-    state = mg.State.temporary(command_buffer, 16)
-    with pytest.warns(ResourceWarning, match="temporary State was dropped with read count 1"):
-        del state
-        gc.collect()
-    _, state = linear(device).encode(
+    words = "temporary State was dropped with read count 1"
+    holder = [mg.State.temporary(command_buffer, 16)]
+    with pytest.warns(ResourceWarning, match=words):
+        drop(holder)
+    holder += linear(device).encode(
         command_buffer,
         image_of(device, counting(2, 3, 4)),
         with_state=True,
         temporary_state=True,
         allocator=mg.DEFAULT,
     )
-    with pytest.warns(ResourceWarning, match="temporary State was dropped with read count 1"):
-        del state
-        gc.collect()
+    with pytest.warns(ResourceWarning, match=words):
+        drop(holder)
 
 
 def test_states_are_synchronized_before_the_commit(device, queue):

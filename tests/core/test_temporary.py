@@ -3,15 +3,16 @@
 import gc
 import warnings
 
+import mpsgrad as mg
 import numpy as np
 import pytest
 
-import mpsgrad as mg
 from tests.core import tables
 from tests.core.support import (
     blank,
     counting,
     descriptor,
+    drop,
     finish,
     image_of,
     images_of,
@@ -177,13 +178,11 @@ def test_temporaries_are_recycled_within_a_buffer(device, queue):
 
 def test_a_dropped_temporary_warns(queue):
     command_buffer = queue.command_buffer()
-    image = mg.TemporaryImage(command_buffer, descriptor())
-    image.read_count = 3
-    with pytest.warns(
-        ResourceWarning, match="TemporaryImage 3x2x4 float32 was dropped with read count 3"
-    ):
-        del image
-        gc.collect()
+    holder = [mg.TemporaryImage(command_buffer, descriptor())]
+    holder[0].read_count = 3
+    words = "TemporaryImage 3x2x4 float32 was dropped with read count 3"
+    with pytest.warns(ResourceWarning, match=words):
+        drop(holder)
 
 
 def test_a_spent_temporary_goes_silently(device, queue):
@@ -200,7 +199,7 @@ def test_a_failed_encode_leaves_no_warning(device, queue, recwarn):
     command_buffer = queue.command_buffer()
     kernel = linear(device)
     kernel.destination_feature_channel_offset = 4
-    kernel.destination_image_allocator = lambda cb, d, k: mg.TemporaryImage(cb, descriptor())
+    kernel.destination_image_allocator = lambda cb, *_: mg.TemporaryImage(cb, descriptor())
     with pytest.raises(ValueError, match="do not fit"):
         kernel.encode(command_buffer, image_of(device, counting(2, 3, 4)))
     gc.collect()

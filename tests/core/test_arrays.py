@@ -1,0 +1,322 @@
+"""Kernels called with arrays: what is accepted, what is refused, whose memory a result is."""
+
+import array
+import re
+
+import mpsgrad as mg
+import numpy as np
+import pytest
+
+from tests.core.support import counting, linear, linear_gradient
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (1, 2, 3, 4), (3, 2, 3, 5)], ids=str)
+def test_results_have_the_sources_shape_and_dtype(device, shape, dtype):
+    x = counting(*shape, dtype=dtype)
+    y = linear(device, 2.0)(x)
+    assert isinstance(y, np.ndarray)
+    assert (y.shape, y.dtype) == (shape, dtype)
+    assert np.array_equal(y, 2 * x)
+    assert np.array_equal(x, counting(*shape, dtype=dtype))
+
+
+def test_results_are_the_callers(device):
+    y = linear(device)(counting(3, 2, 3, 5))
+    assert y.flags.writeable
+    assert y.flags.c_contiguous
+    assert y.ctypes.data % 64 == 0
+    assert memoryview(y).format == "f"
+    y[...] = 0
+    again = linear(device)(counting(3, 2, 3, 5))
+    assert again[0, 0, 0, 0] == 1
+    assert not y.any()
+
+
+def test_results_travel_by_dlpack(device):
+    y = linear(device)(counting(2, 3, 4))
+    shared = np.from_dlpack(y)
+    assert np.shares_memory(shared, y)
+    assert np.array_equal(shared, counting(2, 3, 4))
+
+
+class Exporter:
+    """An array of another library: DLPack is all it has."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_sources_of_other_kinds(device):
+    expected = 2 * counting(2, 3, 4)
+    kernel = linear(device, 2.0)
+    x = counting(2, 3, 4)
+    assert np.array_equal(kernel(Exporter(x)), expected)
+    assert np.array_equal(kernel(memoryview(x)), expected)
+    flat = array.array("f", x.ravel().tolist())
+    assert np.array_equal(kernel(memoryview(flat).cast("b").cast("f", (2, 3, 4))), expected)
+
+    class Subclass(np.ndarray):
+        pass
+
+    assert np.array_equal(kernel(x.view(Subclass)), expected)
+
+
+MEMORY = {
+    "contiguous": lambda x: x,
+    "Fortran order": np.asfortranarray,
+    "every second channel": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "transposed": lambda x: np.ascontiguousarray(x.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1),
+    "reversed": lambda x: np.ascontiguousarray(x[:, ::-1])[:, ::-1],
+    "broadcast": lambda x: np.broadcast_to(x[:, :1], x.shape),
+    "read-only": lambda x: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),
+    "unaligned": lambda x: np.frombuffer(b"x" + x.tobytes(), x.dtype, offset=1).reshape(x.shape),
+    "4 bytes beyond alignment": lambda x: (
+        np.concatenate([[0], x.ravel()]).astype(x.dtype)[1:].reshape(x.shape)
+    ),
+}
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_sources_in_any_memory(device, memory, dtype):
+    x = MEMORY[memory](counting(2, 3, 5, 6, dtype=dtype))
+    before = x.copy()
+    assert np.array_equal(linear(device, 2.0)(x), 2 * before)
+    assert np.array_equal(x, before)
+
+
+WRONG = [
+    (np.zeros((2, 3, 4)), TypeError, "source must be float32 or float16, got float64"),
+    (np.zeros((2, 3, 4), int), TypeError, "source must be float32 or float16, got int64"),
+    (np.zeros((2, 3, 4), np.uint8), TypeError, "source must be float32 or float16, got uint8"),
+    (
+        np.zeros((2, 3, 4), np.complex64),
+        TypeError,
+        "source must be float32 or float16, got complex64",
+    ),
+    (np.zeros((2, 3, 4), object), TypeError, "source must be float32 or float16, got object"),
+    (np.zeros((2, 3, 4), ">f4"), TypeError, "source must be float32 or float16, got >f4"),
+    ([[[1.0]]], TypeError, "source must be float32 or float16, got float64"),
+    (None, TypeError, "source must be float32 or float16, got object"),
+    ("image", TypeError, "source must be float32 or float16"),
+    (np.float32(1), ValueError, "source must have shape (N, H, W, C), or (H, W, C)"),
+    (np.zeros((3, 4), np.float32), ValueError, "(H, W, C) for one image, got (3, 4)"),
+    (np.zeros((1, 1, 1, 1, 1), np.float32), ValueError, "got (1, 1, 1, 1, 1)"),
+    (np.zeros((0, 2, 3, 4), np.float32), ValueError, "count must be between 1"),
+    (np.zeros((2, 0, 3, 4), np.float32), ValueError, "height must be between 1 and 16384, got 0"),
+    (np.zeros((2, 3, 0), np.float32), ValueError, "feature_channels must be at least 1, got 0"),
+]
+
+
+@pytest.mark.parametrize(("x", "error", "words"), WRONG, ids=lambda value: str(value)[:28])
+def test_wrong_sources(device, x, error, words):
+    kernel = linear(device)
+    kernel.offset = (1, 1, 0)
+    with pytest.raises(error, match=re.escape(words)):
+        kernel(x)
+    assert kernel.offset == mg.Offset(1, 1, 0)
+    with pytest.raises(error):
+        linear_gradient(device)(x, x, kernel.result_state)
+
+
+# --- out= ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 2, 3, 5)], ids=str)
+def test_out(device, shape, dtype):
+    guard = np.full((np.prod(shape) + 32,), np.nan, dtype)
+    out = guard[16:-16].reshape(shape)
+    result = linear(device, 2.0)(counting(*shape), out=out)
+    assert result is out or (result.base is out.base and result.shape == out.shape)
+    assert np.shares_memory(result, out)
+    assert np.array_equal(out, 2 * counting(*shape))
+    assert np.isnan(guard[:16]).all()
+    assert np.isnan(guard[-16:]).all()
+
+
+def test_out_of_a_gradient(device):
+    x = counting(2, 2, 3, 4)
+    y, states = linear(device, 2.0)(x, with_state=True)
+    out = np.full_like(x, np.nan)
+    kernel = linear_gradient(device, 2.0)
+    result = kernel(y, x, states, out=out)
+    assert np.shares_memory(result, out)
+    assert np.array_equal(out, 4 * x)
+    assert np.array_equal(kernel(y, x, states), 4 * x)
+
+
+def frozen(*shape):
+    """An array that must not be written."""
+    result = np.zeros(shape, np.float32)
+    result.flags.writeable = False
+    return result
+
+
+OUTS = [
+    ([[[1.0]]], TypeError, "out must be an ndarray, got list"),
+    (3, TypeError, "out must be an ndarray, got int"),
+    (np.zeros((2, 3, 4)), TypeError, "out must be float32 or float16, got float64"),
+    (np.zeros((2, 3, 4), np.uint8), TypeError, "out must be float32 or float16, got uint8"),
+    (
+        np.zeros((2, 3, 5), np.float32),
+        ValueError,
+        "out must have shape (1, 2, 3, 4), got (1, 2, 3, 5)",
+    ),
+    (
+        np.zeros((3, 2, 4), np.float32),
+        ValueError,
+        "out must have shape (1, 2, 3, 4), got (1, 3, 2, 4)",
+    ),
+    (
+        np.zeros((1, 2, 3, 4), np.float32),
+        ValueError,
+        "out must have shape (H, W, C), got (1, 2, 3, 4)",
+    ),
+    (np.zeros((3, 4), np.float32), ValueError, "out must have shape (H, W, C), got (3, 4)"),
+    (np.zeros((2, 3, 8), np.float32)[..., ::2], ValueError, "out must be writable, aligned and C-"),
+    (
+        np.zeros((4, 3, 2), np.float32).T,
+        ValueError,
+        "out must be writable, aligned and C-contiguous",
+    ),
+    (np.zeros(97, np.uint8)[1:].view(np.float32).reshape(2, 3, 4), ValueError, "aligned"),
+    (frozen(2, 3, 4), ValueError, "out must be writable"),
+]
+
+
+@pytest.mark.parametrize(("out", "error", "words"), OUTS, ids=lambda value: str(value)[:28])
+def test_wrong_outs(device, out, error, words):
+    kernel, gradient = linear(device), linear_gradient(device)
+    x = counting(2, 3, 4)
+    y, state = kernel(x, with_state=True)
+    kernel.offset, gradient.primary_offset = (1, 1, 0), (2, 2, 0)
+    with pytest.raises(error, match=re.escape(words)):
+        kernel(x, out=out)
+    with pytest.raises(error, match=re.escape(words)):
+        gradient(y, x, state, out=out)
+    assert kernel.offset == mg.Offset(1, 1, 0)
+    assert gradient.primary_offset == mg.Offset(2, 2, 0)
+
+
+def test_out_must_not_be_the_source(device):
+    x = counting(2, 3, 4)
+    if device.kind == "cpu":  # elsewhere the arrays are copies, and nothing is shared
+        with pytest.raises(ValueError, match="shares memory with source"):
+            linear(device)(x, out=x)
+        both = counting(2, 2, 3, 4)
+        with pytest.raises(ValueError, match="shares memory with source"):
+            linear(device)(both, out=both)
+        parts = counting(3, 2, 3, 4)
+        linear(device, 2.0)(parts[0], out=parts[2])  # two rows of one array are two arrays
+        assert np.array_equal(parts[2], 2 * parts[0])
+    assert np.array_equal(x, counting(2, 3, 4))
+
+
+def test_out_outside_the_clip_rectangle(device):
+    kernel = linear(device, 2.0)
+    kernel.clip_rect = mg.Region((0, 0), (1, 1))
+    out = np.full((2, 3, 4), 9, np.float32)
+    kernel(counting(2, 3, 4), out=out)
+    expected = np.full((2, 3, 4), 9, np.float32)
+    expected[0, 0] = [2, 4, 6, 8]
+    assert np.array_equal(out, expected)
+
+
+# --- states -------------------------------------------------------------------
+
+
+def test_states_of_calls(device):
+    y, state = linear(device)(counting(2, 3, 4), with_state=True)
+    assert isinstance(state, mg.GradientState)
+    y, states = linear(device)(counting(1, 2, 3, 4), with_state=True)
+    assert [type(state) for state in states] == [mg.GradientState]
+    y, states = linear(device)(counting(3, 2, 3, 4), with_state=True)
+    assert y.shape == (3, 2, 3, 4)
+    assert len(states) == 3
+
+
+def test_gradients_of_calls(device):
+    kernel, gradient = linear(device, 3.0), linear_gradient(device, 3.0)
+    for shape in [(2, 3, 4), (3, 2, 3, 4)]:
+        x = counting(*shape)
+        y, state = kernel(x, with_state=True)
+        dx = gradient(np.ones_like(y), x, state)
+        assert np.array_equal(dx, np.full(shape, 3))
+        assert dx.dtype == np.float32
+        assert gradient(np.ones(shape, np.float16), x, state).dtype == np.float16
+    x = counting(3, 2, 3, 4)
+    y, states = kernel(x, with_state=True)
+    with pytest.raises(ValueError, match="both must be one image, or batches of one length"):
+        gradient(y[:2], x, states)
+    with pytest.raises(ValueError, match="both must be one image"):
+        gradient(y[0], x[:1], states[0])
+    with pytest.raises(ValueError, match="gradient_state has 2 entries, expected 3"):
+        gradient(y, x, states[:2])
+    for wrong in (None, 3, "state"):
+        with pytest.raises((TypeError, ValueError)):
+            gradient(y, x, wrong)
+
+
+def test_calls_from_many_threads(device):
+    import threading
+
+    failures = []
+
+    def work(seed):
+        kernel = linear(device, float(seed))
+        for _ in range(20):
+            y = kernel(counting(2, 3, 4, 5))
+            if not np.array_equal(y, seed * counting(2, 3, 4, 5)):
+                failures.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert failures == []
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 17, 31, 5), (64, 8, 8, 16)], ids=str)
+def test_results_do_not_depend_on_the_number_of_threads(device, rng, shape):
+    x = rng.standard_normal(shape).astype(np.float32)
+    descriptor = mg.NeuronDescriptor(mg.NeuronType.TANH, 1.5, 0.7)
+    forward = mg.Neuron(descriptor, device=device)
+    backward = mg.NeuronGradient(descriptor, device=device)
+    before = mg.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3, 8, 1):
+            mg.set_num_threads(threads)
+            assert mg.get_num_threads() == threads
+            y, states = forward(x, with_state=True)
+            results.append((y.tobytes(), backward(y, x, states).tobytes()))
+    finally:
+        mg.set_num_threads(before)
+    assert len(set(results)) == 1
+
+
+@pytest.mark.parametrize("count", [0, -1, 1025, 2**31, 2**40])
+def test_numbers_of_threads_out_of_range(count):
+    before = mg.get_num_threads()
+    with pytest.raises((ValueError, TypeError)):
+        mg.set_num_threads(count)
+    assert mg.get_num_threads() == before
+
+
+def test_more_threads_than_the_machine_has(device):
+    before = mg.get_num_threads()
+    try:
+        mg.set_num_threads(300)
+        x = counting(8, 64, 64, 8)
+        assert np.array_equal(linear(device, 2.0)(x), 2 * x)
+    finally:
+        mg.set_num_threads(before)

@@ -1,0 +1,383 @@
+"""The CPU device in a process: forks, exits, signals, memory, and work that fails.
+
+These are facts of that device and of the interpreter it lives in; each test that could take the
+suite down runs in an interpreter of its own.
+"""
+
+import gc
+import os
+import sys
+
+import mpsgrad as mg
+import numpy as np
+import pytest
+
+from tests.core.support import (
+    counting,
+    finish,
+    image_of,
+    images_of,
+    linear,
+    linear_gradient,
+    python,
+)
+
+SETUP = """
+import os, sys, threading, numpy as np, mpsgrad as mg
+device = mg.Device("cpu")
+queue = device.command_queue()
+tanh = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.TANH), device=device)
+x = np.ones((2, 3, 4), np.float32)
+y = tanh(x)
+
+def encode(command_buffer, side=8):
+    d = mg.ImageDescriptor(width=side, height=side, feature_channels=16)
+    return tanh.encode(command_buffer, mg.Image(device, d), allocator=mg.DEFAULT)
+
+def busy():
+    buffers = [queue.command_buffer() for _ in range(8)]
+    for command_buffer in buffers:
+        for _ in range(4):
+            encode(command_buffer, 256)
+        command_buffer.commit()
+    return buffers
+"""
+
+
+@pytest.fixture
+def cpu():
+    return mg.Device("cpu")
+
+
+# --- forks --------------------------------------------------------------------
+
+FORK = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+waited = queue.command_buffer(); encode(waited)
+open_buffer = queue.command_buffer(); result = encode(open_buffer)
+enqueued = queue.command_buffer(); enqueued.enqueue()
+buffers = busy()
+child = os.fork()
+if child == 0:
+    code = 1
+    try:
+        for call in (queue.command_buffer, open_buffer.commit, open_buffer.enqueue,
+                     open_buffer.commit_and_continue, enqueued.commit,
+                     buffers[-1].wait_until_completed, buffers[-1].wait_until_scheduled):
+            try:
+                call()
+            except mg.errors.DeviceError as error:
+                assert "made before fork()" in str(error), error
+            else:
+                raise AssertionError(call)
+        assert open_buffer.status == mg.CommandBufferStatus.NOT_ENQUEUED
+        assert np.array_equal(tanh(x), y)  # with a queue of the child's own
+        fresh = device.command_queue().command_buffer()
+        image = encode(fresh)
+        fresh.commit(); fresh.wait_until_completed()
+        assert image.read().shape == (8, 8, 16)
+        code = 0
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+    END
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0, status
+enqueued.commit()
+buffers[-1].wait_until_completed()
+print("parent went on")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+@pytest.mark.parametrize(
+    "end", ["sys.stderr.flush(); os._exit(code)", "sys.exit(code)"], ids=["_exit", "exit"]
+)
+def test_a_forked_child_uses_queues_of_its_own(end):
+    done = python(SETUP + FORK.replace("END", end))
+    assert done.stdout.count("parent went on") == 1
+
+
+# --- exits --------------------------------------------------------------------
+
+
+def test_work_under_way_at_exit_is_finished():
+    done = python(
+        SETUP
+        + """
+buffers = [queue.command_buffer() for _ in range(3)]
+for number, command_buffer in enumerate(buffers):
+    encode(command_buffer, 256)
+    command_buffer.add_completed_handler(lambda cb, n=number: print("completed", n, cb.status.name))
+    command_buffer.commit()
+"""
+    )
+    assert done.stdout.split("\n")[:3] == [f"completed {n} COMPLETED" for n in range(3)]
+    assert done.stderr == ""
+
+
+def test_exit_with_everything_left_open():
+    done = python(
+        SETUP
+        + """
+enqueued = queue.command_buffer(); enqueued.enqueue()
+behind = queue.command_buffer(); encode(behind); behind.commit()
+temporary = mg.TemporaryImage(enqueued, mg.ImageDescriptor())
+state = mg.State.temporary(enqueued, 16)
+enqueued.add_completed_handler(print)
+array = mg.ImageBatch.from_array(device, np.ones((1, 2, 3, 4), np.float32)).to_array()
+view = memoryview(mg.Buffer(device, 16))
+class Policy(mg.Padding):
+    def padding_method(self): return 0x10
+tanh.padding = Policy()
+tanh.destination_image_allocator = lambda *_: None
+print("done")
+"""
+    )
+    assert done.stdout == "done\n"
+
+
+def test_exit_does_not_wait_for_handlers_that_always_commit_again():
+    done = python(
+        SETUP
+        + """
+def again(_):
+    following = queue.command_buffer()
+    following.add_completed_handler(again)
+    following.commit()
+for _ in range(4):
+    again(None)
+print("leaving")
+"""
+    )
+    assert done.stdout == "leaving\n"
+
+
+def test_work_of_exit_functions_runs():
+    done = python(
+        """
+import atexit
+holder = []
+@atexit.register
+def late():  # registered first, called last
+    command_buffer = holder[0].command_buffer()
+    image = encode(command_buffer)
+    seen = []
+    command_buffer.add_completed_handler(lambda cb: seen.append(cb.status.name))
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    print(seen, image.read().shape, float(tanh(x)[0, 0, 0]) == float(y[0, 0, 0]))
+"""
+        + SETUP
+        + "holder.append(queue)\n"
+    )
+    assert done.stdout == "['COMPLETED'] (8, 8, 16) True\n"
+
+
+def test_exit_while_threads_wait():
+    done = python(
+        SETUP
+        + """
+gate = queue.command_buffer(); gate.enqueue()
+behind = queue.command_buffer(); behind.commit()
+threading.Thread(target=behind.wait_until_completed, daemon=True).start()
+busy()
+print("done")
+""",
+    )
+    assert done.stdout == "done\n"
+
+
+def test_exit_by_an_error_keeps_its_traceback():
+    done = python(SETUP + "busy()\nraise SystemExit(7)\n", check=False)
+    assert (done.returncode, done.stderr) == (7, "")
+    done = python(SETUP + "command_buffer = busy()[0]\n1 / 0\n", check=False)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("ZeroDivisionError: division by zero")
+
+
+# --- signals ------------------------------------------------------------------
+
+
+def test_a_wait_can_be_interrupted():
+    done = python(
+        SETUP
+        + """
+import signal, time
+gate = queue.command_buffer(); gate.enqueue()
+behind = queue.command_buffer(); behind.commit()
+for wait in (behind.wait_until_completed, behind.wait_until_scheduled):
+    threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+    try:
+        wait()
+    except KeyboardInterrupt:
+        print("interrupted")
+gate.commit()
+behind.wait_until_completed()
+print("completed")
+"""
+    )
+    assert done.stdout == "interrupted\ninterrupted\ncompleted\n"
+
+
+# --- work that fails ----------------------------------------------------------
+
+OUT_OF_MEMORY = """
+import resource
+source = mg.Image(device, mg.ImageDescriptor(
+    width=16384, height=2, feature_channels=256, channel_format=mg.ChannelFormat.FLOAT16))
+pooling = mg.PoolingMax(3, 3, device=device)  # reads float16 by way of a float32 row
+def submit():
+    command_buffer = queue.command_buffer()
+    result = pooling.encode(command_buffer, source, allocator=mg.DEFAULT)
+    seen = []
+    command_buffer.add_completed_handler(lambda cb: seen.append((cb.status.name, cb.error.code)))
+    return command_buffer, result, seen
+busy()[-1].wait_until_completed()  # the queue has its thread
+command_buffer, result, seen = submit()
+mg.set_num_threads(1)
+mg.release_cached_memory()
+with open("/proc/self/statm") as statm:
+    used = int(statm.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 20), resource.RLIM_INFINITY))
+command_buffer.commit()
+try:
+    command_buffer.wait_until_completed()
+except mg.errors.CommandBufferError as error:
+    print(error.code, error)
+else:
+    print("completed")
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(command_buffer.status.name, seen, command_buffer.error.code)
+try:
+    command_buffer.wait_until_completed()
+except mg.errors.CommandBufferError as error:
+    print("again", error.code)
+command_buffer, result, seen = submit()  # the queue goes on
+command_buffer.commit()
+command_buffer.wait_until_completed()
+print(command_buffer.status.name, command_buffer.error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
+def test_work_that_runs_out_of_memory_fails_when_it_is_waited_for():
+    done = python(SETUP + OUT_OF_MEMORY, MALLOC_ARENA_MAX="1", MALLOC_TOP_PAD_="0")
+    assert done.stdout.splitlines() == [
+        "8 CommandBuffer: execution failed: out of memory",
+        "ERROR [('ERROR', 8)] 8",
+        "again 8",
+        "COMPLETED None",
+    ]
+
+
+# --- memory -------------------------------------------------------------------
+
+
+def training_step(device, queue, x):
+    """Two layers forward and back over temporaries, and a result for the CPU."""
+    forward, backward = linear(device, 2.0), linear_gradient(device, 2.0)
+    command_buffer = queue.command_buffer()
+    sources = mg.ImageBatch.from_array(device, x)
+    z, z_states = forward.encode(command_buffer, sources, with_state=True)
+    mg.increment_read_count(z, 1)
+    y, y_states = forward.encode(command_buffer, z, with_state=True, temporary_state=True)
+    dz = backward.encode(command_buffer, y, z, y_states)
+    dx = backward.encode(command_buffer, dz, sources, z_states, allocator=mg.DEFAULT)
+    finish(command_buffer, *dx)
+    return dx.to_array()
+
+
+def test_a_repeated_step_asks_the_system_for_nothing(cpu):
+    """Once every thread has run: which of them runs a step is a matter of chance."""
+    queue, x = cpu.command_queue(), counting(4, 16, 16, 8)
+    for _ in range(20):
+        before = mg.memory_statistics()["system_requests"]
+        for _ in range(25):
+            training_step(cpu, queue, x)
+        if mg.memory_statistics()["system_requests"] == before:
+            return
+    pytest.fail("25 equal steps still take memory from the system")
+
+
+def test_memory_comes_back(cpu):
+    queue, x = cpu.command_queue(), counting(4, 16, 16, 8)
+    for _ in range(10):
+        training_step(cpu, queue, x)
+    gc.collect()
+    before = mg.memory_statistics()["in_use"]
+    kept = [training_step(cpu, queue, x) for _ in range(10)]
+    gc.collect()
+    assert mg.memory_statistics()["in_use"] - before >= 9 * x.nbytes
+    del kept
+    gc.collect()
+    scratch = 8 * (mg.get_num_threads() + 2) * 65536  # of threads that ran their first step
+    assert mg.memory_statistics()["in_use"] - before <= scratch
+
+
+def test_memory_statistics(cpu):
+    statistics = mg.memory_statistics()
+    assert set(statistics) == {"in_use", "cached", "peak", "system_requests"}
+    image = image_of(cpu, counting(64, 64, 4))
+    assert mg.memory_statistics()["in_use"] >= statistics["in_use"] + 64 * 64 * 16
+    assert mg.memory_statistics()["peak"] >= mg.memory_statistics()["in_use"]
+    del image
+    gc.collect()
+    assert mg.memory_statistics()["cached"] >= 64 * 64 * 16
+    mg.release_cached_memory()
+    assert mg.memory_statistics()["cached"] == 0
+
+
+def test_dropped_objects_do_not_harm_recorded_work(cpu):
+    queue = cpu.command_queue()
+    gate = queue.command_buffer()
+    gate.enqueue()
+    command_buffer = queue.command_buffer()
+    result = linear(cpu, 2.0).encode(
+        command_buffer, images_of(cpu, counting(3, 8, 8, 4)), allocator=mg.DEFAULT
+    )
+    command_buffer.commit()
+    gc.collect()
+    others = [image_of(cpu, np.full((8, 8, 4), 99, np.float32)) for _ in range(8)]
+    gate.commit()
+    command_buffer.wait_until_completed()
+    assert np.array_equal(result.to_array(), 2 * counting(3, 8, 8, 4))
+    assert len(others) == 8
+
+
+def test_arrays_in_place_live_as_long_as_the_work(cpu):
+    queue = cpu.command_queue()
+    gate = queue.command_buffer()
+    gate.enqueue()
+    command_buffer = queue.command_buffer()
+    sources = mg.ImageBatch.from_array(cpu, counting(3, 8, 8, 4))
+    result = linear(cpu, 2.0).encode(command_buffer, sources, allocator=mg.DEFAULT)
+    command_buffer.commit()
+    del sources, command_buffer
+    gc.collect()
+    others = [np.full((3, 8, 8, 4), 99, np.float32) for _ in range(8)]
+    gate.commit()
+    last = queue.command_buffer()
+    finish(last)
+    assert np.array_equal(result.to_array(), 2 * counting(3, 8, 8, 4))
+    assert len(others) == 8
+
+
+def test_instruction_sets():
+    assert mg.cpu_instruction_set() in ("scalar", "avx2", "avx512", "neon")
+    done = python("import mpsgrad", check=False, MPSGRAD_CPU="quantum")
+    assert done.returncode != 0
+    assert "unknown instruction set 'quantum'" in done.stderr
+
+
+def test_importing_starts_nothing():
+    done = python(
+        """
+import sys, threading
+import mpsgrad
+print(threading.active_count(), mpsgrad.memory_statistics()["system_requests"])
+""",
+        OPENBLAS_NUM_THREADS="1",
+    )
+    assert done.stdout == "1 0\n"
