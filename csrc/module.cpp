@@ -109,31 +109,28 @@ system: it stands still while a program repeats the same step.
   m.def("_drain", &drain_all_devices, py::call_guard<py::gil_scoped_release>());
 }
 
-// Protocols 0 and 1 of pickle would make an instance of pybind11's base class, which ends the
-// process. Enumerations can do better than refuse: they are pickled by value.
+// What object.__reduce__ does for protocols 0 and 1 would make an instance of pybind11's base
+// class, which ends the process. So every class says what it does: enumerations are pickled by
+// value.
 void guard_pickling(py::module_& m) {
-  const py::object plain = py::module_::import("builtins").attr("object");
-  const auto refuse = [plain](const py::object& self, const py::object& protocol) -> py::object {
-    const py::type cls = py::type::of(self);
-    if (!cls.attr("__reduce__").is(plain.attr("__reduce__"))) {
-      return self.attr("__reduce__")();
-    }
-    require<TypeError>(integer(protocol, "protocol") >= 2, "cannot pickle '", type_name(self),
-                       "' object");
-    return plain.attr("__reduce_ex__")(self, protocol);
-  };
-  const auto by_value = [](const py::object& self) {
+  const py::object plain = py::module_::import("builtins").attr("object").attr("__reduce__");
+  const auto by_value = [](const py::object& self) -> py::tuple {
     return py::make_tuple(py::type::of(self), py::make_tuple(py::int_(self)));
+  };
+  const auto refuse = [](const py::object& self) -> py::tuple {
+    fail<TypeError>("cannot pickle '", type_name(self), "' object");
   };
   for (const auto& [name, object] : py::dict(m.attr("__dict__"))) {
     if (!py::isinstance<py::type>(object)) {
       continue;
     }
     if (py::hasattr(object, "__members__")) {
-      object.attr("__reduce__") = py::cpp_function(by_value, py::is_method(object));
+      object.attr("__reduce__") =
+          py::cpp_function(by_value, py::name("__reduce__"), py::is_method(object));
+    } else if (py::object(object.attr("__reduce__")).is(plain)) {
+      object.attr("__reduce__") =
+          py::cpp_function(refuse, py::name("__reduce__"), py::is_method(object));
     }
-    object.attr("__reduce_ex__") =
-        py::cpp_function(refuse, py::is_method(object), py::arg("protocol"));
   }
 }
 

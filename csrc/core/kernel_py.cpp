@@ -182,7 +182,7 @@ set properties of the kernel, which keep their values.
       .def("padding_method", &Padding::method)
       .def("label", &Padding::label)
       .def("inverse", &Padding::inverse, "Return the policy that undoes this one's size, or None.")
-      .def("__reduce__", [](const py::object& self) {
+      .def("__reduce__", [](const py::object& self) -> py::tuple {
         return py::make_tuple(py::module_::import("mpsgrad._kernel").attr("_rebuild_padding"),
                               py::make_tuple(py::type::of(self)),
                               py::getattr(self, "__dict__", py::none()));

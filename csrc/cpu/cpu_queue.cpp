@@ -34,27 +34,27 @@ int current_process() {
 // From the end of the process on, workers start nothing more; who waits runs the work itself.
 std::atomic<bool> exiting{false};
 
-// How many threads of the CPU device are inside handlers: the process must not end under them.
+// How many handlers are due in the process: it must not end under them.
 class HandlerCount {
  public:
-  void enter() {
+  void add_one() {
     const std::lock_guard lock(mutex_);
-    ++inside_;
+    ++due_;
   }
-  void leave() {
+  void take_one() {
     const std::lock_guard lock(mutex_);
-    --inside_;
+    --due_;
     changed_.notify_all();
   }
   void wait_for_none() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return inside_ == 0; });
+    changed_.wait(lock, [this] { return due_ == 0; });
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  int inside_ = 0;
+  int due_ = 0;
 };
 
 HandlerCount& handler_count() {
@@ -62,7 +62,8 @@ HandlerCount& handler_count() {
   return *count;
 }
 
-void execute(Submission& submission) {
+// True: completed handlers are due.
+bool execute(Submission& submission) {
   int code = 0;
   std::string message;
   try {
@@ -81,7 +82,7 @@ void execute(Submission& submission) {
   }
   // Before the end is announced: nothing of the work is held when a waiter returns.
   submission.commands.clear();
-  submission.work->complete(code, message);
+  return submission.work->complete(code, message);
 }
 
 }  // namespace
@@ -168,29 +169,54 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
     return pending_.empty() || !pending_.front()->committed ? nullptr : pending_.front();
   }
 
-  // The next step: the scheduled handlers of the first submission if it is ready, or its commands
-  // and completed handlers. False: nothing is ready. `executing` is held on entry and not on
-  // return, nor while handlers run: they may encode, commit and wait.
+  // Runs the first submission if it is ready; before that, the scheduled handlers if it has some.
+  // False: nothing is ready. `executing` is held on entry and not on return, nor while handlers
+  // run: they may encode, commit and wait.
   bool run_one(std::unique_lock<std::mutex>& executing) {
     const auto submission = front();
     if (!submission) {
       executing.unlock();
       return false;
     }
-    Work& work = *submission->work;
-    const bool scheduled = work.has_been_scheduled();
-    if (scheduled) {
+    if (submission->work->begin()) {
+      announce(submission->work, &Work::run_scheduled_handlers);
+    } else {
       {
         const std::lock_guard lock(mutex_);
         pending_.pop_front();
       }
-      execute(*submission);
+      if (execute(*submission)) {
+        announce(submission->work, &Work::run_completed_handlers);
+      }
     }
-    handler_count().enter();
     executing.unlock();
-    scheduled ? work.run_completed_handlers() : work.mark_scheduled();
-    handler_count().leave();
+    run_due_handlers();
     return true;
+  }
+
+  void announce(std::shared_ptr<Work> work, void (Work::*run)()) {
+    handler_count().add_one();
+    const std::lock_guard lock(mutex_);
+    due_.emplace_back(std::move(work), run);
+  }
+
+  // Handlers of one queue run one after another, in the order of their work: whoever comes while
+  // another thread is at it leaves them to that thread.
+  void run_due_handlers() {
+    std::unique_lock lock(mutex_);
+    if (running_handlers_) {
+      return;
+    }
+    running_handlers_ = true;
+    while (!due_.empty()) {
+      const auto [work, run] = std::move(due_.front());
+      due_.pop_front();
+      lock.unlock();
+      ((*work).*run)();
+      handler_count().take_one();
+      lock.lock();
+    }
+    running_handlers_ = false;
   }
 
   void loop() {
@@ -214,6 +240,8 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
   std::mutex executing_;  // held by the one thread that runs commands; taken before mutex_
   std::condition_variable wake_;
   std::deque<std::shared_ptr<Submission>> pending_;
+  std::deque<std::pair<std::shared_ptr<Work>, void (Work::*)()>> due_;  // handlers
+  bool running_handlers_ = false;
   bool worker_started_ = false;
   bool stopping_ = false;
 };

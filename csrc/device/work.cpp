@@ -2,6 +2,7 @@
 #include "device/work.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/errors.hpp"
 
@@ -55,59 +56,68 @@ void Work::mark_committed(std::shared_ptr<void> owner) {
   }
 }
 
-void Work::run_handlers(std::vector<Handler> handlers, std::thread::id& thread,
-                        std::shared_ptr<void> owner) {
-  if (handlers.empty()) {
-    return;
-  }
+namespace {
+thread_local bool inside_handler = false;
+}  // namespace
+
+bool Work::is_over() const {
+  return status_ >= CommandBufferStatus::Completed && (due_handlers_ == 0 || inside_handler);
+}
+
+bool Work::begin() {
+  bool due = false;
   {
     const std::lock_guard lock(mutex_);
-    thread = std::this_thread::get_id();
+    if (status_ >= CommandBufferStatus::Scheduled) {
+      return false;
+    }
+    status_ = CommandBufferStatus::Scheduled;
+    due = !scheduled_handlers_.empty();
+    due_handlers_ += due ? 1 : 0;
   }
+  changed_.notify_all();
+  return due;
+}
+
+bool Work::complete(int code, const std::string& message) {
+  bool due = false;
+  {
+    const std::lock_guard lock(mutex_);
+    error_code_ = code;
+    error_message_ = message;
+    status_ = code == 0 ? CommandBufferStatus::Completed : CommandBufferStatus::Error;
+    due = !completed_handlers_.empty();
+    due_handlers_ += due ? 1 : 0;
+  }
+  changed_.notify_all();
+  return due;
+}
+
+void Work::run_handlers(std::vector<Handler> handlers, std::shared_ptr<void> owner) {
+  const bool outer = std::exchange(inside_handler, true);
   for (const Handler& handler : handlers) {
     handler();
   }
   // What they and their owner hold may need the interpreter, which a waiter may end.
   handlers.clear();
   owner.reset();
+  inside_handler = outer;
   {
     const std::lock_guard lock(mutex_);
-    thread = {};
-    --running_handlers_;
+    --due_handlers_;
   }
   changed_.notify_all();
 }
 
-void Work::mark_scheduled() {
+void Work::run_scheduled_handlers() {
   std::vector<Handler> handlers;
   std::shared_ptr<void> owner;
   {
     const std::lock_guard lock(mutex_);
-    if (status_ >= CommandBufferStatus::Scheduled) {
-      return;
-    }
-    status_ = CommandBufferStatus::Scheduled;
     handlers.swap(scheduled_handlers_);
-    if (!handlers.empty()) {
-      ++running_handlers_;
-      owner = completed_handlers_.empty() ? std::move(owner_) : owner_;
-    }
+    owner = completed_handlers_.empty() ? std::move(owner_) : owner_;
   }
-  changed_.notify_all();
-  run_handlers(std::move(handlers), scheduled_thread_, std::move(owner));
-}
-
-void Work::complete(int code, const std::string& message) {
-  {
-    const std::lock_guard lock(mutex_);
-    error_code_ = code;
-    error_message_ = message;
-    status_ = code == 0 ? CommandBufferStatus::Completed : CommandBufferStatus::Error;
-    if (!completed_handlers_.empty()) {
-      ++running_handlers_;
-    }
-  }
-  changed_.notify_all();
+  run_handlers(std::move(handlers), std::move(owner));
 }
 
 void Work::run_completed_handlers() {
@@ -118,16 +128,21 @@ void Work::run_completed_handlers() {
     handlers.swap(completed_handlers_);
     owner.swap(owner_);
   }
-  if (!handlers.empty()) {
-    observe();
+  observe();
+  run_handlers(std::move(handlers), std::move(owner));
+}
+
+void Work::mark_scheduled() {
+  if (begin()) {
+    run_scheduled_handlers();
   }
-  run_handlers(std::move(handlers), completed_thread_, std::move(owner));
 }
 
 void Work::finish(int code, const std::string& message) {
   mark_scheduled();
-  complete(code, message);
-  run_completed_handlers();
+  if (complete(code, message)) {
+    run_completed_handlers();
+  }
 }
 
 void Work::abandon() {

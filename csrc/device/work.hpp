@@ -11,7 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace mpsgrad {
@@ -53,13 +52,15 @@ class Work {
   void mark_enqueued();
   // `owner`, what the handlers are about, lives until they have run.
   void mark_committed(std::shared_ptr<void> owner);
-  // Runs the scheduled handlers on the calling thread, the first time.
-  void mark_scheduled();
   bool has_been_scheduled() const { return status() >= CommandBufferStatus::Scheduled; }
-  // The work has run: code 0 is success. A waiter wakes when the handlers have run, too.
-  void complete(int code, const std::string& message);
+  // The work starts, and has run (code 0 is success). True: handlers are due, and whoever waits for
+  // the work waits for them as well.
+  bool begin();
+  bool complete(int code, const std::string& message);
+  void run_scheduled_handlers();
   void run_completed_handlers();
-  // Both, for a device that is called back when the work has run.
+  // Both steps at once, for a device that calls back on a thread of its own.
+  void mark_scheduled();
   void finish(int code, const std::string& message);
   // The buffer was dropped without a commit: its work never runs.
   void abandon();
@@ -69,20 +70,15 @@ class Work {
   void add_completed_handler(Handler handler);
   bool wait_scheduled(std::chrono::milliseconds limit);
   void wait_ended();  // without the handlers
-  // Waits for the end and for the handlers; a handler of this work waits for the end alone. False:
-  // `limit` has passed.
+  // Waits for the end and for the handlers; a thread inside a handler waits for the end alone.
+  // False: `limit` has passed.
   bool wait_finished(std::chrono::milliseconds limit);
   void wait_finished();
   bool finished() const;
 
  private:
-  bool is_over() const {  // for a waiter on this thread; with the mutex held
-    const auto me = std::this_thread::get_id();
-    return status_ >= CommandBufferStatus::Completed &&
-           (running_handlers_ == 0 || me == scheduled_thread_ || me == completed_thread_);
-  }
-  void run_handlers(std::vector<Handler> handlers, std::thread::id& thread,
-                    std::shared_ptr<void> owner);
+  bool is_over() const;  // for a waiter on this thread; with the mutex held
+  void run_handlers(std::vector<Handler> handlers, std::shared_ptr<void> owner);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -91,8 +87,7 @@ class Work {
   int error_code_ = 0;
   std::string error_message_;
   std::uint64_t sequence_ = 0;  // position in the queue, from 1; 0 while not enqueued
-  int running_handlers_ = 0;    // kinds of handlers that have been due and have not returned
-  std::thread::id scheduled_thread_, completed_thread_;  // where they run
+  int due_handlers_ = 0;        // kinds of handlers that are due and have not returned
   std::vector<Handler> scheduled_handlers_;
   std::vector<Handler> completed_handlers_;
   std::shared_ptr<void> owner_;

@@ -188,6 +188,8 @@ def test_what_has_no_value_is_not_pickled(device, queue, protocol):
     for value in objects:
         with pytest.raises(TypeError, match="cannot pickle"):
             pickle.dumps(value, protocol)
+        with pytest.raises(TypeError, match="cannot pickle"):
+            value.__reduce__()
 
 
 @pytest.mark.parametrize("protocol", range(6))

@@ -233,6 +233,24 @@ def test_handlers_are_called_in_order_with_their_buffer(device, queue):
     assert [status for _, _, status in seen][1:] == [Status.COMPLETED] * 2
 
 
+def test_handlers_of_a_queue_run_in_the_order_of_its_buffers(device, queue):
+    seen = []
+    for number in range(60):
+        command_buffer = queue.command_buffer()
+        encode_something(device, command_buffer)
+        for kind in ("scheduled", "completed"):
+            add = getattr(command_buffer, f"add_{kind}_handler")
+            add(lambda _, entry=(number, kind): seen.append(entry))
+        command_buffer.commit()
+        if number % 7 == 0:
+            command_buffer.wait_until_completed()  # some run here, some in the background
+    command_buffer.wait_until_completed()
+    assert [number for number, kind in seen if kind == "completed"] == list(range(60))
+    assert [number for number, kind in seen if kind == "scheduled"] == list(range(60))
+    order = {entry: place for place, entry in enumerate(seen)}
+    assert all(order[n, "scheduled"] < order[n, "completed"] for n in range(60))
+
+
 def test_handlers_run_on_another_thread_while_nobody_waits(queue):
     threads = []
     done = threading.Event()
