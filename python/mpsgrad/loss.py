@@ -232,7 +232,7 @@ class Loss(_LossKernel, _core.Loss):
         if out is None:
             images = self.encode_batch(command_buffer, sources, states, allocator=_core.DEFAULT)
         else:
-            out = as_out_array(out, array.shape, single)
+            out = as_out_array(out, single)
             images = self.encode_batch(command_buffer, sources, states, batch_of(self.device, out))
         _core.synchronize(states, command_buffer)
         gradient = finish(command_buffer, images, out, single)
@@ -384,7 +384,7 @@ class LossGradient(_LossKernel, _core.LossGradient):
         if out is None:
             images = self.encode_batch(command_buffer, *batches, allocator=_core.DEFAULT)
         else:
-            out = as_out_array(out, array.shape, single)
+            out = as_out_array(out, single)
             images = self.encode_batch(
                 command_buffer, *batches, destination_gradients=batch_of(self.device, out)
             )
