@@ -102,6 +102,9 @@ CASES = [
     PoolingCase("column", (1, 19, 1, 3), (1, 4), (1, 3)),
     PoolingCase("symmetric padding", (2, 7, 7, 4), (3, 3), (2, 2), pads=(1, 1, 1, 1)),
     PoolingCase("windows outside", (1, 4, 5, 2), (3, 2), (2, 2), shift=(-4, 3), grow=(3, 1)),
+    PoolingCase("2x2 s2, more windows than source", (1, 6, 4, 3), (2, 2), (2, 2), grow=(2, 3)),
+    PoolingCase("2x3 s2x3 inside", (2, 9, 8, 5), (2, 3), (2, 3), method=VALID),
+    PoolingCase("2x2 s3x4", (1, 13, 10, 2), (2, 2), (3, 4), method=VALID),
     PoolingCase("channels 17", (1, 5, 4, 17), (2, 2), (1, 2)),
 ]
 
@@ -111,6 +114,7 @@ DILATED = [
     PoolingCase("2x1 d3 s2", (1, 3, 11, 2), (2, 1), (2, 1), (3, 1)),
     PoolingCase("3x2 d1x3", (1, 9, 5, 5), (3, 2), (1, 2), (1, 3), method=VALID),
     PoolingCase("4x3 d2x3 full", (1, 4, 3, 1), (4, 3), (3, 2), (2, 3), method=FULL),
+    PoolingCase("2x1 d2 s2, a window of both edges", (1, 3, 2, 2), (2, 1), (2, 1), (2, 1)),
     PoolingCase("3x3 d4, image inside the gaps", (2, 3, 3, 7), (3, 3), dilation=(4, 4)),
 ]
 

@@ -43,27 +43,52 @@ MPSGRAD_INLINE void store(Element* to, Vector v) {
   __builtin_memcpy(to, &v, sizeof v);
 }
 
-// Calls body.at<lanes>(first) for blocks that cover `count` elements, the widest first.
+// kLanes neighbouring elements.
+template <int kLanes>
+struct WholeBlock {
+  using Floats = typename Lanes<kLanes>::Floats;
+  using Ints = typename Lanes<kLanes>::Ints;
+  MPSGRAD_INLINE Floats floats(const float* from) const { return load<Floats>(from); }
+  MPSGRAD_INLINE Ints ints(const std::int32_t* from) const { return load<Ints>(from); }
+  template <class Element, class Vector>
+  MPSGRAD_INLINE void put(Element* to, Vector v) const {
+    store(to, v);
+  }
+};
+
+// One element, in a register of several: a scalar would tempt the compiler to turn ?: into jumps.
+struct OneElement {
+  using Floats = Lanes<4>::Floats;
+  using Ints = Lanes<4>::Ints;
+  MPSGRAD_INLINE Floats floats(const float* from) const { return Floats{*from}; }
+  MPSGRAD_INLINE Ints ints(const std::int32_t* from) const { return Ints{*from}; }
+  template <class Element, class Vector>
+  MPSGRAD_INLINE void put(Element* to, Vector v) const {
+    *to = v[0];
+  }
+};
+
+// Calls body(block, first) for blocks that cover `count` elements, the widest first.
 template <class Body>
 MPSGRAD_INLINE void for_blocks(std::int64_t count, const Body& body) {
   std::int64_t i = 0;
   for (; i + kWidest <= count; i += kWidest) {
-    body.template at<kWidest>(i);
+    body(WholeBlock<kWidest>{}, i);
   }
   if constexpr (kWidest >= 16) {
     if (i + 8 <= count) {
-      body.template at<8>(i);
+      body(WholeBlock<8>{}, i);
       i += 8;
     }
   }
   if constexpr (kWidest >= 8) {
     if (i + 4 <= count) {
-      body.template at<4>(i);
+      body(WholeBlock<4>{}, i);
       i += 4;
     }
   }
   for (; i < count; ++i) {
-    body.template at<1>(i);
+    body(OneElement{}, i);
   }
 }
 

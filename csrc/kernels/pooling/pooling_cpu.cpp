@@ -2,7 +2,7 @@
 // windows read, a row of gradients from the windows that read it. So every row has one writer, and
 // a fixed order of additions.
 #include <algorithm>
-#include <limits>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -15,11 +15,13 @@ namespace {
 
 using cpu::CpuImages;
 
-constexpr Index kTaskFloats = 32768;    // about what one task reads
+constexpr Index kTaskFloats = 1 << 16;  // about what one task reads
+constexpr Index kRowsFloats = 1 << 16;  // most that one thread keeps of converted source rows
 constexpr Index kRingFloats = 1 << 18;  // most that one thread keeps of the windows under way
+constexpr Index kMostRows = 8;          // that one loop reads together
 
 // Scratch of the calling thread.
-enum Slot { kSourceRow, kResultRow, kStoreRow, kGradientRow, kWindowRow, kRing };
+enum Slot { kSourceRows, kResultRow, kStoreRow, kGradientRow, kWindowRow, kRing };
 
 Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 Index ceil_div(Index a, Index b) { return -floor_div(-a, b); }
@@ -45,7 +47,6 @@ struct Axis {
         first >= length ? 0 : std::min(kernel, floor_div(length - 1 - first, dilation) + 1);
     return {before, end - before, kernel - end, first + before * dilation};
   }
-  bool leaves_source(Index window) const { return taps(window).inside < kernel; }
 
   // Calls visit(pixel, taps, weight) for what a window reads, in ascending order. `distinct`: every
   // pixel once, whatever its weight.
@@ -98,25 +99,6 @@ struct Axis {
   }
 };
 
-// The windows [begin, end) of an axis as runs for the row loops.
-std::vector<PoolingRun> runs_of(const Axis& axis, Index begin, Index end, bool distinct) {
-  std::vector<PoolingRun> runs;
-  for (Index w = begin; w < end; ++w) {
-    axis.read(w, distinct, [&](Index pixel, Index taps, Index weight) {
-      if (!runs.empty()) {
-        PoolingRun& run = runs.back();
-        if (run.window + run.windows == w - begin && run.taps == taps && run.weight == 1.0F &&
-            weight == 1 && pixel == run.pixel + run.windows * axis.stride) {
-          ++run.windows;
-          return;
-        }
-      }
-      runs.push_back({w - begin, 1, pixel, taps, static_cast<float>(weight)});
-    });
-  }
-  return runs;
-}
-
 // What both directions of the pass share.
 struct Geometry {
   PoolingKind kind;
@@ -143,40 +125,143 @@ struct Geometry {
   }
 
   bool is_max() const { return kind == PoolingKind::Max || kind == PoolingKind::DilatedMax; }
-  bool hides_negative() const { return is_max() && !clamps; }
-  // What an average divides by, 0 where no tap counts, is the product of one number for the columns
-  // of windows [begin, end) and one for their row.
-  std::vector<Index> column_divisors(Index begin, Index end) const {
-    std::vector<Index> result;
-    for (Index w = begin; w < end && kind == PoolingKind::Average; ++w) {
-      result.push_back(clamps ? x.counted(w, pad.x) : x.kernel);
-    }
-    return result;
+  bool meets_padding(const Axis& axis, Index window) const {
+    return is_max() && !clamps && axis.taps(window).inside < axis.kernel;
   }
-  Index row_divisor(Index row) const { return clamps ? y.counted(row, pad.y) : y.kernel; }
-  // Calls visit(first, count) for the windows of [begin, end) of a row that read padding zeros.
-  template <class Visit>
-  void over_padding(Index row, Index begin, Index end, const Visit& visit) const {
-    if (y.leaves_source(row)) {
-      visit(Index{0}, end - begin);
-      return;
-    }
-    Index left = begin;
-    while (left < end && x.leaves_source(left)) {
-      ++left;
-    }
-    Index right = end;
-    while (right > left && x.leaves_source(right - 1)) {
-      --right;
-    }
-    if (left > begin) {
-      visit(Index{0}, left - begin);
-    }
-    if (right < end) {
-      visit(right - begin, end - right);
-    }
+  // The number of a source row's first tap, in any window.
+  std::int32_t first_number(Index row) const {
+    return static_cast<std::int32_t>(row * (std::min(x.kernel, x.length) + 2));
+  }
+  // One axis' part of what an average divides by.
+  float divisor(const Axis& axis, Index window, Index border) const {
+    return static_cast<float>(clamps ? axis.counted(window, border) : axis.kernel);
   }
 };
+
+// The columns [begin, begin + windows) of windows as runs for the row loops.
+struct Columns {
+  Columns(const Geometry& g, Index first, Index count, Index channel_count)
+      : begin(first),
+        windows(count),
+        channels(channel_count),
+        stride(g.x.stride),
+        dilation(g.x.dilation) {
+    for (Index w = 0; w < windows; ++w) {
+      add_window(g, w);
+    }
+    find_taken(g.x.length);
+  }
+
+  PoolingRow row(bool begins, bool ends, bool meets_padding) const {
+    return {runs.data(),  static_cast<Index>(runs.size()), stride, dilation, channels, begins, ends,
+            meets_padding};
+  }
+  Index floats() const { return windows * channels; }
+
+  Index begin, windows, channels, stride, dilation;
+  std::vector<PoolingRun> runs;
+  bool repeats = false;  // some window has several runs
+  // Whether `taken` of the runs is known, and then the pixels that no window reads, from and to.
+  bool orderly = true;
+  bool disjoint = true;  // no pixel is read twice
+  std::vector<std::pair<Index, Index>> unread;
+
+ private:
+  void find_taken(Index length) {
+    Index read_end = 0;  // of the pixels read so far
+    const auto pass_over = [&](Index from, Index to) {
+      if (from < to) {
+        unread.emplace_back(from, to);
+      }
+    };
+    for (PoolingRun& run : runs) {
+      if (run.taps == 0) {
+        continue;
+      }
+      const Index steady = std::max<Index>(0, run.taps - stride);  // taken of all but the first
+      const Index first_unread = run.pixel + (run.windows > 1 ? steady : 0);
+      orderly = orderly && (dilation == 1 || run.taps == 1) &&
+                (run.windows == 1 || read_end <= first_unread);
+      pass_over(read_end, first_unread);
+      run.taken = std::clamp<Index>(std::max(read_end, first_unread) - run.pixel, 0, run.taps);
+      for (Index w = 1; w < run.windows; ++w) {
+        pass_over(run.pixel + (w - 1) * stride + run.taps, run.pixel + w * stride);
+      }
+      disjoint = disjoint && orderly && run.taken == 0;
+      read_end = std::max(read_end, run.pixel + (run.windows - 1) * stride + run.taps);
+    }
+    pass_over(read_end, length);
+  }
+  void add_window(const Geometry& g, Index w) {
+    PoolingRun next{w, 1, 0, 0, 0, 0, 1.0F, 1.0F, true, g.meets_padding(g.x, begin + w)};
+    if (g.kind == PoolingKind::Average) {
+      next.divisor = g.divisor(g.x, begin + w, g.pad.x);
+    }
+    g.x.read(begin + w, g.is_max(), [&](Index pixel, Index taps, Index weight) {
+      next.pixel = pixel;
+      next.taps = taps;
+      next.weight = static_cast<float>(weight);
+      append(next);
+      repeats = repeats || !next.begins;
+      next.begins = false;
+      next.first_tap += static_cast<std::int32_t>(taps);
+    });
+    if (next.begins) {
+      append(next);
+    }
+  }
+  // Lengthens the last run if the window continues it.
+  void append(const PoolingRun& next) {
+    if (!runs.empty()) {
+      PoolingRun& run = runs.back();
+      if (run.window + run.windows == next.window && run.begins && next.begins &&
+          run.pixel + run.windows * stride == next.pixel && run.taps == next.taps && run.taps > 0 &&
+          run.weight == next.weight && run.divisor == next.divisor &&
+          run.meets_padding == next.meets_padding) {
+        ++run.windows;
+        return;
+      }
+    }
+    runs.push_back(next);
+  }
+};
+
+// How many source rows are handed to a loop at once: as many as give the memory system no more
+// streams of taps than it can foresee.
+Index rows_together(const Geometry& geometry, const CpuImages& source) {
+  constexpr Index kStreams = 9;
+  const Index most =
+      std::clamp<Index>(kStreams / std::min(geometry.x.kernel, source.width), 1, kMostRows);
+  const bool direct = source.is_float() && source.dense_pixels();
+  return direct ? most : std::clamp<Index>(kRowsFloats / (source.width * source.channels), 1, most);
+}
+
+// Calls visit(rows, count, begins, ends) with the source rows that a row of windows reads, in
+// groups; once without any where it reads none.
+template <class Visit>
+void for_source_rows(const Geometry& geometry, const CpuImages& source, Index sample, Index window,
+                     const Visit& visit) {
+  const Index most = rows_together(geometry, source);
+  const Index row_floats = source.width * source.channels;
+  std::array<PoolingSource, kMostRows> rows{};
+  Index count = 0;
+  bool begins = true;
+  geometry.y.read(window, geometry.is_max(), [&](Index first, Index taps, Index weight) {
+    for (Index t = 0; t < taps; ++t) {
+      if (count == most) {
+        visit(rows.data(), count, begins, false);
+        begins = false;
+        count = 0;
+      }
+      const Index y = first + t * geometry.y.dilation;
+      float* scratch = cpu::thread_scratch(kSourceRows, most * row_floats) + count * row_floats;
+      rows[static_cast<std::size_t>(count++)] = {
+          cpu::load_run(source, sample, y, 0, source.width, scratch), static_cast<float>(weight),
+          geometry.first_number(y)};
+    }
+  });
+  visit(rows.data(), count, begins, true);
+}
 
 class CpuPooling final : public UnaryEncoder {
  public:
@@ -193,16 +278,11 @@ class CpuPooling final : public UnaryEncoder {
  private:
   static void run(const Geometry& geometry, const CpuImages& source, const CpuImages& destination,
                   const Region& clip) {
-    const Index channels = source.channels;
-    const Index columns = clip.size.width;
     const Index rows = clip.size.height;
-    const std::vector<PoolingRun> runs = runs_of(geometry.x, 0, columns, geometry.is_max());
-    const PoolingRow row{runs.data(), static_cast<Index>(runs.size()), geometry.x.stride,
-                         geometry.x.dilation, channels};
-    const std::vector<Index> divisors = geometry.column_divisors(0, columns);
+    const Columns columns(geometry, 0, clip.size.width, source.channels);
     const Index row_reads =
-        std::min(geometry.y.kernel, geometry.y.length) * source.width * channels;
-    const Index group = std::max<Index>(1, kTaskFloats / std::max<Index>(1, row_reads));
+        std::min(geometry.y.kernel, geometry.y.length) * source.width * source.channels;
+    const Index group = std::max<Index>(1, kTaskFloats / row_reads);
     const Index groups = cpu::chunks_of(rows, group);
 
     cpu::parallel_for(clip.size.depth * groups, [&](Index task) {
@@ -210,61 +290,37 @@ class CpuPooling final : public UnaryEncoder {
       const Index first = task % groups * group;
       for (Index j = first; j < std::min(rows, first + group); ++j) {
         float* pooled = cpu::begin_store(destination, sample, clip.origin.y + j, clip.origin.x,
-                                         cpu::thread_scratch(kResultRow, columns * channels));
-        pool_row(geometry, row, divisors, source, sample, j, columns, pooled);
-        cpu::finish_store(destination, sample, clip.origin.y + j, clip.origin.x, columns, pooled);
+                                         cpu::thread_scratch(kResultRow, columns.floats()));
+        pool_row(geometry, columns, source, sample, j, pooled);
+        cpu::finish_store(destination, sample, clip.origin.y + j, clip.origin.x, clip.size.width,
+                          pooled);
       }
     });
   }
 
-  static void pool_row(const Geometry& geometry, const PoolingRow& row,
-                       const std::vector<Index>& column_divisors, const CpuImages& source,
-                       Index sample, Index j, Index columns, float* pooled) {
+  static void pool_row(const Geometry& geometry, const Columns& columns, const CpuImages& source,
+                       Index sample, Index j, float* pooled) {
     const PoolingLoops& loops = pooling_loops();
-    const Index count = columns * row.channels;
-    loops.fill(pooled, count, geometry.is_max() ? -std::numeric_limits<float>::infinity() : 0.0F);
-    geometry.y.read(j, geometry.is_max(), [&](Index first, Index taps, Index weight) {
-      for (Index t = 0; t < taps; ++t) {
-        const float* x =
-            cpu::load_run(source, sample, first + t * geometry.y.dilation, 0, source.width,
-                          cpu::thread_scratch(kSourceRow, source.width * row.channels));
-        switch (geometry.kind) {
-          case PoolingKind::Max:
-          case PoolingKind::DilatedMax:
-            loops.maximum(row, x, pooled);
-            break;
-          case PoolingKind::Average:
-            loops.sum(row, x, pooled);
-            break;
-          case PoolingKind::L2Norm:
-            loops.squares(row, x, static_cast<float>(weight), pooled);
-        }
-      }
-    });
-    if (geometry.hides_negative()) {
-      geometry.over_padding(j, 0, columns, [&](Index first, Index windows) {
-        loops.raise_to_zero(pooled + first * row.channels, windows * row.channels);
-      });
-    } else if (geometry.kind == PoolingKind::L2Norm) {
-      loops.root(pooled, count);
-    } else if (geometry.kind == PoolingKind::Average) {
-      float* divisors = cpu::thread_scratch(kWindowRow, columns);
-      const Index row_divisor = geometry.row_divisor(j);
-      std::transform(column_divisors.begin(), column_divisors.end(), divisors, [&](Index divisor) {
-        return static_cast<float>(std::max<Index>(1, divisor * row_divisor));
-      });
-      loops.divide(pooled, divisors, columns, row.channels);
+    for_source_rows(geometry, source, sample, j,
+                    [&](const PoolingSource* rows, Index count, bool begins, bool ends) {
+                      const PoolingRow row =
+                          columns.row(begins, ends, geometry.meets_padding(geometry.y, j));
+                      if (geometry.is_max()) {
+                        loops.maximum(row, rows, count, pooled);
+                      } else if (geometry.kind == PoolingKind::Average) {
+                        loops.average(row, rows, count,
+                                      geometry.divisor(geometry.y, j, geometry.pad.y), pooled);
+                      } else {
+                        loops.squares(row, rows, count, pooled);
+                      }
+                    });
+    if (geometry.kind == PoolingKind::L2Norm) {
+      loops.root(pooled, columns.floats());
     }
   }
 
   PoolingKind kind_;
   Window window_;
-};
-
-// What a row of windows gives to the pixels they read: `share` to each, or to the pixel `index`.
-struct Shares {
-  const float* share = nullptr;
-  std::int32_t* index = nullptr;
 };
 
 // One gradient encode: G of the source, and where it goes.
@@ -279,187 +335,235 @@ struct GradientWork {
   void run() const;
 
  private:
-  struct Ring;
-  Index columns_begin() const { return std::max<Index>(0, -primary.x); }
-  Index columns_end() const {
-    return std::max(columns_begin(), std::min(gradient.width - primary.x, used.width));
+  class Ring;
+
+  static std::pair<Index, Index> windows_of(Index length, Index primary, Index used) {
+    const Index begin = std::max<Index>(0, -primary);
+    return {begin, std::max(begin, std::min(length - primary, used))};
   }
-  Index rows_begin() const { return std::max<Index>(0, -primary.y); }
-  Index rows_end() const {
-    return std::max(rows_begin(), std::min(gradient.height - primary.y, used.height));
-  }
-  struct Columns;
-  void find_shares(const Columns& columns, Index sample, Index j, float* memory,
-                   Shares& shares) const;
+  PoolingShares find_shares(const Columns& columns, Index sample, Index j, float* memory) const;
+  void make_row(const Columns& columns, Index sample, Index y, Ring& ring, float* result) const;
+  Index make_rows_once(const Columns& columns, Index sample, Index r, Index end) const;
 };
 
-// What every row of windows has in common.
-struct GradientWork::Columns {
-  explicit Columns(const GradientWork& work)
-      : begin(work.columns_begin()),
-        windows(work.columns_end() - begin),
-        runs(runs_of(work.geometry.x, begin, begin + windows, work.geometry.is_max())),
-        row{runs.data(), static_cast<Index>(runs.size()), work.geometry.x.stride,
-            work.geometry.x.dilation, work.source.channels},
-        divisors(work.geometry.column_divisors(begin, begin + windows)),
-        first_pixels(static_cast<std::size_t>(windows), -1) {
-    for (const PoolingRun& run : runs) {
-      for (Index w = 0; w < run.windows; ++w) {
-        auto& pixel = first_pixels[static_cast<std::size_t>(run.window + w)];
-        pixel = pixel < 0 ? static_cast<std::int32_t>(run.pixel + w * row.stride) : pixel;
-      }
-    }
-  }
-  Columns(const Columns&) = delete;
-  Columns& operator=(const Columns&) = delete;
-
-  Index begin, windows;
-  std::vector<PoolingRun> runs;
-  PoolingRow row;
-  std::vector<Index> divisors;
-  std::vector<std::int32_t> first_pixels;  // that each window reads, -1 for none
-};
-
-// The shares of windows that pixels still to come may read: window row j is kept in place j %
-// places until another needs it.
-struct GradientWork::Ring {
+// The shares of rows of windows that pixels still to come may read: row j is kept in place
+// j % places until another needs it.
+class GradientWork::Ring {
+ public:
   Ring(Index place_count, Index floats_each)
-      : floats(floats_each),
-        memory(cpu::thread_scratch(kRing, place_count * floats_each)),
-        owners(static_cast<std::size_t>(place_count), -1),
-        shares(static_cast<std::size_t>(place_count)) {}
+      : places(place_count),
+        floats_(floats_each),
+        memory_(cpu::thread_scratch(kRing, place_count * floats_each)),
+        entries_(static_cast<std::size_t>(place_count)) {}
 
-  Index floats;
-  float* memory;
-  std::vector<Index> owners;
-  std::vector<Shares> shares;
+  template <class Find>
+  const PoolingShares& at(Index j, const Find& find) {
+    const Index place = j % places;
+    Entry& entry = entries_[static_cast<std::size_t>(place)];
+    if (entry.row != j) {
+      entry.shares = find(memory_ + place * floats_);
+      entry.row = j;
+    }
+    return entry.shares;
+  }
+
+  const Index places;
+
+ private:
+  struct Entry {
+    Index row = -1;
+    PoolingShares shares{};
+  };
+  Index floats_;
+  float* memory_;
+  std::vector<Entry> entries_;
 };
 
-void GradientWork::find_shares(const Columns& columns, Index sample, Index j, float* memory,
-                               Shares& shares) const {
+PoolingShares GradientWork::find_shares(const Columns& columns, Index sample, Index j,
+                                        float* memory) const {
   const PoolingLoops& loops = pooling_loops();
-  const PoolingRow& row = columns.row;
-  const Index begin = columns.begin;
-  const Index windows = columns.windows;
-  const Index count = windows * row.channels;
-  float* scratch = cpu::thread_scratch(kGradientRow, count);
-  const auto load_gradient = [&](float* place) {
-    return cpu::load_run(gradient, sample, primary.y + j, primary.x + begin, windows, place);
+  const Index count = columns.floats();
+  const auto load_gradient = [&](float* scratch) {
+    return cpu::load_run(gradient, sample, primary.y + j, primary.x + columns.begin,
+                         columns.windows, scratch);
   };
-  const auto source_rows = [&](const auto& visit) {
-    geometry.y.read(j, geometry.is_max(), [&](Index first, Index taps, Index weight) {
-      for (Index t = 0; t < taps; ++t) {
-        const Index y = first + t * geometry.y.dilation;
-        visit(y, weight,
-              cpu::load_run(source, sample, y, 0, source.width,
-                            cpu::thread_scratch(kSourceRow, source.width * row.channels)));
+  if (geometry.is_max()) {
+    auto* index = reinterpret_cast<std::int32_t*>(memory);
+    const bool resumes = columns.repeats || std::min(geometry.y.kernel, geometry.y.length + 2) >
+                                                rows_together(geometry, source);
+    float* best = resumes ? cpu::thread_scratch(kWindowRow, count) : nullptr;
+    for_source_rows(geometry, source, sample, j,
+                    [&](const PoolingSource* rows, Index n, bool begins, bool ends) {
+                      loops.winners(
+                          columns.row(begins, ends, geometry.meets_padding(geometry.y, j)), rows, n,
+                          best, index);
+                    });
+    return {load_gradient(memory + count), index, 1.0F, 1.0F};
+  }
+  if (geometry.kind == PoolingKind::Average) {
+    return {load_gradient(memory), nullptr, 1.0F, geometry.divisor(geometry.y, j, geometry.pad.y)};
+  }
+  float* squares = cpu::thread_scratch(kWindowRow, count);
+  for_source_rows(geometry, source, sample, j,
+                  [&](const PoolingSource* rows, Index n, bool begins, bool ends) {
+                    loops.squares(columns.row(begins, ends, false), rows, n, squares);
+                  });
+  loops.per_root(load_gradient(cpu::thread_scratch(kGradientRow, count)), squares, count, memory);
+  return {memory, nullptr, 1.0F, 1.0F};
+}
+
+// Row y of G.
+void GradientWork::make_row(const Columns& columns, Index sample, Index y, Ring& ring,
+                            float* result) const {
+  const PoolingLoops& loops = pooling_loops();
+  const Index channels = columns.channels;
+  const Index row_floats = source.width * channels;
+  const auto clear = [&](Index from, Index to) {
+    std::fill(result + from * channels, result + to * channels, 0.0F);
+  };
+  const PoolingRow row = columns.row(true, true, false);
+  std::array<PoolingShares, kMostRows> shares{};
+  Index count = 0;
+  bool assign = columns.orderly;
+  const auto give = [&] {
+    if (assign) {
+      for (const auto& [begin, end] : columns.unread) {
+        clear(begin, end);
       }
-    });
+    }
+    if (geometry.is_max()) {
+      loops.award(row, shares.data(), count, geometry.first_number(y), assign, result);
+    } else {
+      loops.spread(row, shares.data(), count, assign, result);
+    }
+    assign = false;
+    count = 0;
   };
 
-  if (geometry.is_max()) {
-    shares.index = reinterpret_cast<std::int32_t*>(memory + count);
-    shares.share = load_gradient(memory);
-    float* best = cpu::thread_scratch(kWindowRow, count);
-    Index first_row = -1;
-    geometry.y.read(
-        j, true, [&](Index first, Index, Index) { first_row = first_row < 0 ? first : first_row; });
-    const auto base = [&](Index y) { return static_cast<std::int32_t>(y * source.width); };
-    loops.begin_winners(columns.first_pixels.data(), first_row < 0 ? -1 : base(first_row), windows,
-                        row.channels, best, shares.index);
-    source_rows([&](Index y, Index, const float* x) {
-      loops.winners(row, x, base(y), best, shares.index);
-    });
-    if (geometry.hides_negative()) {
-      geometry.over_padding(j, begin, begin + windows, [&](Index first, Index n) {
-        loops.forget_negative(best + first * row.channels, shares.index + first * row.channels,
-                              n * row.channels);
-      });
+  const auto [rows_begin, rows_end] = windows_of(gradient.height, primary.y, used.height);
+  const auto [from, to] = geometry.y.readers(y, rows_begin, rows_end);
+  if (!assign || from >= to) {
+    clear(0, source.width);
+    assign = false;
+  }
+  Index first = from;  // of the rows of windows gathered so far: the ring holds no more at a time
+  for (Index j = from; j < to; ++j) {
+    if (count == kMostRows || j - first == ring.places) {
+      if (count > 0) {
+        give();
+      }
+      first = j;
     }
-  } else if (geometry.kind == PoolingKind::Average) {
-    float* factors = cpu::thread_scratch(kWindowRow, windows);
-    const Index row_divisor = geometry.row_divisor(j);
-    std::transform(columns.divisors.begin(), columns.divisors.end(), factors, [&](Index divisor) {
-      const Index product = divisor * row_divisor;
-      return product == 0 ? 0.0F : static_cast<float>(1.0 / static_cast<double>(product));
-    });
-    loops.scale(load_gradient(scratch), factors, windows, row.channels, memory);
-    shares.share = memory;
-  } else {
-    float* squares = cpu::thread_scratch(kWindowRow, count);
-    loops.fill(squares, count, 0.0F);
-    source_rows([&](Index, Index weight, const float* x) {
-      loops.squares(row, x, static_cast<float>(weight), squares);
-    });
-    loops.per_root(load_gradient(scratch), squares, count, memory);
-    shares.share = memory;
+    if (const Index weight = geometry.y.weight(j, y); weight > 0) {
+      PoolingShares& next = shares[static_cast<std::size_t>(count++)];
+      next = ring.at(j, [&](float* memory) { return find_shares(columns, sample, j, memory); });
+      next.weight = static_cast<float>(weight);
+    }
+  }
+  if (count > 0) {
+    give();
+  }
+  if (assign) {  // windows with gaps may pass over a row
+    clear(0, source.width);
+  }
+  if (geometry.kind == PoolingKind::L2Norm) {
+    loops.multiply(result,
+                   cpu::load_run(source, sample, y, 0, source.width,
+                                 cpu::thread_scratch(kSourceRows, row_floats)),
+                   row_floats);
   }
 }
 
+// Makes all rows of a window at once, if row r of the clip is the first of them and nothing but
+// this window reads them, and returns how many; else 0.
+Index GradientWork::make_rows_once(const Columns& columns, Index sample, Index r, Index end) const {
+  const Axis& axis = geometry.y;
+  const Index y = first_row + r;
+  const Index count = axis.kernel;
+  if (axis.dilation != 1 || axis.stride < count || count > rows_together(geometry, source) ||
+      r + count > end || y + count > source.height) {
+    return 0;
+  }
+  const auto [rows_begin, rows_end] = windows_of(gradient.height, primary.y, used.height);
+  const auto [j, past] = axis.readers(y, rows_begin, rows_end);
+  if (past - j != 1 || axis.start + axis.stride * j != y ||
+      axis.readers(y + count - 1, rows_begin, rows_end) != std::pair(j, past)) {
+    return 0;
+  }
+  std::array<float*, kMostRows> out{};
+  for (Index i = 0; i < count; ++i) {
+    float*& row = out[static_cast<std::size_t>(i)];
+    row = cpu::begin_store(destination, sample, clip.origin.y + r + i, clip.origin.x, nullptr);
+    for (const auto& [from, to] : columns.unread) {
+      std::fill(row + from * columns.channels, row + to * columns.channels, 0.0F);
+    }
+  }
+  const float* incoming =
+      cpu::load_run(gradient, sample, primary.y + j, primary.x + columns.begin, columns.windows,
+                    cpu::thread_scratch(kGradientRow, columns.floats()));
+  for_source_rows(
+      geometry, source, sample, j, [&](const PoolingSource* rows, Index n, bool begins, bool ends) {
+        pooling_loops().award_once(columns.row(begins, ends, false), rows, n, incoming, out.data());
+      });
+  for (Index i = 0; i < count; ++i) {
+    cpu::finish_store(destination, sample, clip.origin.y + r + i, clip.origin.x, source.width,
+                      out[static_cast<std::size_t>(i)]);
+  }
+  return count;
+}
+
 void GradientWork::run() const {
-  const PoolingLoops& loops = pooling_loops();
-  const Index channels = source.channels;
-  const Index row_floats = source.width * channels;
-  const Columns columns(*this);
+  const auto [begin, end] = windows_of(gradient.width, primary.x, used.width);
+  const Columns columns(geometry, begin, end - begin, source.channels);
+  const Index row_floats = source.width * source.channels;
 
   // Windows that reach past the rows of a task are evaluated in the next task again, so tasks are
   // tall where windows are.
   const Index overlap = std::max<Index>(0, geometry.y.extent() - geometry.y.stride);
-  const Index group = std::max(
-      {Index{1}, kTaskFloats / std::max<Index>(1, row_floats),
-       geometry.kind == PoolingKind::Average ? Index{1} : std::min(4 * overlap, clip.size.height)});
+  const Index tall =
+      geometry.kind == PoolingKind::Average ? 1 : std::min(4 * overlap, clip.size.height);
+  const Index wanted = std::max({Index{1}, kTaskFloats / row_floats, tall});
+  const Index group = cpu::chunks_of(wanted, geometry.y.stride) * geometry.y.stride;
   const Index groups = cpu::chunks_of(clip.size.height, group);
-  const Index share_floats = columns.windows * channels * (geometry.is_max() ? 2 : 1);
+  const Index share_floats = columns.floats() * (geometry.is_max() ? 2 : 1);
   const Index places = std::clamp<Index>(kRingFloats / std::max<Index>(1, share_floats), 1,
                                          ceil_div(geometry.y.extent(), geometry.y.stride));
+  // The result of a row is made where it is wanted, if that is a whole row of the source.
+  const bool whole = first_column == 0 && clip.size.width == source.width;
+  const bool once = whole && geometry.is_max() && columns.windows > 0 && columns.disjoint &&
+                    !columns.repeats && destination.is_float() && destination.dense_pixels();
 
   cpu::parallel_for(clip.size.depth * groups, [&](Index task) {
     const Index sample = task / groups;
     const Index first = task % groups * group;
     Ring ring(places, share_floats);
-    // The result of a row is made where it is wanted, if that is a whole row of the source.
-    const bool whole = first_column == 0 && clip.size.width == source.width;
-    for (Index r = first; r < std::min(clip.size.height, first + group); ++r) {
+    const Index last = std::min(clip.size.height, first + group);
+    Index r = first;
+    while (r < last) {
+      if (const Index rows =
+              once && sample < used.depth ? make_rows_once(columns, sample, r, last) : Index{0};
+          rows > 0) {
+        r += rows;
+        continue;
+      }
       const Index y = first_row + r;
+      const Index out_floats = clip.size.width * source.channels;
       float* out = cpu::begin_store(destination, sample, clip.origin.y + r, clip.origin.x,
-                                    cpu::thread_scratch(kStoreRow, clip.size.width * channels));
-      float* result = whole ? out : cpu::thread_scratch(kResultRow, row_floats);
-      loops.fill(result, row_floats, 0.0F);
+                                    cpu::thread_scratch(kStoreRow, out_floats));
+      Index there = 0;
       if (y < source.height && sample < used.depth && columns.windows > 0) {
-        const auto [from, to] = geometry.y.readers(y, rows_begin(), rows_end());
-        for (Index j = from; j < to; ++j) {
-          const Index weight = geometry.y.weight(j, y);
-          if (weight == 0) {
-            continue;
-          }
-          const auto place = static_cast<std::size_t>(j % places);
-          Shares& shares = ring.shares[place];
-          if (ring.owners[place] != j) {
-            find_shares(columns, sample, j, ring.memory + j % places * ring.floats, shares);
-            ring.owners[place] = j;
-          }
-          if (geometry.is_max()) {
-            loops.award(columns.row, shares.share, shares.index,
-                        static_cast<std::int32_t>(y * source.width), result);
-          } else {
-            loops.spread(columns.row, shares.share, static_cast<float>(weight), result);
-          }
-        }
-        if (geometry.kind == PoolingKind::L2Norm) {
-          loops.multiply(result,
-                         cpu::load_run(source, sample, y, 0, source.width,
-                                       cpu::thread_scratch(kSourceRow, row_floats)),
-                         row_floats);
+        float* result = whole ? out : cpu::thread_scratch(kResultRow, row_floats);
+        make_row(columns, sample, y, ring, result);
+        there =
+            std::clamp<Index>(source.width - first_column, 0, clip.size.width) * source.channels;
+        if (!whole) {
+          std::copy_n(result + std::min(first_column, source.width) * source.channels, there, out);
         }
       }
-      if (!whole) {
-        const Index there =
-            std::clamp<Index>(source.width - first_column, 0, clip.size.width) * channels;
-        std::copy_n(result + std::min(first_column, source.width) * channels, there, out);
-        std::fill(out + there, out + clip.size.width * channels, 0.0F);
-      }
+      std::fill(out + there, out + out_floats, 0.0F);
       cpu::finish_store(destination, sample, clip.origin.y + r, clip.origin.x, clip.size.width,
                         out);
+      ++r;
     }
   });
 }

@@ -9,8 +9,8 @@ namespace {
 
 using Index = std::int64_t;
 
-// Calls body(offset in the row of pixels, offset in the row of windows, elements) for every window
-// of a run. Windows one pixel apart make one long window: they are contiguous on both sides.
+// Calls body(offset in a row of pixels, offset in the row of windows, elements) for every window of
+// a run. Windows one pixel apart make one long window: they are contiguous on both sides.
 template <class Body>
 MPSGRAD_INLINE void for_windows(const PoolingRow& row, const PoolingRun& run, const Body& body) {
   const Index channels = row.channels;
@@ -23,133 +23,120 @@ MPSGRAD_INLINE void for_windows(const PoolingRow& row, const PoolingRun& run, co
   }
 }
 
-// Calls visit(run, taps), where the usual numbers of taps are constants.
-template <Index kTaps>
+// A number of taps or rows that is a constant.
+template <Index kCount>
 struct Exactly {
-  constexpr operator Index() const { return kTaps; }
+  constexpr operator Index() const { return kCount; }
 };
+
+// Calls visit(run, taps, rows) for every run; the usual windows have constants.
 template <class Visit>
-MPSGRAD_INLINE void for_runs(const PoolingRow& row, const Visit& visit) {
+MPSGRAD_INLINE void for_runs(const PoolingRow& row, Index rows, const Visit& visit) {
   for (Index r = 0; r < row.run_count; ++r) {
     const PoolingRun& run = row.runs[r];
-    switch (run.taps) {
-      case 1:
-        visit(run, Exactly<1>{});
-        break;
-      case 2:
-        visit(run, Exactly<2>{});
-        break;
-      case 3:
-        visit(run, Exactly<3>{});
-        break;
-      default:
-        visit(run, run.taps);
+    if (run.taps == 2 && rows == 1) {
+      visit(run, Exactly<2>{}, Exactly<1>{});
+    } else if (run.taps == 2 && rows == 2) {
+      visit(run, Exactly<2>{}, Exactly<2>{});
+    } else if (run.taps == 3 && rows == 1) {
+      visit(run, Exactly<3>{}, Exactly<1>{});
+    } else if (run.taps == 3 && rows == 2) {
+      visit(run, Exactly<3>{}, Exactly<2>{});
+    } else if (run.taps == 3 && rows == 3) {
+      visit(run, Exactly<3>{}, Exactly<3>{});
+    } else {
+      visit(run, run.taps, rows);
     }
   }
 }
 
-// Folds the taps of each window in registers, then once into `pooled`.
-template <class Taps, class Fold>
-struct Reduce {
-  const float* x;
-  float* pooled;
-  Index step;  // elements from tap to tap
-  Taps taps;
-  Fold fold;
+// ---- Forward
 
-  template <int kLanes>
-  MPSGRAD_INLINE void at(Index c) const {
-    using V = Floats<kLanes>;
-    V value = fold.first(load<V>(x + c));
-    for (Index t = 1; t < taps; ++t) {
-      value = fold.next(value, load<V>(x + c + t * step));
-    }
-    store(pooled + c, fold.into(load<V>(pooled + c), value));
-  }
-};
-
-template <class Fold>
-MPSGRAD_INLINE void reduce(const PoolingRow& row, const float* x, float* pooled,
-                           const Fold& fold_of_row) {
-  const Index step = row.dilation * row.channels;
-  for_runs(row, [&](const PoolingRun& run, auto taps) {
-    const auto fold = fold_of_row.of(run);
-    for_windows(row, run, [&](Index from, Index to, Index count) {
-      for_blocks(count, Reduce<decltype(taps), decltype(fold_of_row.of(run))>{x + from, pooled + to,
-                                                                              step, taps, fold});
-    });
-  });
-}
+// What the three reductions differ in. `start` is what a window without taps holds.
 
 struct Maximum {
-  MPSGRAD_INLINE Maximum of(const PoolingRun&) const { return *this; }
+  float start;
+
+  Maximum(const PoolingRow& row, const PoolingRun& run)
+      : start(row.meets_padding || run.meets_padding ? 0.0F : -__builtin_inff()) {}
   template <class V>
-  MPSGRAD_INLINE V first(V x) const {
-    return x;
-  }
-  template <class V>
-  MPSGRAD_INLINE V next(V best, V x) const {
+  MPSGRAD_INLINE V tap(V best, V x, float /*weight*/) const {
     return best > x ? best : x;
   }
   template <class V>
-  MPSGRAD_INLINE V into(V before, V best) const {
-    return before > best ? before : best;
+  MPSGRAD_INLINE V finish(V best) const {
+    return best;
   }
 };
 
-struct Sum {
-  MPSGRAD_INLINE Sum of(const PoolingRun&) const { return *this; }
-  template <class V>
-  MPSGRAD_INLINE V first(V x) const {
-    return x;
+struct Average {
+  static constexpr float start = 0.0F;
+  float divisor;
+
+  Average(const PoolingRow& row, const PoolingRun& run, float row_divisor)
+      : divisor(row.ends ? row_divisor * run.divisor : 1.0F) {
+    divisor = divisor > 0.0F ? divisor : 1.0F;  // nothing counts, and the sum is 0
   }
   template <class V>
-  MPSGRAD_INLINE V next(V total, V x) const {
+  MPSGRAD_INLINE V tap(V total, V x, float /*weight*/) const {
     return total + x;
   }
   template <class V>
-  MPSGRAD_INLINE V into(V before, V total) const {
-    return before + total;
+  MPSGRAD_INLINE V finish(V total) const {
+    return total / divisor;
   }
 };
 
 struct Squares {
-  float weight;
-  MPSGRAD_INLINE Squares of(const PoolingRun& run) const { return {weight * run.weight}; }
+  static constexpr float start = 0.0F;
+  float run_weight;
+
+  Squares(const PoolingRow& /*row*/, const PoolingRun& run) : run_weight(run.weight) {}
   template <class V>
-  MPSGRAD_INLINE V first(V x) const {
-    return x * x;
+  MPSGRAD_INLINE V tap(V total, V x, float weight) const {
+    return total + x * x * (weight * run_weight);
   }
   template <class V>
-  MPSGRAD_INLINE V next(V total, V x) const {
-    return total + x * x;
-  }
-  template <class V>
-  MPSGRAD_INLINE V into(V before, V total) const {
-    return before + weight * total;
+  MPSGRAD_INLINE V finish(V total) const {
+    return total;
   }
 };
 
-void maximum(const PoolingRow& row, const float* x, float* pooled) {
-  reduce(row, x, pooled, Maximum{});
+template <class Make>
+MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource* sources, Index count,
+                           float* pooled, const Make& make) {
+  const Index step = row.dilation * row.channels;
+  for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
+    const auto fold = make(run);
+    const bool begins = row.begins && run.begins;
+    for_windows(row, run, [&](Index from, Index to, Index elements) {
+      for_blocks(elements, [&](auto block, Index c) {
+        using V = typename decltype(block)::Floats;
+        V value = begins ? V{} + fold.start : block.floats(pooled + to + c);
+        for (Index r = 0; r < rows; ++r) {
+          const float* x = sources[r].x + from + c;
+          for (Index t = 0; t < taps; ++t) {
+            value = fold.tap(value, block.floats(x + t * step), sources[r].weight);
+          }
+        }
+        block.put(pooled + to + c, fold.finish(value));
+      });
+    });
+  });
 }
 
-void sum(const PoolingRow& row, const float* x, float* pooled) { reduce(row, x, pooled, Sum{}); }
-
-void squares(const PoolingRow& row, const float* x, float weight, float* pooled) {
-  reduce(row, x, pooled, Squares{weight});
+void maximum(const PoolingRow& row, const PoolingSource* sources, Index count, float* pooled) {
+  reduce(row, sources, count, pooled, [&](const PoolingRun& run) { return Maximum(row, run); });
 }
 
-void fill(float* MPSGRAD_RESTRICT out, Index count, float value) {
-  for (Index i = 0; i < count; ++i) {
-    out[i] = value;
-  }
+void average(const PoolingRow& row, const PoolingSource* sources, Index count, float divisor,
+             float* pooled) {
+  reduce(row, sources, count, pooled,
+         [&](const PoolingRun& run) { return Average(row, run, divisor); });
 }
 
-void raise_to_zero(float* MPSGRAD_RESTRICT pooled, Index count) {
-  for (Index i = 0; i < count; ++i) {
-    pooled[i] = pooled[i] > 0.0F ? pooled[i] : 0.0F;
-  }
+void squares(const PoolingRow& row, const PoolingSource* sources, Index count, float* pooled) {
+  reduce(row, sources, count, pooled, [&](const PoolingRun& run) { return Squares(row, run); });
 }
 
 void root(float* MPSGRAD_RESTRICT pooled, Index count) {
@@ -158,87 +145,41 @@ void root(float* MPSGRAD_RESTRICT pooled, Index count) {
   }
 }
 
-void divide(float* MPSGRAD_RESTRICT pooled, const float* MPSGRAD_RESTRICT divisors, Index windows,
-            Index channels) {
-  for (Index w = 0; w < windows; ++w, pooled += channels) {
-    const float divisor = divisors[w];
-    for (Index c = 0; c < channels; ++c) {
-      pooled[c] /= divisor;
-    }
-  }
-}
+// ---- Gradient: what each window gives
 
-void begin_winners(const std::int32_t* MPSGRAD_RESTRICT columns, std::int32_t base, Index windows,
-                   Index channels, float* MPSGRAD_RESTRICT best,
-                   std::int32_t* MPSGRAD_RESTRICT index) {
-  for (Index w = 0; w < windows; ++w, best += channels, index += channels) {
-    const std::int32_t first = columns[w] < 0 || base < 0 ? -1 : base + columns[w];
-    for (Index c = 0; c < channels; ++c) {
-      best[c] = -__builtin_inff();
-      index[c] = first;
-    }
-  }
-}
-
-template <class Taps>
-struct Winners {
-  const float* x;
-  float* best;
-  std::int32_t* index;
-  Index step;
-  Taps taps;
-  std::int32_t pixel;  // of the first tap
-  std::int32_t dilation;
-
-  template <int kLanes>
-  MPSGRAD_INLINE void at(Index c) const {
-    using V = Floats<kLanes>;
-    using I = Ints<kLanes>;
-    V top = load<V>(best + c);
-    I winner = load<I>(index + c);
-    std::int32_t here = pixel;
-    for (Index t = 0; t < taps; ++t, here += dilation) {
-      const V value = load<V>(x + c + t * step);
-      const auto better = value > top;
-      winner = better ? I{} + here : winner;
-      top = better ? value : top;
-    }
-    store(best + c, top);
-    store(index + c, winner);
-  }
-};
-
-void winners(const PoolingRow& row, const float* x, std::int32_t base, float* best,
+void winners(const PoolingRow& row, const PoolingSource* sources, Index count, float* best,
              std::int32_t* index) {
-  const Index channels = row.channels;
-  const Index step = row.dilation * channels;
-  for_runs(row, [&](const PoolingRun& run, auto taps) {
-    for (Index w = 0; w < run.windows; ++w) {
-      const Index pixel = run.pixel + w * row.stride;
-      const Index window = run.window + w;
-      for_blocks(channels, Winners<decltype(taps)>{x + pixel * channels, best + window * channels,
-                                                   index + window * channels, step, taps,
-                                                   base + static_cast<std::int32_t>(pixel),
-                                                   static_cast<std::int32_t>(row.dilation)});
-    }
+  const Index step = row.dilation * row.channels;
+  for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
+    const bool begins = row.begins && run.begins;
+    const bool hides = row.ends && (row.meets_padding || run.meets_padding);
+    // The first pixel wins even if all are minus infinity.
+    const std::int32_t start = taps > 0 && rows > 0 ? sources[0].first_number + run.first_tap : -1;
+    for_windows(row, run, [&](Index from, Index to, Index elements) {
+      for_blocks(elements, [&](auto block, Index c) {
+        using V = typename decltype(block)::Floats;
+        using I = typename decltype(block)::Ints;
+        V top = begins ? V{} - __builtin_inff() : block.floats(best + to + c);
+        I winner = begins ? I{} + start : block.ints(index + to + c);
+        for (Index r = 0; r < rows; ++r) {
+          const float* x = sources[r].x + from + c;
+          const std::int32_t first = sources[r].first_number + run.first_tap;
+          for (Index t = 0; t < taps; ++t) {
+            const V value = block.floats(x + t * step);
+            winner = value > top ? I{} + (first + static_cast<std::int32_t>(t)) : winner;
+            top = value > top ? value : top;
+          }
+        }
+        if (hides) {
+          winner = top < V{} ? I{} - 1 : winner;
+        }
+        block.put(index + to + c, winner);
+        if (best != nullptr) {
+          block.put(best + to + c, top);
+        }
+      });
+    });
   });
-}
-
-void forget_negative(const float* MPSGRAD_RESTRICT best, std::int32_t* MPSGRAD_RESTRICT index,
-                     Index count) {
-  for (Index i = 0; i < count; ++i) {
-    index[i] = best[i] < 0.0F ? -1 : index[i];
-  }
-}
-
-void scale(const float* MPSGRAD_RESTRICT gradient, const float* MPSGRAD_RESTRICT factors,
-           Index windows, Index channels, float* MPSGRAD_RESTRICT share) {
-  for (Index w = 0; w < windows; ++w, gradient += channels, share += channels) {
-    const float factor = factors[w];
-    for (Index c = 0; c < channels; ++c) {
-      share[c] = gradient[c] * factor;
-    }
-  }
 }
 
 void per_root(const float* MPSGRAD_RESTRICT gradient, const float* MPSGRAD_RESTRICT total,
@@ -249,73 +190,94 @@ void per_root(const float* MPSGRAD_RESTRICT gradient, const float* MPSGRAD_RESTR
   }
 }
 
-template <class Taps>
-struct Spread {
-  const float* share;
-  float* out;
-  Index step;
-  Taps taps;
-  float weight;
+// ---- Gradient: what each pixel gets
 
-  template <int kLanes>
-  MPSGRAD_INLINE void at(Index c) const {
-    using V = Floats<kLanes>;
-    const V value = weight * load<V>(share + c);
-    for (Index t = 0; t < taps; ++t) {
-      float* to = out + c + t * step;
-      store(to, load<V>(to) + value);
-    }
-  }
-};
+// Taps from the last to the first: in a long window a block of elements reaches over several
+// windows, and has to write pixels before it adds to them.
 
-void spread(const PoolingRow& row, const float* share, float weight, float* out) {
+void spread(const PoolingRow& row, const PoolingShares* shares, Index count, bool assign,
+            float* out) {
   const Index step = row.dilation * row.channels;
-  for_runs(row, [&](const PoolingRun& run, auto taps) {
-    const float factor = weight * run.weight;
-    for_windows(row, run, [&](Index to, Index from, Index count) {
-      for_blocks(count, Spread<decltype(taps)>{share + from, out + to, step, taps, factor});
+  for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
+    const Index added = assign ? run.taken : Index{taps};
+    const auto factor = [&](const PoolingShares& from) {
+      const float divisor = from.divisor * run.divisor;
+      return divisor > 0.0F ? from.weight * run.weight / divisor : 0.0F;
+    };
+    const float first_factor = factor(shares[0]);
+    for_windows(row, run, [&](Index to, Index from, Index elements) {
+      for_blocks(elements, [&](auto block, Index c) {
+        auto given = block.floats(shares[0].share + from + c) * first_factor;
+        for (Index r = 1; r < rows; ++r) {
+          given += block.floats(shares[r].share + from + c) * factor(shares[r]);
+        }
+        for (Index t = taps - 1; t >= 0; --t) {
+          float* pixel = out + to + c + t * step;
+          block.put(pixel, t < added ? block.floats(pixel) + given : given);
+        }
+      });
     });
   });
 }
 
-template <class Taps>
-struct Award {
-  const float* gradient;
-  const std::int32_t* index;
-  float* out;
-  Index step;
-  Taps taps;
-  std::int32_t pixel;
-  std::int32_t dilation;
+void award(const PoolingRow& row, const PoolingShares* shares, Index count,
+           std::int32_t first_number, bool assign, float* out) {
+  const Index step = row.dilation * row.channels;
+  for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
+    const Index added = assign ? run.taken : Index{taps};
+    const std::int32_t first = first_number + run.first_tap;
+    for_windows(row, run, [&](Index to, Index from, Index elements) {
+      for_blocks(elements, [&](auto block, Index c) {
+        using V = typename decltype(block)::Floats;
+        using I = typename decltype(block)::Ints;
+        for (Index t = taps - 1; t >= 0; --t) {
+          float* pixel = out + to + c + t * step;
+          const I here = I{} + (first + static_cast<std::int32_t>(t));
+          V total = t < added ? block.floats(pixel) : V{};
+          for (Index r = 0; r < rows; ++r) {
+            const V value = block.floats(shares[r].share + from + c);
+            total += block.ints(shares[r].index + from + c) == here ? value : V{};
+          }
+          block.put(pixel, total);
+        }
+      });
+    });
+  });
+}
 
-  template <int kLanes>
-  MPSGRAD_INLINE void at(Index c) const {
-    using V = Floats<kLanes>;
-    using I = Ints<kLanes>;
-    const V value = load<V>(gradient + c);
-    const I winner = load<I>(index + c);
-    std::int32_t here = pixel;
-    for (Index t = 0; t < taps; ++t, here += dilation) {
-      float* to = out + c + t * step;
-      store(to, load<V>(to) + (winner == I{} + here ? value : V{}));
-    }
-  }
-};
-
-void award(const PoolingRow& row, const float* gradient, const std::int32_t* index,
-           std::int32_t base, float* out) {
-  const Index channels = row.channels;
-  const Index step = row.dilation * channels;
-  for_runs(row, [&](const PoolingRun& run, auto taps) {
-    for (Index w = 0; w < run.windows; ++w) {
-      const Index pixel = run.pixel + w * row.stride;
-      const Index window = run.window + w;
-      for_blocks(channels,
-                 Award<decltype(taps)>{gradient + window * channels, index + window * channels,
-                                       out + pixel * channels, step, taps,
-                                       base + static_cast<std::int32_t>(pixel),
-                                       static_cast<std::int32_t>(row.dilation)});
-    }
+void award_once(const PoolingRow& row, const PoolingSource* sources, Index count,
+                const float* gradient, float* const* out) {
+  const Index step = row.dilation * row.channels;
+  for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
+    const bool hides = row.meets_padding || run.meets_padding;
+    for_windows(row, run, [&](Index from, Index window, Index elements) {
+      for_blocks(elements, [&](auto block, Index c) {
+        using V = typename decltype(block)::Floats;
+        using I = typename decltype(block)::Ints;
+        V top = V{} - __builtin_inff();
+        I winner = {};
+        std::int32_t number = 0;
+        for (Index r = 0; r < rows; ++r) {
+          const float* x = sources[r].x + from + c;
+          for (Index t = 0; t < taps; ++t, ++number) {
+            const V value = block.floats(x + t * step);
+            winner = value > top ? I{} + number : winner;
+            top = value > top ? value : top;
+          }
+        }
+        V given = block.floats(gradient + window + c);
+        if (hides) {
+          given = top < V{} ? V{} : given;
+        }
+        number = 0;
+        for (Index r = 0; r < rows; ++r) {
+          float* to = out[r] + from + c;
+          for (Index t = 0; t < taps; ++t, ++number) {
+            block.put(to + t * step, winner == I{} + number ? given : V{});
+          }
+        }
+      });
+    });
   });
 }
 
@@ -327,8 +289,7 @@ void multiply(float* MPSGRAD_RESTRICT out, const float* MPSGRAD_RESTRICT x, Inde
 
 }  // namespace
 
-const PoolingLoops pooling_loops{&fill,  &maximum,  &sum,           &squares, &raise_to_zero,
-                                 &root,  &divide,   &begin_winners, &winners, &forget_negative,
-                                 &scale, &per_root, &spread,        &award,   &multiply};
+const PoolingLoops pooling_loops{&maximum,  &average, &squares, &root,       &winners,
+                                 &per_root, &spread,  &award,   &award_once, &multiply};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -1,4 +1,5 @@
-// Loops of the pooling kernels: one row of source pixels against the windows that read it.
+// Loops of the pooling kernels: a row of windows against the source rows that it reads, a row of
+// the source's gradient against the rows of windows that read it.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +8,19 @@
 
 namespace mpsgrad {
 
-// Consecutive windows that read one row alike: window w reads `taps` pixels from `pixel` on, each
-// window's first a stride after the one before.
+// Consecutive windows that read a row alike: each reads `taps` pixels, the first window from
+// `pixel` on, the others a stride further each.
 struct PoolingRun {
-  std::int64_t window;   // the first one, counted from the start of the pooled row
+  std::int64_t window;   // the first one, counted from the start of the row of windows
   std::int64_t windows;  // how many
-  std::int64_t pixel;    // first tap of the first window
-  std::int64_t taps;
-  float weight;  // how often every tap counts: more than once where edges are clamped
+  std::int64_t pixel;
+  std::int64_t taps;       // 0: nothing is read
+  std::int64_t taken;      // of them, those whose pixels an earlier window has read
+  std::int32_t first_tap;  // its number within the windows
+  float weight;            // how often every tap counts: more than once where edges are clamped
+  float divisor;           // averages: the columns' part of what they divide by
+  bool begins;             // the windows' first run: what they held before does not count
+  bool meets_padding;      // a padding zero takes part in the maximum
 };
 
 struct PoolingRow {
@@ -22,42 +28,57 @@ struct PoolingRow {
   std::int64_t run_count;
   std::int64_t stride, dilation;  // pixels
   std::int64_t channels;
+  bool begins;         // these source rows are the windows' first
+  bool ends;           // and these their last
+  bool meets_padding;  // as in a run, for all windows of the row
 };
 
-// x is a row of the source, `pooled`, `best`, `index` and `share` are rows with a pixel a window;
-// all are dense. `base` is the number of the row's first pixel: pixels of an image are counted row
-// by row.
+// One source row. What a window reads in it is numbered from `first_number` on.
+struct PoolingSource {
+  const float* x;
+  float weight;
+  std::int32_t first_number;
+};
+
+// What a row of windows gives to the pixels that it read: `share` * weight / (divisor times the
+// run's) to each of them, nothing if the divisor is 0; or `share` to the one whose number is
+// `index`.
+struct PoolingShares {
+  const float* share;
+  const std::int32_t* index;
+  float weight;
+  float divisor;
+};
+
+// Rows of windows (`pooled`, `best`, `index`, shares) are dense, with one pixel a window.
 struct PoolingLoops {
-  void (*fill)(float* out, std::int64_t count, float value);
-  void (*maximum)(const PoolingRow& row, const float* x, float* pooled);
-  void (*sum)(const PoolingRow& row, const float* x, float* pooled);
-  // Adds weight * run.weight * x * x.
-  void (*squares)(const PoolingRow& row, const float* x, float weight, float* pooled);
-
-  void (*raise_to_zero)(float* pooled, std::int64_t count);  // max(pooled, 0)
+  void (*maximum)(const PoolingRow& row, const PoolingSource* sources, std::int64_t count,
+                  float* pooled);
+  // At the end divides by `divisor` times the run's.
+  void (*average)(const PoolingRow& row, const PoolingSource* sources, std::int64_t count,
+                  float divisor, float* pooled);
+  void (*squares)(const PoolingRow& row, const PoolingSource* sources, std::int64_t count,
+                  float* pooled);
   void (*root)(float* pooled, std::int64_t count);
-  void (*divide)(float* pooled, const float* divisors, std::int64_t windows, std::int64_t channels);
 
-  // Which pixel supplies the maximum of each window: the first of equal ones. begin_winners starts
-  // with the windows' first pixels, columns[w] of the row at `base`, or -1 for a window without
-  // any.
-  void (*begin_winners)(const std::int32_t* columns, std::int32_t base, std::int64_t windows,
-                        std::int64_t channels, float* best, std::int32_t* index);
-  void (*winners)(const PoolingRow& row, const float* x, std::int32_t base, float* best,
-                  std::int32_t* index);
-  // Forgets winners below 0: a padding zero is larger.
-  void (*forget_negative)(const float* best, std::int32_t* index, std::int64_t count);
-
-  void (*scale)(const float* gradient, const float* factors, std::int64_t windows,
-                std::int64_t channels, float* share);
+  // The number of the pixel that supplies the maximum, of the first of equal ones; -1 if that is a
+  // padding zero. `best` keeps the maxima from call to call, and from run to run; null where no
+  // window needs that.
+  void (*winners)(const PoolingRow& row, const PoolingSource* sources, std::int64_t count,
+                  float* best, std::int32_t* index);
   // share = gradient / sqrt(squares), 0 where squares is 0.
   void (*per_root)(const float* gradient, const float* squares, std::int64_t count, float* share);
 
-  // out is a row of the source's gradient: adds the shares of the windows to the pixels they read,
-  // or the gradient to the pixel that won.
-  void (*spread)(const PoolingRow& row, const float* share, float weight, float* out);
-  void (*award)(const PoolingRow& row, const float* gradient, const std::int32_t* index,
-                std::int32_t base, float* out);
+  // A row of the source's gradient: adds what the windows give. `assign`: pixels that no earlier
+  // window of the row has read (see PoolingRun::taken) are written instead.
+  void (*spread)(const PoolingRow& row, const PoolingShares* shares, std::int64_t count,
+                 bool assign, float* out);
+  void (*award)(const PoolingRow& row, const PoolingShares* shares, std::int64_t count,
+                std::int32_t first_number, bool assign, float* out);
+  // winners and award at once, where every pixel of the source rows is read by one window at most:
+  // out[i] is the gradient's row of sources[i].
+  void (*award_once)(const PoolingRow& row, const PoolingSource* sources, std::int64_t count,
+                     const float* gradient, float* const* out);
   void (*multiply)(float* out, const float* x, std::int64_t count);
 };
 
