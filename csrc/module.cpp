@@ -18,6 +18,7 @@ void bind_device(py::module_& m);
 void bind_image(py::module_& m);
 void bind_loss(py::module_& m);
 void bind_neuron(py::module_& m);
+void bind_normalization_states(py::module_& m);
 void bind_optimizer(py::module_& m);
 void bind_peaks(py::module_& m);
 void bind_pooling(py::module_& m);
@@ -149,6 +150,7 @@ PYBIND11_MODULE(_core, m) {
   bind_image(m);
   bind_vector(m);
   bind_core(m);
+  bind_normalization_states(m);
   bind_convolution(m);
   bind_loss(m);
   bind_neuron(m);

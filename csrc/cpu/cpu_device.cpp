@@ -82,4 +82,16 @@ std::shared_ptr<Buffer> CpuDeviceBase::buffer_from_memory(LentMemory lent) {
                                      nullptr, false);
 }
 
+void CpuDeviceBase::copy_buffer(CommandBuffer& command_buffer, const std::shared_ptr<Buffer>& from,
+                                const std::shared_ptr<Buffer>& to, std::size_t bytes) {
+  const auto bytes_of_buffer = [](Buffer& buffer) {
+    auto& own = as<CpuBuffer>(buffer);
+    return std::pair(own.device_bytes(), own.alive());
+  };
+  as<CpuCommandBuffer>(command_buffer)
+      .record([source = bytes_of_buffer(*from), target = bytes_of_buffer(*to), bytes] {
+        std::memcpy(target.first, source.first, bytes);
+      });
+}
+
 }  // namespace mpsgrad::cpu

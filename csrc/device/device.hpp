@@ -54,6 +54,9 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual std::shared_ptr<Buffer> make_temporary_buffer(CommandBuffer&, std::size_t bytes) = 0;
   virtual std::shared_ptr<Buffer> buffer_from_memory(
       LentMemory lent) = 0;  // in place where the device can
+  // Encodes a copy of the first `bytes` bytes, which both buffers have.
+  virtual void copy_buffer(CommandBuffer&, const std::shared_ptr<Buffer>& from,
+                           const std::shared_ptr<Buffer>& to, std::size_t bytes) = 0;
 
   virtual const ConvolutionBackend* convolution() const { return nullptr; }
   virtual const LossBackend* loss() const { return nullptr; }

@@ -159,6 +159,23 @@ std::shared_ptr<Buffer> MetalDeviceBase::buffer_from_memory(LentMemory lent) {
   return std::make_shared<MetalBuffer>(shared_from_this(), lent.bytes, std::move(buffer));
 }
 
+void MetalDeviceBase::copy_buffer(CommandBuffer& command_buffer,
+                                  const std::shared_ptr<Buffer>& from,
+                                  const std::shared_ptr<Buffer>& to, std::size_t bytes) {
+  const PoolScope pool;
+  require<UnsupportedError>(command_buffer.predicate == nullptr,
+                            "Buffer: Metal cannot make a copy depend on a predicate; encode it "
+                            "while none is set");
+  auto& own = as<MetalCommandBuffer>(command_buffer);
+  const id<MTLBuffer> source = as<MetalBuffer>(*from).get();
+  const id<MTLBuffer> target = as<MetalBuffer>(*to).get();
+  id<MTLBlitCommandEncoder> encoder = [own.for_transfer() blitCommandEncoder];
+  [encoder copyFromBuffer:source sourceOffset:0 toBuffer:target destinationOffset:0 size:bytes];
+  [encoder endEncoding];
+  own.keep(source);
+  own.keep(target);
+}
+
 MPSCNNNeuron* MetalDeviceBase::clearing_kernel() {
   const std::lock_guard lock(mutex_);
   if (!clearing_kernel_) {

@@ -64,6 +64,8 @@ class MetalDeviceBase : public Device {
   std::shared_ptr<Buffer> make_temporary_buffer(CommandBuffer& command_buffer,
                                                 std::size_t bytes) override;
   std::shared_ptr<Buffer> buffer_from_memory(LentMemory lent) override;
+  void copy_buffer(CommandBuffer& command_buffer, const std::shared_ptr<Buffer>& from,
+                   const std::shared_ptr<Buffer>& to, std::size_t bytes) override;
 
   id<MTLDevice> get() const { return device_.get(); }
   // Encodes zeros into every texel. A compute kernel, because blit encoders need fences of their

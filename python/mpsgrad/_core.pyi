@@ -63,6 +63,8 @@ __all__: list[str] = [
     "NeuronDescriptor",
     "NeuronGradient",
     "NeuronType",
+    "NormalizationGammaAndBetaState",
+    "NormalizationMeanAndVarianceState",
     "Offset",
     "Optimizer",
     "OptimizerDescriptor",
@@ -1996,6 +1998,90 @@ class GradientState(State):
     def source_height(self) -> int: ...
     @property
     def source_width(self) -> int: ...
+
+class NormalizationGammaAndBetaState(State):
+    """
+    Scale and offset on their way into a kernel (``MPSCNNNormalizationGammaAndBetaState``).
+
+    Optimizers write them, and ``reload_gamma_and_beta`` of a normalization kernel copies them from here.
+
+    Parameters
+    ----------
+    gamma, beta : array_like or Buffer, float32, shape (C,)
+        Of equal lengths. Arrays are copied, buffers are used where they are. They may be longer than a kernel needs.
+    device : Device or str, optional
+        Of the arrays; by default that of the buffers, else Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If one of them holds no numbers, has other than one axis, or is of another length or device.
+    """
+
+    @staticmethod
+    def temporary(
+        command_buffer: CommandBuffer, number_of_feature_channels: typing.Any
+    ) -> NormalizationGammaAndBetaState:
+        """
+        Return a state that lives on one command buffer, for up to so many channels.
+        """
+
+    def __init__(
+        self, gamma: typing.Any, beta: typing.Any, *, device: typing.Any = None
+    ) -> None: ...
+    @property
+    def beta(self) -> Buffer:
+        """
+        `Buffer` of one float32 a channel.
+        """
+
+    @property
+    def gamma(self) -> Buffer:
+        """
+        `Buffer` of one float32 a channel.
+        """
+
+class NormalizationMeanAndVarianceState(State):
+    """
+    Statistics on their way into a kernel (``MPSCNNNormalizationMeanAndVarianceState``).
+
+    ``BatchNormalization.reload_mean_and_variance`` copies them from here.
+
+    Parameters
+    ----------
+    mean, variance : array_like or Buffer, float32, shape (C,)
+        Of equal lengths. Arrays are copied, buffers are used where they are. They may be longer than a kernel needs.
+    device : Device or str, optional
+        Of the arrays; by default that of the buffers, else Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If one of them holds no numbers, has other than one axis, or is of another length or device.
+    """
+
+    @staticmethod
+    def temporary(
+        command_buffer: CommandBuffer, number_of_feature_channels: typing.Any
+    ) -> NormalizationMeanAndVarianceState:
+        """
+        Return a state that lives on one command buffer, for up to so many channels.
+        """
+
+    def __init__(
+        self, mean: typing.Any, variance: typing.Any, *, device: typing.Any = None
+    ) -> None: ...
+    @property
+    def mean(self) -> Buffer:
+        """
+        `Buffer` of one float32 a channel.
+        """
+
+    @property
+    def variance(self) -> Buffer:
+        """
+        `Buffer` of one float32 a channel.
+        """
 
 class ConvolutionDescriptor:
     fused_neuron_descriptor: NeuronDescriptor
