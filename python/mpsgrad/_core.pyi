@@ -2183,6 +2183,12 @@ class ConvolutionGradientState(GradientState):
         """
 
     @property
+    def gradient_for_weights_layout(self) -> typing.Any:
+        """
+        `ConvolutionWeightsLayout` of the weight gradients.
+        """
+
+    @property
     def weight_shape(self) -> tuple[typing.Any, ...]: ...
 
 class ConvolutionWeightsAndBiasesState(State):

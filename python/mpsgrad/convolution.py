@@ -44,7 +44,7 @@ class ConvolutionGradientOption(IntFlag):
 
 
 class ConvolutionWeightsLayout(IntEnum):
-    """Order of the axes of weights (``MPSCNNConvolutionWeightsLayout``)."""
+    """Order of the axes of weights (``MPSCNNConvolutionWeightsLayout``): Apple has one."""
 
     OHWI = 0
 
@@ -212,6 +212,10 @@ class ConvolutionDataSource(ABC):
     def kernel_weights_data_type(self) -> DataType:
         """Return the precision the kernel multiplies with. Apple's default is FLOAT16."""
         return DataType.FLOAT16
+
+    def weights_layout(self) -> ConvolutionWeightsLayout:
+        """Return the order of the axes of `weights`; Apple has one."""
+        return ConvolutionWeightsLayout.OHWI
 
     def load(self) -> bool:
         """Prepare to be read; False makes the kernel's constructor fail."""

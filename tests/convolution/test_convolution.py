@@ -217,6 +217,15 @@ def test_float16_gradients_round_once(queue, rng):
     assert_close(db, want[3], ulps=ulps_for(count), scale=scale[3])
 
 
+def test_the_layout_of_weights_is_apples_only_one(device):
+    source = mg.ArrayConvolutionDataSource(np.ones((2, 1, 1, 3), np.float32))
+    assert source.weights_layout() is mg.ConvolutionWeightsLayout.OHWI
+    kernel = mg.Convolution(source, device=device)
+    _, state = kernel(np.ones((1, 1, 1, 3), np.float32), with_state=True)
+    assert state.gradient_for_weights_layout is mg.ConvolutionWeightsLayout.OHWI
+    assert mg.ConvolutionWeightsLayout.OHWI == 0
+
+
 def test_half_kernel_weights_are_rounded(queue):
     one = np.full((1, 1, 1, 1), 0.1, np.float32)
     x = np.ones((1, 1, 1, 1), np.float32)
@@ -787,6 +796,8 @@ SOURCES = {
         changed(weights=np.zeros(3, np.float16), data_type=mg.DataType.FLOAT16,
                 kernel_weights_data_type=mg.DataType.FLOAT32),
         ValueError, "kernel weights of FLOAT32 need a data_type() of FLOAT32"),
+    "weights layout": (changed(weights_layout=1), ValueError,
+                       "weights_layout() must be OHWI, Apple's only one, got 1"),
     "data type": (changed(data_type=mg.DataType.INT8), ValueError,
                   "must be FLOAT32, FLOAT16 or UINT8"),
     "descriptor": (changed(descriptor=3), TypeError,

@@ -29,6 +29,8 @@ DataType data_type(const py::object& value, const char* method) {
   return type;
 }
 
+constexpr int kOhwi = 0;  // MPSCNNConvolutionWeightsLayoutOHWI, the only layout
+
 const char* dtype_of(DataType type) {
   return type == DataType::Float32 ? "float32" : type == DataType::Float16 ? "float16" : "uint8";
 }
@@ -72,6 +74,12 @@ class PyDataSource final : public ConvolutionDataSource {
       if (!kernel_type.is_none()) {
         data.kernel_type = data_type(kernel_type, "kernel_weights_data_type");
       }
+    }
+    if (has(source, "weights_layout")) {
+      const py::object layout = source.attr("weights_layout")();
+      require(layout.equal(py::int_(kOhwi)),
+              "ConvolutionDataSource: weights_layout() must be OHWI, Apple's only one, got ",
+              std::string(py::repr(layout)));
     }
     if (has(source, "weights_quantization_type")) {
       data.quantization = static_cast<WeightsQuantization>(
@@ -223,6 +231,13 @@ Made by `Convolution` or `FullyConnected`. One object serves the whole batch; ev
                              "`Buffer` of float32 in the layout of the weights.")
       .def_property_readonly("gradient_for_biases", &Gradients::gradient_for_biases,
                              "`Buffer` of float32, one a output channel.")
+      .def_property_readonly(
+          "gradient_for_weights_layout",
+          [](const Gradients&) {
+            return py::module_::import("mpsgrad.convolution")
+                .attr("ConvolutionWeightsLayout")(kOhwi);
+          },
+          "`ConvolutionWeightsLayout` of the weight gradients.")
       .def_property_readonly("convolution", &Gradients::producer, "The kernel that made it.")
       .def_property_readonly("weight_shape",
                              [](const Gradients& self) { return shape_tuple(self.shape()); });
