@@ -5,6 +5,8 @@
 namespace mpsgrad {
 
 const NeuronBackend& metal_neuron();
+const PoolingBackend& metal_pooling();
+const SoftMaxBackend& metal_softmax();
 
 namespace metal {
 
@@ -16,6 +18,8 @@ class MetalDevice final : public MetalDeviceBase {
  public:
   using MetalDeviceBase::MetalDeviceBase;
   const NeuronBackend* neuron() const override { return &metal_neuron(); }
+  const PoolingBackend* pooling() const override { return &metal_pooling(); }
+  const SoftMaxBackend* softmax() const override { return &metal_softmax(); }
 };
 
 std::shared_ptr<MetalDevice> make_device() {

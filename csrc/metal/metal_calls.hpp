@@ -23,6 +23,12 @@ MPSImage* mps_image(const Image& image);
 
 // Apple's state of each of ours; throws StateError if no forward encode has filled one.
 NSArray<MPSState*>* mps_states(const char* who, const StateBatch& states);
+// Makes Apple's states of forward passes that were not encoded, where their payloads know how.
+void describe_states(MetalCommandBuffer& command_buffer, const StateBatch& states);
+// For payloads of such states. `set_extra` copies what the family keeps in the properties' `extra`.
+MetalStatePayload::Maker state_maker(Retained<MPSCNNKernel*> kernel,
+                                     void (*set_extra)(MPSCNNKernel*,
+                                                       const UnaryProperties&) = nullptr);
 MetalStatePayload& payload_of(const State& state);
 
 // Copies the call into the kernel's properties.
@@ -31,6 +37,8 @@ void set_properties(MPSCNNGradientKernel* kernel, const GradientCall& call);
 
 void encode(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall& call);
 void encode(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel, const GradientCall& call);
+// Zeros into every pixel and produced channel of the destinations, clip rectangle or not.
+void encode_zeros(CommandBuffer& command_buffer, const GradientCall& call);
 
 class MetalUnaryEncoder final : public UnaryEncoder {
  public:
@@ -40,7 +48,7 @@ class MetalUnaryEncoder final : public UnaryEncoder {
     metal::encode(command_buffer, kernel_.get(), call);
   }
   std::shared_ptr<StatePayload> make_payload(const ForwardSnapshot&) override {
-    return std::make_shared<MetalStatePayload>();
+    return std::make_shared<MetalStatePayload>(state_maker(kernel_));
   }
 
  private:

@@ -17,9 +17,34 @@ MTLRegion to_mtl(const Region& clip) {
 }
 
 // A count only where it limits something.
-NSUInteger channel_maximum(const ImageBatch::Images& images, Index offset, Index used) {
-  return offset + used == images.front()->descriptor().feature_channels ? NSUIntegerMax
-                                                                        : to_ns(used);
+NSUInteger channel_maximum(Index channels, Index offset, Index used) {
+  return offset + used == channels ? NSUIntegerMax : to_ns(used);
+}
+
+Index channels_of(const ImageBatch::Images& images) {
+  return images.front()->descriptor().feature_channels;
+}
+
+void set_geometry(MPSCNNKernel* kernel, const UnaryProperties& p, const Region& clip,
+                  Index source_channels, Index consumed_channels) {
+  kernel.offset = to_mps(p.offset);
+  kernel.clipRect = to_mtl(clip);
+  kernel.edgeMode = static_cast<MPSImageEdgeMode>(p.edge_mode);
+  kernel.destinationFeatureChannelOffset = to_ns(p.destination_channel_offset);
+  kernel.sourceFeatureChannelOffset = to_ns(p.source_channel_offset);
+  kernel.sourceFeatureChannelMaxCount =
+      channel_maximum(source_channels, p.source_channel_offset, consumed_channels);
+}
+
+// An image that stands for its size; it never gets storage.
+Retained<MPSImage*> outline(id<MTLDevice> device, Index width, Index height, Index channels) {
+  MPSImageDescriptor* descriptor =
+      [MPSImageDescriptor imageDescriptorWithChannelFormat:MPSImageFeatureChannelFormatFloat32
+                                                     width:to_ns(width)
+                                                    height:to_ns(height)
+                                           featureChannels:to_ns(channels)];
+  return Retained<MPSImage*>::adopt([[MPSImage alloc] initWithDevice:device
+                                                     imageDescriptor:descriptor]);
 }
 
 void set_options(MPSKernel* kernel, const KernelBase& ours) {
@@ -98,16 +123,51 @@ NSArray<MPSState*>* mps_states(const char* who, const StateBatch& states) {
   return result;
 }
 
+void describe_states(MetalCommandBuffer& command_buffer, const StateBatch& states) {
+  for (const auto& state : states) {
+    MetalStatePayload& payload = payload_of(*state);
+    if (payload.get() != nil || !payload.maker()) {
+      continue;
+    }
+    const bool temporary = state->count() != nullptr;
+    MPSState* made = payload.maker()(static_cast<const GradientState&>(*state).snapshot(),
+                                     temporary ? command_buffer.for_transfer() : nil);
+    require<DeviceError>(made != nil, state->class_name(), ": the device made no state");
+    payload.assign(made, command_buffer.temporaries());
+  }
+}
+
+MetalStatePayload::Maker state_maker(Retained<MPSCNNKernel*> kernel,
+                                     void (*set_extra)(MPSCNNKernel*, const UnaryProperties&)) {
+  return [kernel = std::move(kernel), set_extra](const ForwardSnapshot& shot,
+                                                 MPSCommandBuffer* temporary) {
+    const id<MTLDevice> device = kernel.get().device;
+    // The kernel itself may be at work for another encode.
+    const auto twin = Retained<MPSCNNKernel*>::adopt([kernel.get() copyWithZone:nullptr
+                                                                         device:device]);
+    set_geometry(twin.get(), shot.properties, shot.clip, shot.source_channels,
+                 shot.consumed_channels);
+    if (set_extra != nullptr) {
+      set_extra(twin.get(), shot.properties);
+    }
+    const auto source =
+        outline(device, shot.source_width, shot.source_height, shot.source_channels);
+    const auto destination =
+        outline(device, shot.destination_width, shot.destination_height, shot.destination_channels);
+    return temporary != nil ? [twin.get() temporaryResultStateForCommandBuffer:temporary
+                                                                   sourceImage:source.get()
+                                                                  sourceStates:nil
+                                                              destinationImage:destination.get()]
+                            : [twin.get() resultStateForSourceImage:source.get()
+                                                       sourceStates:nil
+                                                   destinationImage:destination.get()];
+  };
+}
+
 void set_properties(MPSCNNKernel* kernel, const UnaryCall& call) {
-  const UnaryProperties& p = call.properties;
   set_options(kernel, call.kernel);
-  kernel.offset = to_mps(p.offset);
-  kernel.clipRect = to_mtl(call.clip);
-  kernel.edgeMode = static_cast<MPSImageEdgeMode>(p.edge_mode);
-  kernel.destinationFeatureChannelOffset = to_ns(p.destination_channel_offset);
-  kernel.sourceFeatureChannelOffset = to_ns(p.source_channel_offset);
-  kernel.sourceFeatureChannelMaxCount =
-      channel_maximum(call.sources, p.source_channel_offset, call.consumed_channels);
+  set_geometry(kernel, call.properties, call.clip, channels_of(call.sources),
+               call.consumed_channels);
 }
 
 void set_properties(MPSCNNGradientKernel* kernel, const GradientCall& call) {
@@ -125,10 +185,10 @@ void set_properties(MPSCNNGradientKernel* kernel, const GradientCall& call) {
   kernel.destinationFeatureChannelOffset = to_ns(p.destination_channel_offset);
   kernel.primarySourceFeatureChannelOffset = to_ns(p.primary.channel_offset);
   kernel.secondarySourceFeatureChannelOffset = to_ns(p.secondary.channel_offset);
-  kernel.primarySourceFeatureChannelMaxCount =
-      channel_maximum(call.gradients, p.primary.channel_offset, call.gradient_channels);
+  kernel.primarySourceFeatureChannelMaxCount = channel_maximum(
+      channels_of(call.gradients), p.primary.channel_offset, call.gradient_channels);
   kernel.secondarySourceFeatureChannelMaxCount =
-      channel_maximum(call.sources, p.secondary.channel_offset, call.source_channels);
+      channel_maximum(channels_of(call.sources), p.secondary.channel_offset, call.source_channels);
   kernel.kernelOffsetX = p.kernel_offset_x;
   kernel.kernelOffsetY = p.kernel_offset_y;
 }
@@ -167,6 +227,7 @@ void encode(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall
 
 void encode(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel, const GradientCall& call) {
   auto& own = as<MetalCommandBuffer>(command_buffer);
+  describe_states(own, call.states);
   NSArray<MPSState*>* states = mps_states(call.kernel.class_name(), call.states);
   set_properties(kernel, call);
   NSArray<MPSImage*>* gradients = mps_images(call.gradients, false);
@@ -190,6 +251,16 @@ void encode(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel, const G
                     static_cast<id>(destinations), static_cast<id>(kernel)}) {
     own.keep(object);
   }
+}
+
+void encode_zeros(CommandBuffer& command_buffer, const GradientCall& call) {
+  auto& own = as<MetalCommandBuffer>(command_buffer);
+  NSArray<MPSImage*>* destinations = mps_images(call.destinations, true);
+  own.keep(as<MetalDeviceBase>(*command_buffer.device())
+               .encode_clear(own.for_kernel(), destinations,
+                             {call.properties.destination_channel_offset, call.produced_channels})
+               .get());
+  own.keep(destinations);
 }
 
 }  // namespace mpsgrad::metal

@@ -101,7 +101,7 @@ std::shared_ptr<ImageStorage> MetalDeviceBase::make_temporary_images(
   auto storage = std::make_shared<MetalImageStorage>(self(), descriptor, count, std::move(images),
                                                      std::move(options));
   if (zeroed) {
-    own.keep(encode_clear(buffer, storage->images()).get());
+    own.keep(encode_clear(buffer, storage->images(), {0, descriptor.feature_channels}).get());
   }
   return storage;
 }
@@ -176,50 +176,53 @@ void MetalDeviceBase::copy_buffer(CommandBuffer& command_buffer,
   own.keep(target);
 }
 
+// With the mutex held.
 MPSCNNNeuron* MetalDeviceBase::clearing_kernel() {
-  const std::lock_guard lock(mutex_);
   if (!clearing_kernel_) {
     MPSNNNeuronDescriptor* zero =
         [MPSNNNeuronDescriptor cnnNeuronDescriptorWithType:MPSCNNNeuronTypeLinear a:0 b:0];
     clearing_kernel_ = Retained<MPSCNNNeuron*>::adopt([[MPSCNNNeuron alloc] initWithDevice:get()
                                                                           neuronDescriptor:zero]);
+    require<DeviceError>(static_cast<bool>(clearing_kernel_),
+                         "Image: the device could not make the kernel that clears it");
     clearing_kernel_.get().edgeMode = MPSImageEdgeModeClamp;
   }
   return clearing_kernel_.get();
 }
 
 Retained<MPSImage*> MetalDeviceBase::encode_clear(id<MTLCommandBuffer> command_buffer,
-                                                  NSArray<MPSImage*>* images) {
+                                                  NSArray<MPSImage*>* images,
+                                                  const Channels& channels) {
   MPSImage* first = [images objectAtIndex:0];
+  const auto count = static_cast<NSUInteger>(channels.count);
   // One pixel of zeros, clamped over the whole destination.
   MPSImageDescriptor* pixel = [MPSImageDescriptor
       imageDescriptorWithChannelFormat:MPSImageFeatureChannelFormatFloat16
                                  width:1
                                 height:1
-                       featureChannels:first.featureChannels
+                       featureChannels:count
                         numberOfImages:first.numberOfImages
                                  usage:MTLTextureUsageShaderRead | MTLTextureUsageShaderWrite];
   auto source = Retained<MPSImage*>::adopt([[MPSImage alloc] initWithDevice:get()
                                                             imageDescriptor:pixel]);
-  const std::vector<std::uint16_t> zeros(first.featureChannels);
+  const std::vector<std::uint16_t> zeros(count);
   for (NSUInteger i = 0; i < first.numberOfImages; ++i) {
     [source.get() writeBytes:zeros.data()
                   dataLayout:MPSDataLayoutHeightxWidthxFeatureChannels
                   imageIndex:i];
   }
+  const std::lock_guard lock(mutex_);
+  MPSCNNNeuron* kernel = clearing_kernel();
+  kernel.destinationFeatureChannelOffset = static_cast<NSUInteger>(channels.first);
   if (images.count == 1) {
-    [clearing_kernel() encodeToCommandBuffer:command_buffer
-                                 sourceImage:source.get()
-                            destinationImage:first];
+    [kernel encodeToCommandBuffer:command_buffer sourceImage:source.get() destinationImage:first];
     return source;
   }
   NSMutableArray<MPSImage*>* sources = [NSMutableArray arrayWithCapacity:images.count];
   for (NSUInteger i = 0; i < images.count; ++i) {
     [sources addObject:source.get()];
   }
-  [clearing_kernel() encodeBatchToCommandBuffer:command_buffer
-                                   sourceImages:sources
-                              destinationImages:images];
+  [kernel encodeBatchToCommandBuffer:command_buffer sourceImages:sources destinationImages:images];
   return source;
 }
 
@@ -233,7 +236,9 @@ void MetalDeviceBase::clear_now(NSArray<MPSImage*>* images) {
     queue = own_queue_;
   }
   const id<MTLCommandBuffer> buffer = [queue.get() commandBuffer];
-  const Retained<MPSImage*> source = encode_clear(buffer, images);
+  MPSImage* first = [images objectAtIndex:0];
+  const Retained<MPSImage*> source =
+      encode_clear(buffer, images, {0, static_cast<Index>(first.featureChannels)});
   [buffer commit];
   [buffer waitUntilCompleted];
   require<DeviceError>([buffer status] == MTLCommandBufferStatusCompleted,

@@ -8,6 +8,7 @@
 #import <MetalPerformanceShaders/MetalPerformanceShaders.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -68,9 +69,14 @@ class MetalDeviceBase : public Device {
                    const std::shared_ptr<Buffer>& to, std::size_t bytes) override;
 
   id<MTLDevice> get() const { return device_.get(); }
-  // Encodes zeros into every texel. A compute kernel, because blit encoders need fences of their
-  // own on the heaps behind temporary images. Returns what must live until it has run.
-  Retained<MPSImage*> encode_clear(id<MTLCommandBuffer> command_buffer, NSArray<MPSImage*>* images);
+  struct Channels {
+    Index first, count;
+  };
+  // Encodes zeros into every pixel of the channels. A compute kernel, because blit encoders need
+  // fences of their own on the heaps behind temporary images. Returns what must live until it has
+  // run.
+  Retained<MPSImage*> encode_clear(id<MTLCommandBuffer> command_buffer, NSArray<MPSImage*>* images,
+                                   const Channels& channels);
   void clear_now(NSArray<MPSImage*>* images);
   void drop_caches();
 
@@ -215,13 +221,20 @@ class MetalImageStorage final : public ImageStorage,
 // What a gradient state holds of Apple's: the state object that the last forward encode has filled.
 class MetalStatePayload final : public StatePayload, public TemporaryObject {
  public:
+  // Makes Apple's state of a forward pass that was described but not encoded, for states that need
+  // no more than that; `temporary` is the command buffer of a temporary state, else nil.
+  using Maker = std::function<MPSState*(const ForwardSnapshot&, MPSCommandBuffer* temporary)>;
+
+  explicit MetalStatePayload(Maker maker = nullptr) : maker_(std::move(maker)) {}
   ~MetalStatePayload() override;
   MPSState* get() const { return state_.get(); }  // nil before the first forward encode
+  const Maker& maker() const { return maker_; }
   void assign(MPSState* state, const std::shared_ptr<TemporaryRegistry>& temporaries);
   void end() override { end_all(); }
   void end_all() override;
 
  private:
+  Maker maker_;
   Retained<MPSState*> state_;
   bool is_live_ = false;  // temporary, and Apple's read count is not 0
   std::shared_ptr<TemporaryRegistry> temporaries_;

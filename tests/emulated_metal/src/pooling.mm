@@ -344,7 +344,7 @@ void set_window(Operand& s, NSUInteger kx, NSUInteger ky, NSUInteger dx, NSUInte
   (void)states;
   return [kind = [self emulatedPool], g = body_->sources[0], s = body_->sources[1],
           p = body_->as<PoolingParams>(),
-          returning = body_->returning](const std::vector<Tensor>& in, Tensor& out, size_t) {
+          returning = body_->returning](const std::vector<Tensor>& in, Tensor& out, size_t index) {
     const Tensor& gradient = in[0];
     const Tensor& source = in[1];
     Tensor full(source.h, source.w, out.c);
@@ -355,7 +355,8 @@ void set_window(Operand& s, NSUInteger kx, NSUInteger ky, NSUInteger dx, NSUInte
                  : std::min(limit, start + static_cast<long>(size));
     };
     const long end_x = end(g.offset.x, p.source_size.width, gradient.w);
-    const long end_y = end(g.offset.y, p.source_size.height, gradient.h);
+    const long end_y =
+        index < p.source_size.depth ? end(g.offset.y, p.source_size.height, gradient.h) : 0;
     for (long q = std::max(0L, static_cast<long>(g.offset.y)); q < end_y; ++q) {
       for (long r = std::max(0L, static_cast<long>(g.offset.x)); r < end_x; ++r) {
         const Window w = window(s, r - g.offset.x, q - g.offset.y);
