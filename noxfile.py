@@ -84,6 +84,6 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks: `nox -s bench -- neuron`."""
+    """Run the benchmarks: `nox -s bench -- --filter neuron`."""
     session.install(".[bench]")
     session.run("python", "-m", "benchmarks", *session.posargs)

@@ -12,7 +12,7 @@ import mpsgrad
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NOT_FAMILIES = {"enums", "errors", "graph"}
+NOT_FAMILIES = {"benchmarks", "enums", "errors", "graph"}
 # Names of our own, with no class of Apple's behind them.
 OURS = {"ArrayConvolutionDataSource", "DeviceArray", "ExplicitPadding", "ForwardLossState"}
 

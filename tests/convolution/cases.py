@@ -1,4 +1,4 @@
-"""Convolution cases shared by the tests and the benchmarks."""
+"""Convolution cases."""
 
 from __future__ import annotations
 
@@ -99,11 +99,6 @@ class ConvolutionCase:
         """Products added up in one element of the weight gradient."""
         return self.shape[0] * self.size[0] * self.size[1]
 
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of the forward pass; each of the two gradients has as many."""
-        return 2 * self.products * self.weight_products * self.outputs
-
     def convolution(self, **changes: Any) -> Convolution:
         """Return the oracle's parameters."""
         base = Convolution(self.stride, self.dilation, self.offset, self.groups, self.edge)
@@ -164,39 +159,6 @@ CHANNELS = [
     _case(f"channels {i} to {o}", (1, 3, 4, i), o, (3, 2))
     for i, o in [(1, 1), (2, 3), (3, 1), (4, 4), (5, 2), (6, 9), (7, 5), (8, 8), (9, 6), (1, 16)]
 ]
-
-# Layers of real networks, for benchmarks.
-_P1 = (1, 1, 1, 1)
-LAYERS = {
-    layer.name: layer
-    for layer in [
-        _case("resnet50/conv1", (32, 224, 224, 3), 64, (7, 7), (2, 2), pads=(3, 3, 3, 3)),
-        _case("resnet50/conv2_reduce", (32, 56, 56, 256), 64, (1, 1)),
-        _case("resnet50/conv2_3x3", (32, 56, 56, 64), 64, (3, 3), pads=_P1),
-        _case("resnet50/conv2_expand", (32, 56, 56, 64), 256, (1, 1)),
-        _case("resnet50/conv3_down", (32, 56, 56, 128), 128, (3, 3), (2, 2), pads=_P1),
-        _case("resnet50/conv3_shortcut", (32, 56, 56, 256), 512, (1, 1), (2, 2), pads=(0, 0, 0, 0)),
-        _case("resnet50/conv4_3x3", (32, 14, 14, 256), 256, (3, 3), pads=_P1),
-        _case("resnet50/conv5_3x3", (32, 7, 7, 512), 512, (3, 3), pads=_P1),
-        _case("resnet50/conv5_expand", (32, 7, 7, 512), 2048, (1, 1)),
-        _case("vgg16/conv1_1", (8, 224, 224, 3), 64, (3, 3)),
-        _case("vgg16/conv1_2", (8, 224, 224, 64), 64, (3, 3)),
-        _case("vgg16/conv3_1", (8, 56, 56, 128), 256, (3, 3)),
-        _case("vgg16/conv5_1", (8, 14, 14, 512), 512, (3, 3)),
-        _case("mobilenet/conv1", (32, 224, 224, 3), 32, (3, 3), (2, 2), pads=_P1),
-        _case("mobilenet/conv2_dw", (32, 112, 112, 32), 32, (3, 3), pads=_P1, depthwise=True),
-        _case("mobilenet/conv2_pw", (32, 112, 112, 32), 64, (1, 1)),
-        _case(
-            "mobilenet/conv3_dw", (32, 112, 112, 64), 64, (3, 3), (2, 2), pads=_P1, depthwise=True
-        ),
-        _case("mobilenet/conv8_dw", (32, 14, 14, 512), 512, (3, 3), pads=_P1, depthwise=True),
-        _case("mobilenet/conv8_pw", (32, 14, 14, 512), 512, (1, 1)),
-        _case("resnext50/conv2_3x3", (32, 56, 56, 128), 128, (3, 3), pads=_P1, groups=32),
-        _case("deeplab/aspp", (8, 33, 33, 256), 256, (3, 3), dilation=(6, 6)),
-        _case("unet/down1", (4, 256, 256, 64), 64, (3, 3)),
-        _case("unet/bottom", (4, 16, 16, 512), 1024, (3, 3)),
-    ]
-}
 
 
 @dataclass(frozen=True)
@@ -261,12 +223,6 @@ class TransposeCase:
         x, y = (-(-k // s) for k, s in zip(self.kernel, self.stride, strict=True))
         return x * y * self.shape[3] // self.groups
 
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of the forward pass."""
-        pixels = self.shape[0] * self.shape[1] * self.shape[2] * self.shape[3]
-        return 2 * pixels * self.kernel[0] * self.kernel[1] * self.outputs // self.groups
-
     def transpose(self) -> Transpose:
         """Return the oracle's parameters."""
         return Transpose(self.stride, self.offset, self.kernel_offset, self.groups)
@@ -321,11 +277,6 @@ class FullyConnectedCase:
         """Products added up in one output."""
         return self.shape[1] * self.shape[2] * self.shape[3]
 
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of the forward pass."""
-        return 2 * self.shape[0] * self.products * self.outputs
-
 
 FULLY_CONNECTED = [
     FullyConnectedCase("one to one", (1, 1, 1, 1), 1),
@@ -334,15 +285,6 @@ FULLY_CONNECTED = [
     FullyConnectedCase("even image", (5, 4, 2, 9), 3),
     FullyConnectedCase("prime", (1, 7, 3, 11), 13),
 ]
-
-FULLY_CONNECTED_LAYERS = {
-    layer.name: layer
-    for layer in [
-        FullyConnectedCase("vgg16/fc6", (8, 7, 7, 512), 4096),
-        FullyConnectedCase("vgg16/fc7", (8, 1, 1, 4096), 4096),
-        FullyConnectedCase("resnet50/fc", (32, 1, 1, 2048), 1000),
-    ]
-}
 
 
 def arrays(

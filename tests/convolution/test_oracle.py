@@ -507,7 +507,7 @@ def test_neuron_is_applied_last():
 # --- Cases --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", [*cases.CASES, *cases.CHANNELS, *cases.LAYERS.values()], ids=str)
+@pytest.mark.parametrize("case", [*cases.CASES, *cases.CHANNELS], ids=str)
 def test_cases_are_legal(case):
     inputs, outputs = case.shape[3], case.outputs
     assert min(case.result_shape) >= 1
@@ -520,11 +520,5 @@ def test_cases_are_legal(case):
 
 
 def test_layers_have_the_sizes_of_their_networks():
-    sizes = {name: layer.size for name, layer in cases.LAYERS.items()}
-    assert sizes["resnet50/conv1"] == (112, 112)
-    assert sizes["resnet50/conv3_down"] == sizes["resnet50/conv3_shortcut"] == (28, 28)
-    assert sizes["mobilenet/conv3_dw"] == (56, 56)
-    assert sizes["vgg16/conv5_1"] == (14, 14)
-    assert cases.LAYERS["resnet50/conv1"].flops == 32 * 2 * 112 * 112 * 64 * 7 * 7 * 3
     assert cases.TRANSPOSE_LAYERS["unet/up4"].size == (256, 256)
     assert cases.TRANSPOSE_LAYERS["dcgan/up2"].size == (16, 16)

@@ -1,4 +1,4 @@
-"""Losses, shapes and inputs shared by the tests and the benchmarks."""
+"""Losses, shapes and inputs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,6 @@ SHAPES = [
     (2, 2, 3, 9),
 ]
 
-LAYERS = {
-    "imagenet": (256, 1, 1, 1000),
-    "mnist": (64, 1, 1, 10),
-    "segmentation": (8, 65, 65, 21),
-    "style transfer": (4, 128, 128, 64),
-}
 
 # Every legal pair of type and reduction.
 LOSSES = [

@@ -1,4 +1,4 @@
-"""Shapes and neurons shared by the tests and the benchmarks."""
+"""Shapes and neurons."""
 
 from __future__ import annotations
 
@@ -21,14 +21,6 @@ SHAPES = [
 ]
 
 # Outputs of layers of real networks, for benchmarks.
-LAYERS = {
-    "vgg16/relu1_1": (8, 224, 224, 64),
-    "resnet50/conv1": (32, 112, 112, 64),
-    "resnet50/conv3": (32, 28, 28, 512),
-    "resnet50/conv5": (32, 7, 7, 2048),
-    "mobilenet/conv4_dw": (32, 28, 28, 256),
-    "unet/up4": (4, 256, 256, 64),
-}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Settings and lengths shared by the tests and the benchmarks."""
+"""Settings and lengths."""
 
 from __future__ import annotations
 
@@ -11,12 +11,6 @@ LENGTHS = [1, 2, 3, 7, 8, 31, 64, 1009]
 MATRICES = [(1, 1), (1, 13), (5, 3), (17, 8)]
 WEIGHTS = [(1, 1, 1, 1), (4, 3, 3, 5), (7, 1, 2, 3)]
 
-LAYERS = {
-    "resnet50/conv5_3x3": 512 * 3 * 3 * 512,
-    "vgg16/fc7": 4096 * 4096,
-    "mobilenet/conv8_pw": 512 * 512,
-    "batch normalization": 2048,
-}
 
 SETTINGS = {
     "plain": Settings(0.1),

@@ -1,4 +1,4 @@
-"""Pooling cases shared by the tests and the benchmarks."""
+"""Pooling cases."""
 
 from __future__ import annotations
 
@@ -117,19 +117,6 @@ DILATED = [
     PoolingCase("2x1 d2 s2, a window of both edges", (1, 3, 2, 2), (2, 1), (2, 1), (2, 1)),
     PoolingCase("3x3 d4, image inside the gaps", (2, 3, 3, 7), (3, 3), dilation=(4, 4)),
 ]
-
-# Layers of real networks, for benchmarks.
-LAYERS = {
-    "vgg16/pool1": PoolingCase("vgg16/pool1", (8, 224, 224, 64), (2, 2), (2, 2)),
-    "vgg16/pool3": PoolingCase("vgg16/pool3", (8, 56, 56, 256), (2, 2), (2, 2)),
-    "resnet50/pool1": PoolingCase(
-        "resnet50/pool1", (32, 112, 112, 64), (3, 3), (2, 2), pads=(1, 1, 1, 1)
-    ),
-    "resnet50/global": PoolingCase("resnet50/global", (32, 7, 7, 2048), (7, 7), method=VALID),
-    "mobilenet/global": PoolingCase("mobilenet/global", (32, 7, 7, 1024), (7, 7), method=VALID),
-    "unet/down1": PoolingCase("unet/down1", (4, 256, 256, 64), (2, 2), (2, 2)),
-    "inception/mixed": PoolingCase("inception/mixed", (16, 35, 35, 288), (3, 3)),
-}
 
 
 def kernels(case: PoolingCase) -> Iterator[Pooling]:

@@ -1065,7 +1065,7 @@ def test_a_destination_may_be_of_another_format(device):
 
 
 def test_shapes_of_layers_are_described(device):
-    case = cases.LAYERS["resnet50/pool1"]
+    case = cases.PoolingCase("pool", (2, 112, 112, 64), (3, 3), (2, 2), pads=(1, 1, 1, 1))
     kernel = mg.PoolingMax(*case.kernel, *case.stride, device=device)
     kernel.padding = mg.ExplicitPadding(1, 1, 1, 1)
     image = mg.Image(device, descriptor(case.shape))

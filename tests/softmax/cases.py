@@ -1,4 +1,4 @@
-"""Shapes (N, H, W, C) shared by the tests and the benchmarks."""
+"""Shapes (N, H, W, C)."""
 
 SHAPES = [
     (1, 1, 1, 1),
@@ -14,9 +14,3 @@ SHAPES = [
     (1, 2, 3, 31),
     (1, 1, 2, 1000),
 ]
-
-LAYERS = {
-    "imagenet/classes": (256, 1, 1, 1000),
-    "segmentation/classes": (8, 65, 65, 21),
-    "attention/rows": (8, 128, 12, 128),
-}

@@ -1,0 +1,19 @@
+"""The benchmarks: every kernel on layers of real networks, against what else computes them.
+
+`python -m benchmarks` in a checkout, `mpsgrad bench` with an installed package, which holds this
+one as ``mpsgrad.benchmarks``. A family is one module with a function ``cases`` and one line in
+`FAMILIES`.
+"""
+
+__all__ = ["FAMILIES"]
+
+FAMILIES = (
+    "convolution",
+    "fully_connected",
+    "pooling",
+    "neuron",
+    "softmax",
+    "loss",
+    "optimizer",
+    "encode",
+)

@@ -1,0 +1,420 @@
+"""The command line of the benchmarks: `mpsgrad bench` and `python -m benchmarks`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["BenchError", "add_arguments", "main", "run"]
+
+DTYPES = ("float32", "float16")
+BATCHES = (1, 16, 32)
+
+
+class BenchError(Exception):
+    """Something in the options or files is wrong; its text is the one line the user sees."""
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise ValueError
+    return value
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    return tuple(_positive(word) for word in text.split(","))
+
+
+def _dtypes(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not set(names) <= set(DTYPES):
+        raise ValueError
+    return names
+
+
+# argparse puts these into its message.
+_positive.__name__ = "positive integer"
+_seconds.__name__ = "number of seconds"
+_batches.__name__ = "list of batch sizes"
+_dtypes.__name__ = "list of float32 and float16"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options and the subcommands."""
+    _add_run_options(parser)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=False)
+
+    compare = actions.add_parser("compare", help="two results files side by side")
+    compare.add_argument("before", metavar="A", help="results of `--json`")
+    compare.add_argument("after", metavar="B", help="results of another run")
+
+    plot = actions.add_parser("plot", help="draw a results file: two PNGs and one HTML page")
+    plot.add_argument("results", metavar="FILE", help="results of `--json`")
+    plot.add_argument("--to", metavar="FOLDER", default=".", help="where to put them (.)")
+
+    report = actions.add_parser("report", help="write a results file's tables into a Markdown page")
+    report.add_argument("results", metavar="FILE", help="results of `--json`")
+    report.add_argument("--scaling", metavar="FILE", help="results of `scaling --json`")
+    report.add_argument(
+        "--into", metavar="PAGE", help="replace what is between the page's markers (print it)"
+    )
+
+    scaling = actions.add_parser(
+        "scaling", help="time and memory against batch size, image size and channels"
+    )
+    _add_common_options(scaling)
+
+
+def _add_common_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="WORDS",
+        help="only cases whose name has all of these words; may be repeated",
+    )
+    parser.add_argument("--threads", type=_positive, help="processors to use (all there are)")
+    parser.add_argument("--quick", action="store_true", help="small layers, short times: a trial")
+    parser.add_argument("--json", metavar="FILE", help="write one JSON object a line")
+    parser.add_argument("--plots", metavar="FOLDER", help="draw the results, as `plot` does")
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    _add_common_options(parser)
+    parser.add_argument(
+        "--peers",
+        metavar="NAMES",
+        help="of torch, jax and mlx, separated by commas; none; default: those installed",
+    )
+    parser.add_argument("--batch", type=_batches, metavar="N,...", help="batch sizes (16)")
+    parser.add_argument("--dtype", type=_dtypes, metavar="T,...", help="element types (float32)")
+    parser.add_argument(
+        "--full", action="store_true", help="batches 1, 16 and 32, in float32 and float16"
+    )
+    parser.add_argument("--seconds", type=_seconds, help="time for each candidate of a case (0.5)")
+    parser.add_argument(
+        "--caches",
+        choices=["warm", "cold"],
+        default="warm",
+        help="as the candidate's own last call left them, or emptied before each call (warm)",
+    )
+    parser.add_argument(
+        "--device", choices=["cpu", "metal"], default="cpu", help="what runs the kernels (cpu)"
+    )
+    parser.add_argument("--list", action="store_true", help="print the names of the cases only")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options say.
+
+    Returns
+    -------
+    int
+        Exit code: 1 if a kernel computed something wrong, else 0.
+
+    Raises
+    ------
+    BenchError
+        If an option or a file is wrong.
+    """
+    from .results import ResultsError
+
+    actions: dict[str | None, Callable[[argparse.Namespace], int]] = {
+        None: _run,
+        "compare": _compare,
+        "plot": _plot,
+        "report": _report,
+        "scaling": _scaling,
+    }
+    try:
+        return actions[options.action](options)
+    except ResultsError as error:
+        raise BenchError(str(error)) from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `python -m benchmarks`."""
+    from . import __doc__ as text
+
+    parser = argparse.ArgumentParser(
+        prog="benchmarks",
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    options = parser.parse_args(arguments)
+    try:
+        return run(options)
+    except BenchError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("benchmarks: interrupted", file=sys.stderr)
+        return 130
+
+
+def need(module: str, purpose: str) -> None:
+    """Raise `BenchError` unless a module of the extra is there."""
+    if importlib.util.find_spec(module) is None:
+        raise BenchError(
+            f"{purpose} needs {module}, which is not installed; run: pip install 'mpsgrad[bench]'"
+        )
+
+
+# --- Running ----------------------------------------------------------------------
+
+
+def _chosen_peers(text: str | None, device: str) -> list[str]:
+    from .peers import PEERS, installed
+
+    if text is None:
+        return [name for name in PEERS if installed(name)] if device == "cpu" else []
+    names = [] if text == "none" else text.split(",")
+    for name in names:
+        if name not in PEERS:
+            raise BenchError(f"--peers: no peer {name!r}; there are {', '.join(PEERS)}, and none")
+        if not installed(name):
+            raise BenchError(f"--peers: {name} is not installed")
+    return names
+
+
+def _open_for_writing(path: str | None) -> Any:
+    if path is None:
+        return contextlib.nullcontext()
+    try:
+        return Path(path).open("w", encoding="utf-8")
+    except OSError as error:
+        raise BenchError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _folder(path: str | None) -> None:
+    if path is not None:
+        need("matplotlib", "--plots")
+        try:
+            Path(path).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BenchError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _threads(wanted: int | None) -> int:
+    from .machine import available_processors
+
+    there = available_processors()
+    if wanted is not None and wanted > there:
+        raise BenchError(f"--threads: {wanted} wanted, but there are {there} processors")
+    return wanted or there
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[str, str], None]]:
+    """Give a function ``(name, result of the one before)`` that draws the bar, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        MofNCompleteColumn(),
+        BarColumn(bar_width=20),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        first = True
+
+        def update(name: str, before: str) -> None:
+            nonlocal first
+            if not first:
+                bar.advance(task)
+            first = False
+            bar.update(task, description=name)
+            if before:
+                bar.print(before, markup=False, highlight=False)
+
+        yield update
+
+
+def _run(options: argparse.Namespace) -> int:
+    import mpsgrad as mg
+
+    from .machine import measure_machine, use_threads
+    from .peers import load_peers
+    from .runner import Runner
+    from .suite import Request, all_cases, matches
+    from .timing import Effort, keep_freed_memory
+
+    need("rich", "the benchmark")
+    request = Request(
+        batches=options.batch or (BATCHES if options.full else (2,) if options.quick else (16,)),
+        dtypes=options.dtype or (DTYPES if options.full else DTYPES[:1]),
+        quick=options.quick,
+    )
+    cases = [case for case in all_cases(request) if matches(case, options.filter)]
+    if not cases:
+        raise BenchError(
+            f"--filter: no case has the words {' or '.join(map(repr, options.filter))}"
+        )
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+    names = _chosen_peers(options.peers, options.device)
+    threads = _threads(options.threads)
+    _folder(options.plots)
+    try:
+        device = mg.Device(options.device)
+    except mg.errors.DeviceError as error:
+        raise BenchError(str(error)) from error
+
+    from .tables import console, show_machine, show_results
+
+    with _open_for_writing(options.json) as file:
+        keep_freed_memory()
+        use_threads(threads)
+        try:
+            peers = load_peers(names, threads)
+        except ImportError as error:
+            raise BenchError(f"a peer cannot be imported: {error}") from error
+        out = console()
+        _warn_if_busy()
+        machine = measure_machine(threads, quick=options.quick)
+        show_machine(machine.as_dict(), out)
+        seconds = options.seconds or (0.005 if options.quick else 0.5)
+        effort = Effort(seconds, 3 if options.quick else 11, options.caches == "cold")
+        runner = Runner(device, machine, peers, effort, quick=options.quick)
+        records, wrong = [], []
+        with _progress(len(cases)) as show:
+            before = ""
+            for case in cases:
+                show(case.name, before)
+                outcome = runner.run(case)
+                before = ""
+                if outcome.record is not None:
+                    records.append(outcome.record)
+                    if file is not None:
+                        file.write(json.dumps(outcome.record) + "\n")
+                        file.flush()
+                elif outcome.wrong is not None:
+                    wrong.append(before := f"WRONG, not timed: {case.name}: {outcome.wrong}")
+                else:
+                    before = f"not supported: {case.name}: {outcome.unsupported}"
+    if records:
+        show_results(records, out)
+        if options.plots:
+            from .plots import write_plots
+
+            write_plots(records, Path(options.plots))
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _warn_if_busy() -> None:
+    """Say so if other programs are running: libraries that wait by spinning suffer most."""
+    if not hasattr(os, "getloadavg"):
+        return
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(
+            f"This machine is busy (load {load:.1f}): times and ratios will tell little.",
+            file=sys.stderr,
+        )
+
+
+# --- Results files ------------------------------------------------------------------
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from .compare import compare, differences
+    from .results import read
+
+    need("rich", "the comparison")
+    from .tables import console, show_comparison
+
+    before, after = read(options.before), read(options.after)
+    rows = compare(before, after)
+    if not rows:
+        raise BenchError(f"{options.before} and {options.after} have no case in common")
+    out = console()
+    show_comparison(rows, out)
+    for line in differences(before, after):
+        out.print(f"[bold]differs:[/bold] {line}")
+    return 0
+
+
+def _plot(options: argparse.Namespace) -> int:
+    from .results import read
+
+    records = read(options.results)
+    _folder(options.to)
+    from .plots import write_plots
+
+    for path in write_plots(records, Path(options.to)):
+        print(path)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from .report import insert, markdown
+    from .results import read
+    from .scaling import read_points
+
+    points = read_points(options.scaling) if options.scaling else []
+    text = markdown(read(options.results), points)
+    if options.into is None:
+        print(text)
+    else:
+        insert(Path(options.into), text)
+    return 0
+
+
+def _scaling(options: argparse.Namespace) -> int:
+    from .scaling import selected, study
+
+    need("rich", "the study")
+    kernels = selected(options.filter)
+    if not kernels:
+        raise BenchError(
+            f"--filter: no kernel has the words {' or '.join(map(repr, options.filter))}"
+        )
+    _folder(options.plots)
+    threads = _threads(options.threads)
+    with _open_for_writing(options.json) as file:
+        points = study(kernels, threads, quick=options.quick, progress=_progress)
+        if file is not None:
+            for point in points:
+                file.write(json.dumps(point) + "\n")
+    from .scaling import fits, show_fits
+    from .tables import console
+
+    show_fits(fits(points), console())
+    if options.plots:
+        from .plots import write_scaling
+
+        print(write_scaling(points, Path(options.plots)))
+    return 0

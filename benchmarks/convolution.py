@@ -1,0 +1,363 @@
+"""Convolution: the forward pass, the two gradients, and both together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mpsgrad as mg
+import numpy as np
+
+from . import layers
+from .check import Samples, places
+from .peers import LAYOUTS
+from .suite import Case, Output, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from .layers import ConvolutionLayer
+    from .suite import Context, Request
+
+__all__ = ["cases"]
+
+KERNELS = ("forward", "data_gradient", "weight_gradient", "gradient")
+OPTIONS = {
+    "data_gradient": mg.ConvolutionGradientOption.DATA,
+    "weight_gradient": mg.ConvolutionGradientOption.WEIGHTS_AND_BIAS,
+    "gradient": mg.ConvolutionGradientOption.ALL,
+}
+SAMPLES = 128
+
+
+def cases(request: Request) -> Iterator[Case]:
+    """Yield every kernel on every layer."""
+    for line in layers.read("convolution"):
+        layer = layers.ConvolutionLayer.of(line)
+        if request.quick:
+            layer = layer.quick()
+        for batch in request.batches:
+            for dtype in request.dtypes:
+                for kernel in KERNELS:
+                    yield Case(
+                        "convolution",
+                        kernel,
+                        layer.name,
+                        batch,
+                        dtype,
+                        lambda context, o=(layer, batch, dtype, kernel): build(context, *o),
+                        (batch, *layer.shape),
+                    )
+
+
+def build(context: Context, layer: ConvolutionLayer, batch: int, dtype: str, kernel: str) -> Work:
+    """Make arrays and kernels."""
+    data = Data(context, layer, batch, dtype)
+    run, outputs = (forward if kernel == "forward" else backward)(context, data, kernel)
+    x, w, g = data.x.nbytes, data.w.nbytes, data.g.nbytes
+    moved = {
+        "forward": x + w + g,
+        "data_gradient": g + w + x,
+        "weight_gradient": g + x + data.w.size * 4,
+        "gradient": g + x + w + x + data.w.size * 4,
+    }[kernel]
+    both = 2 if kernel == "gradient" else 1
+    return Work(
+        run,
+        outputs,
+        bytes=moved,
+        flops=both * layer.flops(batch),
+        arrays=2 * x + w + g,
+        peers={
+            "torch": lambda peer: torch_calls(peer, data, kernel),
+            "jax": lambda peer: jax_calls(peer, data, kernel),
+            "mlx": lambda peer: mlx_calls(peer, data, kernel),
+        },
+    )
+
+
+class Data:
+    """The arrays of a layer: source, weights, biases and incoming gradient."""
+
+    def __init__(self, context: Context, layer: ConvolutionLayer, batch: int, dtype: str) -> None:
+        self.layer = layer
+        self.x = context.normal((batch, *layer.shape), dtype)
+        self.w = context.normal(layer.weights_shape, dtype)
+        self.b = context.normal((layer.outputs,))
+        self.g = context.normal((batch, *layer.size, layer.outputs), dtype)
+        self.rng = context.rng
+
+    def source(self) -> mg.ArrayConvolutionDataSource:
+        """Return weights and biases with their descriptor."""
+        layer = self.layer
+        cls = mg.DepthWiseConvolutionDescriptor if layer.depthwise else mg.ConvolutionDescriptor
+        descriptor = cls(
+            layer.kernel[1],
+            layer.kernel[0],
+            input_feature_channels=layer.shape[2],
+            output_feature_channels=layer.outputs,
+            stride_in_pixels_x=layer.stride[1],
+            stride_in_pixels_y=layer.stride[0],
+            dilation_rate_x=layer.dilation[1],
+            dilation_rate_y=layer.dilation[0],
+            groups=layer.groups,
+        )
+        return mg.ArrayConvolutionDataSource(self.w, self.b, descriptor=descriptor)
+
+    def kernel(self, context: Context) -> mg.Convolution:
+        """Return the forward kernel."""
+        result = mg.Convolution(self.source(), device=context.device)
+        (height, width) = self.layer.pad
+        result.padding = mg.ExplicitPadding(width, width, height, height)
+        return result
+
+
+def forward(context: Context, data: Data, _: str) -> tuple[Callable[[], Any], list[Output]]:
+    """Return the call of the forward pass, and its result."""
+    kernel = data.kernel(context)
+    sources = context.batch(data.x)
+    results = context.result(data.g.shape, data.g.dtype)
+
+    def run() -> None:
+        context.run(lambda buffer: kernel.encode_batch(buffer, sources, allocator=results))
+
+    return run, [Output("y", lambda: context.read(results), forward_samples(data))]
+
+
+def backward(context: Context, data: Data, which: str) -> tuple[Callable[[], Any], list[Output]]:
+    """Return the call of a gradient, and its results."""
+    sources, incoming = context.batch(data.x), context.batch(data.g)
+    results = context.result(data.x.shape, data.x.dtype)
+    states = context.states(data.kernel(context), sources, data.g)
+    kernel = mg.ConvolutionGradient(data.source(), device=context.device)
+    kernel.gradient_option = OPTIONS[which]
+
+    def encode(buffer: mg.CommandBuffer) -> None:
+        kernel.encode_batch(buffer, incoming, sources, states, allocator=results)
+
+    def state_array(name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        context.run(states[0].synchronize)
+        array = getattr(states[0], name).to_numpy()
+        return np.asarray(array).reshape(shape)
+
+    outputs = []
+    if which != "weight_gradient":
+        outputs.append(Output("dx", lambda: context.read(results), data_samples(data)))
+    if which != "data_gradient":
+        outputs += [
+            Output(
+                "dw",
+                lambda: state_array("gradient_for_weights", data.w.shape),
+                weight_samples(data),
+            ),
+            Output(
+                "db", lambda: state_array("gradient_for_biases", data.b.shape), bias_samples(data)
+            ),
+        ]
+    return lambda: context.run(encode), outputs
+
+
+# --- Some elements in float64 -------------------------------------------------
+
+
+def _weights(data: Data) -> npt.NDArray[np.float64]:
+    """Return OHWI weights, with one input for depthwise ones."""
+    w = data.w.astype(np.float64)
+    return w[..., np.newaxis] if data.layer.depthwise else w
+
+
+def _inputs(layer: ConvolutionLayer, output: int) -> slice:
+    """Return the input channels that an output channel reads."""
+    if layer.depthwise:
+        return slice(output, output + 1)
+    group = output // (layer.outputs // layer.groups)
+    return slice(group * layer.inputs, (group + 1) * layer.inputs)
+
+
+def forward_samples(data: Data) -> Samples:
+    """Return elements of the result: a product for every tap inside the source, and the bias."""
+    layer, w = data.layer, _weights(data)
+    index = places(data.rng, data.g.shape, SAMPLES)
+    exact, scale = [], []
+    for n, row, column, output in zip(*index, strict=True):
+        channels = _inputs(layer, output)
+        total, size = float(data.b[output]), abs(float(data.b[output]))
+        for ky in range(layer.kernel[0]):
+            y = row * layer.stride[0] - layer.pad[0] + ky * layer.dilation[0]
+            for kx in range(layer.kernel[1]):
+                x = column * layer.stride[1] - layer.pad[1] + kx * layer.dilation[1]
+                if 0 <= y < layer.shape[0] and 0 <= x < layer.shape[1]:
+                    pixel = data.x[n, y, x, channels].astype(np.float64)
+                    total += pixel @ w[output, ky, kx]
+                    size += np.abs(pixel) @ np.abs(w[output, ky, kx])
+        exact.append(total)
+        scale.append(size)
+    products = layer.kernel[0] * layer.kernel[1] * layer.inputs
+    return Samples(index, np.array(exact), np.array(scale), 2 * products + 2)
+
+
+def data_samples(data: Data) -> Samples:
+    """Return elements of the gradient with respect to the source."""
+    layer, w = data.layer, _weights(data)
+    index = places(data.rng, data.x.shape, SAMPLES)
+    per_group = layer.shape[2] // layer.groups
+    share = layer.outputs // layer.groups
+    exact, scale = [], []
+    for n, row, column, channel in zip(*index, strict=True):
+        group = channel // per_group
+        outputs = slice(group * share, (group + 1) * share)
+        i = channel % per_group
+        if layer.depthwise:
+            outputs, i = slice(channel, channel + 1), 0
+        total = size = 0.0
+        for ky in range(layer.kernel[0]):
+            y, rest_y = divmod(row + layer.pad[0] - ky * layer.dilation[0], layer.stride[0])
+            for kx in range(layer.kernel[1]):
+                x, rest_x = divmod(column + layer.pad[1] - kx * layer.dilation[1], layer.stride[1])
+                if rest_x or rest_y or not (0 <= y < layer.size[0] and 0 <= x < layer.size[1]):
+                    continue
+                pixel = data.g[n, y, x, outputs].astype(np.float64)
+                total += pixel @ w[outputs, ky, kx, i]
+                size += np.abs(pixel) @ np.abs(w[outputs, ky, kx, i])
+        exact.append(total)
+        scale.append(size)
+    products = layer.kernel[0] * layer.kernel[1] * (1 if layer.depthwise else share)
+    return Samples(index, np.array(exact), np.array(scale), 2 * products)
+
+
+def weight_samples(data: Data) -> Samples:
+    """Return elements of the gradient with respect to the weights: all taps of a few filters."""
+    layer = data.layer
+    outputs = data.rng.choice(layer.outputs, min(3, layer.outputs), replace=False)
+    exact, scale, index = [], [], []
+    for output in sorted({0, layer.outputs - 1, *outputs.tolist()}):
+        channels = _inputs(layer, output)
+        i = int(data.rng.integers(channels.start, channels.stop))
+        g = data.g[..., output].astype(np.float64)
+        x = np.pad(data.x[..., i].astype(np.float64), [(0, 0), *((pad, pad) for pad in layer.pad)])
+        for ky in range(layer.kernel[0]):
+            for kx in range(layer.kernel[1]):
+                window = x[
+                    :,
+                    ky * layer.dilation[0] :: layer.stride[0],
+                    kx * layer.dilation[1] :: layer.stride[1],
+                ][:, : layer.size[0], : layer.size[1]]
+                product = window * g
+                exact.append(product.sum())
+                scale.append(np.abs(product, out=product).sum())
+                place = (output, ky, kx)
+                index.append(place if layer.depthwise else (*place, i - channels.start))
+    places_ = tuple(np.array(axis) for axis in zip(*index, strict=True))
+    return Samples(places_, np.array(exact), np.array(scale), 2 * data.g[..., 0].size)
+
+
+def bias_samples(data: Data) -> Samples:
+    """Return elements of the gradient with respect to the biases."""
+    outputs = np.unique(data.rng.integers(0, data.layer.outputs, 6))
+    sums, sizes = [], []
+    for output in outputs:
+        g = data.g[..., output].astype(np.float64)
+        sums.append(g.sum())
+        sizes.append(np.abs(g).sum())
+    return Samples((outputs,), np.array(sums), np.array(sizes), data.g[..., 0].size)
+
+
+# --- Peers ----------------------------------------------------------------------
+
+
+def torch_calls(peer: Any, data: Data, kernel: str) -> dict[str, Callable[[], Any]]:
+    """PyTorch: ``convolution``, and ``convolution_backward`` with the gradients that are wanted."""
+    layer = data.layer
+    groups = layer.outputs if layer.depthwise else layer.groups
+    geometry = (list(layer.stride), list(layer.pad), list(layer.dilation), False, [0, 0], groups)
+    wanted = {
+        "data_gradient": [True, False, False],
+        "weight_gradient": [False, True, True],
+        "gradient": [True, True, True],
+    }
+    calls = {}
+    for layout in LAYOUTS:
+        x, w, g = (
+            peer.image(data.x, layout),
+            peer.weights(data.w, layout),
+            peer.image(data.g, layout),
+        )
+        if kernel == "forward":
+            b = peer.array(data.b.astype(data.x.dtype))
+            calls[layout] = lambda x=x, w=w, b=b: (peer.aten.convolution(x, w, b, *geometry),)
+        else:
+            calls[layout] = lambda x=x, w=w, g=g: tuple(
+                result
+                for result, mask in zip(
+                    peer.aten.convolution_backward(
+                        g, x, w, [layer.outputs], *geometry, wanted[kernel]
+                    ),
+                    wanted[kernel],
+                    strict=True,
+                )
+                if mask
+            )
+    return calls
+
+
+def jax_calls(peer: Any, data: Data, kernel: str) -> dict[str, Callable[[], Any]]:
+    """JAX: ``conv_general_dilated`` on NHWC and its transposes."""
+    layer = data.layer
+
+    def convolve(x: Any, w: Any, b: Any) -> Any:
+        y = peer.lax.conv_general_dilated(
+            x,
+            w[..., None] if layer.depthwise else w,
+            layer.stride,
+            [(pad, pad) for pad in layer.pad],
+            rhs_dilation=layer.dilation,
+            dimension_numbers=("NHWC", "OHWI", "NHWC"),
+            feature_group_count=layer.outputs if layer.depthwise else layer.groups,
+        )
+        return y + b.astype(y.dtype)
+
+    return _compiled_calls(
+        peer, data, kernel, convolve, peer.jax.vjp if kernel != "forward" else None
+    )
+
+
+def mlx_calls(peer: Any, data: Data, kernel: str) -> dict[str, Callable[[], Any]]:
+    """MLX: ``conv2d``, whose layout is ours, and its gradients."""
+    layer = data.layer
+
+    def convolve(x: Any, w: Any, b: Any) -> Any:
+        y = peer.mx.conv2d(
+            x,
+            w[..., None] if layer.depthwise else w,
+            layer.stride,
+            layer.pad,
+            layer.dilation,
+            layer.outputs if layer.depthwise else layer.groups,
+        )
+        return y + b.astype(y.dtype)
+
+    def vjp(function: Any, *values: Any) -> tuple[Any, Any]:
+        return None, lambda g: tuple(peer.mx.vjp(function, list(values), [g])[1])
+
+    return _compiled_calls(peer, data, kernel, convolve, vjp)
+
+
+def _compiled_calls(
+    peer: Any, data: Data, kernel: str, convolve: Callable[..., Any], vjp: Any
+) -> dict[str, Callable[[], Any]]:
+    """Return the call of a library that derives the gradients itself."""
+    arrays = data.x, data.w, data.b
+    if kernel == "forward":
+        return dict(peer.call(lambda x, w, b: (convolve(x, w, b),), *arrays))
+
+    def backward(g: Any, x: Any, w: Any, b: Any) -> Any:
+        match kernel:
+            case "data_gradient":
+                return vjp(lambda x: convolve(x, w, b), x)[1](g)
+            case "weight_gradient":
+                return vjp(lambda w, b: convolve(x, w, b), w, b)[1](g)
+            case _:
+                return vjp(convolve, x, w, b)[1](g)
+
+    return dict(peer.call(backward, data.g, *arrays))

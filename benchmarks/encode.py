@@ -1,0 +1,94 @@
+"""What one encode from Python costs: kernels on one pixel, where there is nothing to compute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mpsgrad as mg
+import numpy as np
+
+from .check import Samples
+from .suite import Case, Output, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .suite import Context, Request
+
+__all__ = ["cases"]
+
+CHANNELS = 4
+CALLS = 100
+
+
+def cases(request: Request) -> Iterator[Case]:
+    """Yield a few kernels, each encoded many times into one command buffer."""
+    if "float32" in request.dtypes:
+        for name in KERNELS:
+            yield Case(
+                "encode",
+                name,
+                "pixel",
+                None,
+                "float32",
+                lambda context, name=name: build(context, name),
+                (1, 1, 1, CHANNELS),
+            )
+
+
+def _neuron(_: mg.Device) -> tuple[Any, Any]:
+    descriptor = mg.NeuronDescriptor(mg.NeuronType.ABSOLUTE)
+    return mg.Neuron(descriptor, device=_), mg.NeuronGradient(descriptor, device=_)
+
+
+def _convolution(device: mg.Device) -> tuple[Any, Any]:
+    weights = np.eye(CHANNELS, dtype=np.float32).reshape(CHANNELS, 1, 1, CHANNELS)
+    source = mg.ArrayConvolutionDataSource(weights)
+    gradient = mg.ConvolutionGradient(source, device=device)
+    gradient.gradient_option = mg.ConvolutionGradientOption.DATA
+    return mg.Convolution(source, device=device), gradient
+
+
+def _pooling(device: mg.Device) -> tuple[Any, Any]:
+    return mg.PoolingMax(1, 1, device=device), mg.PoolingMaxGradient(1, 1, device=device)
+
+
+KERNELS: dict[str, tuple[Callable[[mg.Device], tuple[Any, Any]], bool]] = {
+    f"{name}_{direction}": (make, direction == "gradient")
+    for name, make in {
+        "neuron": _neuron,
+        "convolution": _convolution,
+        "pooling": _pooling,
+    }.items()
+    for direction in ("forward", "gradient")
+}
+
+
+def build(context: Context, name: str) -> Work:
+    """Make a kernel which hands its input on, and images of one pixel."""
+    make, backward = KERNELS[name]
+    forward, gradient = make(context.device)
+    x = np.abs(context.normal((1, 1, 1, CHANNELS)))
+    sources, results = context.batch(x), context.result(x.shape, x.dtype)
+    states = context.states(forward, sources, x)
+    if backward:
+
+        def once(buffer: mg.CommandBuffer) -> None:
+            gradient.encode_batch(buffer, sources, sources, states, allocator=results)
+    else:
+
+        def once(buffer: mg.CommandBuffer) -> None:
+            forward.encode_batch(buffer, sources, results)
+
+    def encode(buffer: mg.CommandBuffer) -> None:
+        for _ in range(CALLS):
+            once(buffer)
+
+    index = tuple(np.indices(x.shape).reshape(4, -1))
+    exact = x[index].astype(np.float64)
+    return Work(
+        lambda: context.run(encode),
+        [Output("y", lambda: context.read(results), Samples(index, exact, exact, 2))],
+        arrays=2 * x.nbytes,
+        calls=CALLS,
+    )

@@ -1,0 +1,225 @@
+"""Activation functions, forward and gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import mpsgrad as mg
+import numpy as np
+
+from . import layers
+from .check import Samples, places
+from .suite import Case, Output, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .layers import Line
+    from .suite import Context, Request
+
+__all__ = ["cases"]
+
+SAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A neuron type with its parameters, and its value and slope in float64."""
+
+    type: str
+    value: Callable[[Any], Any]
+    slope: Callable[[Any], Any]
+    parameters: tuple[float, ...] = ()
+
+    def descriptor(self, channels: int) -> mg.NeuronDescriptor:
+        """Return the descriptor."""
+        kind = getattr(mg.NeuronType, self.type)
+        if self.type == "PRELU":
+            return mg.NeuronDescriptor(kind, data=slopes(channels))
+        return mg.NeuronDescriptor(kind, *self.parameters)
+
+
+def slopes(channels: int) -> Any:
+    """Return a slope for each channel."""
+    return np.linspace(0.01, 0.4, channels, dtype=np.float32)
+
+
+def _logistic(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def _normal(x: Any) -> Any:
+    """Return the normal distribution at x."""
+    return 0.5 * (1 + np.array([math.erf(v) for v in x * math.sqrt(0.5)]))
+
+
+def _leaky(a: float) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    return lambda x: np.where(x >= 0, x, a * x), lambda x: np.where(x >= 0, 1.0, a)
+
+
+_TENTH = float(np.float32(0.1))
+_SIXTH = float(np.float32(1 / 6))
+
+ACTIVATIONS = {
+    "relu": Activation("RELU", *_leaky(0.0), (0.0,)),
+    "leaky_relu": Activation("RELU", *_leaky(_TENTH), (0.1,)),
+    "prelu": Activation("PRELU", *_leaky(0.0)),
+    "relu6": Activation(
+        "RELUN", lambda x: np.clip(x, 0, 6), lambda x: ((x > 0) & (x < 6)) * 1.0, (0.0, 6.0)
+    ),
+    "sigmoid": Activation("SIGMOID", _logistic, lambda x: _logistic(x) * _logistic(-x)),
+    "hard_sigmoid": Activation(
+        "HARD_SIGMOID",
+        lambda x: np.clip(_SIXTH * x + 0.5, 0, 1),
+        lambda x: (np.abs(x) < 3) * _SIXTH,
+        (1 / 6, 0.5),
+    ),
+    "tanh": Activation("TANH", np.tanh, lambda x: 1 - np.tanh(x) ** 2, (1.0, 1.0)),
+    "elu": Activation(
+        "ELU",
+        lambda x: np.where(x >= 0, x, np.expm1(x)),
+        lambda x: np.where(x >= 0, 1, np.exp(x)),
+        (1.0,),
+    ),
+    "softplus": Activation("SOFT_PLUS", lambda x: np.logaddexp(0, x), _logistic, (1.0, 1.0)),
+    "softsign": Activation(
+        "SOFT_SIGN", lambda x: x / (1 + np.abs(x)), lambda x: 1 / (1 + np.abs(x)) ** 2
+    ),
+    "gelu": Activation(
+        "GELU",
+        lambda x: x * _normal(x),
+        lambda x: _normal(x) + x * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi),
+    ),
+}
+
+
+def cases(request: Request) -> Iterator[Case]:
+    """Yield ReLU on every layer, and every function on some."""
+    for line in layers.read("images"):
+        if request.quick:
+            line = line.quick()
+        names = tuple(ACTIVATIONS) if line.options.get("types") == "every" else ("relu",)
+        for batch in request.batches:
+            for dtype in request.dtypes:
+                for name in names:
+                    for direction in ("forward", "gradient"):
+                        yield Case(
+                            "neuron",
+                            f"{name}_{direction}",
+                            line.name,
+                            batch,
+                            dtype,
+                            lambda context, o=(line, batch, dtype, name, direction): build(
+                                context, *o
+                            ),
+                            (batch, *line.shape),
+                        )
+
+
+def build(context: Context, line: Line, batch: int, dtype: str, name: str, direction: str) -> Work:
+    """Make arrays and kernels."""
+    activation = ACTIVATIONS[name]
+    shape = batch, *line.shape
+    x = context.normal(shape, dtype)
+    g = context.normal(shape, dtype)
+    descriptor = activation.descriptor(line.shape[2])
+    forward = mg.Neuron(descriptor, device=context.device)
+    sources, results = context.batch(x), context.result(shape, dtype)
+    index = places(context.rng, shape, SAMPLES)
+    at = x[index].astype(np.float64)
+    value, slope = activation.value(at), activation.slope(at)
+    if name == "prelu":
+        a = slopes(line.shape[2]).astype(np.float64)[index[3]]
+        value, slope = np.where(at >= 0, at, a * at), np.where(at >= 0, 1.0, a)
+    if direction == "forward":
+
+        def encode(buffer: mg.CommandBuffer) -> None:
+            forward.encode_batch(buffer, sources, results)
+
+        # Some formulas cancel: the roundings are relative to a term of the size of x, or 1.
+        samples = Samples(index, value, np.abs(value) + np.abs(at) + 0.5, 4, 4)
+    else:
+        incoming = context.batch(g)
+        gradient = mg.NeuronGradient(descriptor, device=context.device)
+        states = context.states(forward, sources, g)
+
+        def encode(buffer: mg.CommandBuffer) -> None:
+            gradient.encode_batch(buffer, incoming, sources, states, allocator=results)
+
+        arriving = g[index].astype(np.float64)
+        scale = np.abs(arriving) * (1 + np.abs(at))
+        samples = Samples(index, arriving * slope, scale, 5, 4)
+    return Work(
+        lambda: context.run(encode),
+        [Output("y" if direction == "forward" else "dx", lambda: context.read(results), samples)],
+        bytes=x.nbytes * (2 if direction == "forward" else 3),
+        arrays=x.nbytes * (2 if direction == "forward" else 3),
+        peers={
+            "torch": lambda peer: torch_calls(peer, name, direction, x, g),
+            "jax": lambda peer: jax_calls(peer, name, direction, x, g),
+        },
+    )
+
+
+def torch_calls(peer: Any, name: str, direction: str, x: Any, g: Any) -> dict[str, Any]:
+    """PyTorch: the function, and the backward operator behind it; no layout matters to them."""
+    f, aten = peer.functional, peer.aten
+    channel_slopes = peer.array(slopes(x.shape[-1]).astype(x.dtype))
+    shaped = channel_slopes.reshape(1, -1)
+    forward = {
+        "relu": f.relu,
+        "leaky_relu": lambda x: f.leaky_relu(x, 0.1),
+        "prelu": lambda x: f.prelu(x, channel_slopes),
+        "relu6": f.relu6,
+        "sigmoid": peer.torch.sigmoid,
+        "hard_sigmoid": f.hardsigmoid,
+        "tanh": peer.torch.tanh,
+        "elu": f.elu,
+        "softplus": f.softplus,
+        "softsign": f.softsign,
+        "gelu": f.gelu,
+    }[name]
+    source, incoming = (peer.array(array.reshape(-1, array.shape[-1])) for array in (x, g))
+    if direction == "forward":
+        return {"": lambda: forward(source)}
+    by_result = forward(source)  # what PyTorch keeps for these two
+
+    def softsign(g: Any, x: Any) -> Any:
+        return g / (1 + x.abs()) ** 2
+
+    backward = {
+        "relu": lambda g, x: aten.threshold_backward(g, x, 0),
+        "leaky_relu": lambda g, x: aten.leaky_relu_backward(g, x, 0.1, False),
+        "prelu": lambda g, x: aten._prelu_kernel_backward(g, x, shaped)[0],
+        "relu6": lambda g, x: aten.hardtanh_backward(g, x, 0, 6),
+        "sigmoid": lambda g, _: aten.sigmoid_backward(g, by_result),
+        "hard_sigmoid": aten.hardsigmoid_backward,
+        "tanh": lambda g, _: aten.tanh_backward(g, by_result),
+        "elu": lambda g, x: aten.elu_backward(g, 1, 1, 1, False, x),
+        "softplus": lambda g, x: aten.softplus_backward(g, x, 1, 20),
+        "softsign": softsign,
+        "gelu": aten.gelu_backward,
+    }[name]
+    return {"": lambda: backward(incoming, source)}
+
+
+def jax_calls(peer: Any, name: str, direction: str, x: Any, g: Any) -> dict[str, Any]:
+    """JAX: the function and its derivative."""
+    nn, np_ = peer.nn, peer.numpy
+    a = slopes(x.shape[-1]).astype(x.dtype)
+    function = {
+        "relu": nn.relu,
+        "leaky_relu": lambda x: nn.leaky_relu(x, 0.1),
+        "prelu": lambda x: np_.where(x >= 0, x, a * x),
+        "relu6": nn.relu6,
+        "sigmoid": nn.sigmoid,
+        "hard_sigmoid": nn.hard_sigmoid,
+        "tanh": np_.tanh,
+        "elu": nn.elu,
+        "softplus": nn.softplus,
+        "softsign": nn.soft_sign,
+        "gelu": lambda x: nn.gelu(x, approximate=False),
+    }[name]
+    return dict(peer.call(function, x) if direction == "forward" else peer.gradient(function, g, x))

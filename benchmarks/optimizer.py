@@ -1,0 +1,131 @@
+"""Optimizers, one step on a vector of parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mpsgrad as mg
+import numpy as np
+
+from . import layers
+from .check import Samples, places
+from .suite import Case, Output, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .suite import Context, Request
+
+__all__ = ["cases"]
+
+RATE = 0.01
+SAMPLES = 1000
+HISTORIES = {"sgd": 0, "momentum": 1, "nesterov": 1, "rmsprop": 1, "adam": 2, "amsgrad": 3}
+
+
+def cases(request: Request) -> Iterator[Case]:
+    """Yield every optimizer on every number of parameters, which are float32."""
+    if "float32" not in request.dtypes:
+        return
+    for line in layers.read("parameters"):
+        count = layers.smaller(line.number(0)) if request.quick else line.number(0)
+        for name in HISTORIES:
+            yield Case(
+                "optimizer",
+                name,
+                line.name,
+                None,
+                "float32",
+                lambda context, o=(count, name): build(context, *o),
+                (count,),
+            )
+
+
+def build(context: Context, count: int, name: str) -> Work:
+    """Make vectors and the optimizer; the history starts with zeros."""
+    g, w = context.normal((count,)), context.normal((count,))
+    new, *history = (np.zeros_like(w) for _ in range(1 + HISTORIES[name]))
+    vector = lambda array: mg.Vector.from_array(context.device, array)  # noqa: E731
+    gradient, values, result = vector(g), vector(w), vector(new)
+    stored = [vector(array) for array in history]
+    encode = _encoder(context.device, name, gradient, values, stored, result)
+
+    def read() -> Any:
+        context.run(result.synchronize)
+        return result.to_numpy()
+
+    index = places(context.rng, (count,), SAMPLES)
+    exact = _first_step(name, g[index].astype(np.float64), w[index].astype(np.float64))
+    scale = np.abs(w[index]) + 2 * np.abs(exact - w[index])
+    # Gradient, values and histories are read; values and histories are written.
+    moved = w.nbytes * (3 + 2 * HISTORIES[name])
+    return Work(
+        lambda: context.run(encode),
+        [Output("values", read, Samples(index, exact, scale, 16))],
+        bytes=moved,
+        arrays=w.nbytes * (3 + HISTORIES[name]),
+        peers={"torch": lambda peer: torch_calls(peer, name, g, w)},
+    )
+
+
+def _encoder(
+    device: mg.Device, name: str, gradient: Any, values: Any, history: list[Any], result: Any
+) -> Any:
+    """Return a function that encodes a step."""
+    if name in ("adam", "amsgrad"):
+        adam = mg.Adam(RATE, device=device)
+        maximum = {"maximum_velocity": history[2]} if name == "amsgrad" else {}
+        return lambda buffer: adam.encode_vector(
+            buffer, gradient, values, *history[:2], result, **maximum
+        )
+    optimizer: Any
+    if name == "rmsprop":
+        optimizer = mg.RMSProp(RATE, device=device)
+    else:
+        optimizer = mg.SGD(
+            RATE, momentum_scale=0.9, use_nesterov_momentum=name == "nesterov", device=device
+        )
+    storage = history[0] if history else None
+    return lambda buffer: optimizer.encode_vector(buffer, gradient, values, storage, result)
+
+
+def _first_step(name: str, g: Any, w: Any) -> Any:
+    """Return the values after one step from zero history."""
+    rate, epsilon = float(np.float32(RATE)), float(np.float32(1e-8))
+    match name:
+        case "sgd" | "momentum":
+            return w - rate * g
+        case "nesterov":
+            return w - rate * (g + float(np.float32(0.9)) * g)
+        case "rmsprop":
+            return w - rate * g / (np.sqrt(0.1 * g * g) + epsilon)
+        case _:
+            m, v = 0.1 * g, 0.001 * g * g
+            return w - rate * np.sqrt(0.001) / 0.1 * m / (np.sqrt(v) + epsilon)
+
+
+def torch_calls(peer: Any, name: str, g: Any, w: Any) -> dict[str, Any]:
+    """PyTorch: ``step()`` of its optimizers, in their fused and their foreach form."""
+    optim = peer.torch.optim
+    classes = {
+        "sgd": (optim.SGD, {}),
+        "momentum": (optim.SGD, {"momentum": 0.9}),
+        "nesterov": (optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        "rmsprop": (optim.RMSprop, {"alpha": 0.9}),
+        "adam": (optim.Adam, {}),
+        "amsgrad": (optim.Adam, {"amsgrad": True}),
+    }
+    cls, settings = classes[name]
+    forms = ["foreach"] if name == "rmsprop" else ["fused", "foreach"]
+    calls = {}
+    for form in forms:
+        parameter = peer.torch.nn.Parameter(peer.array(w.copy()))
+        parameter.grad = peer.array(g)
+        optimizer = cls([parameter], lr=RATE, **settings, **{form: True})
+
+        def step(optimizer: Any = optimizer, parameter: Any = parameter) -> Any:
+            optimizer.step()
+            return parameter.detach()
+
+        calls[form] = step
+    return calls

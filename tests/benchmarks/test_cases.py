@@ -1,0 +1,179 @@
+"""The benchmark's cases: shapes of layers, and checks that let nothing wrong pass."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import mpsgrad as mg
+import numpy as np
+import pytest
+from mpsgrad.benchmarks import FAMILIES, check, layers, suite
+
+from tests import tolerance
+from tests.core import oracle as core
+
+QUICK = suite.Request((2,), ("float32", "float16"), quick=True)
+CASES = list(suite.all_cases(QUICK))
+# The first layer of every kernel, in both types.
+FIRST = list({(case.family, case.kernel, case.dtype): case for case in reversed(CASES)}.values())
+ODD = [
+    case
+    for case in CASES
+    if case.dtype == "float32"
+    and case.layer.split("/")[0] in ("resnext50", "deeplab", "efficientnet", "inception", "atrous")
+]
+names = pytest.mark.parametrize("case", FIRST, ids=lambda case: case.name)
+
+
+def build(case):
+    return case.build(suite.Context(mg.Device("cpu"), case.name))
+
+
+# --- Layers -----------------------------------------------------------------------
+
+
+def test_every_family_has_cases():
+    assert {case.family for case in CASES} == set(FAMILIES)
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+def test_networks_and_odd_layers_are_there():
+    found = [layers.ConvolutionLayer.of(line) for line in layers.read("convolution")]
+    networks = {layer.name.split("/")[0] for layer in found}
+    assert {"resnet50", "vgg16", "mobilenet", "unet"} <= networks
+    assert any(layer.depthwise for layer in found)
+    assert any(layer.dilation != (1, 1) for layer in found)
+    assert any(layer.groups > 1 for layer in found)
+    assert any(layer.kernel == (7, 7) and layer.stride == (2, 2) for layer in found)
+
+
+@pytest.mark.parametrize("name", ["convolution", "pooling"])
+def test_sizes_are_those_of_the_oracle(name):
+    cls = {"convolution": layers.ConvolutionLayer, "pooling": layers.PoolingLayer}[name]
+    for line in layers.read(name):
+        layer = cls.of(line)
+        for shape in (layer.shape, line.quick().shape):
+            layer = replace(layer, shape=shape)
+            for axis in (0, 1):
+                sides = layer.pad[axis], layer.pad[axis]
+                window = layer.kernel[axis], layer.stride[axis], layer.dilation[axis]
+                assert layer.size[axis] == core.place_explicit(shape[axis], *window, *sides).size
+
+
+def test_convolutions_have_the_sizes_of_their_networks():
+    found = {line.name: layers.ConvolutionLayer.of(line) for line in layers.read("convolution")}
+    assert found["resnet50/conv1"].size == (112, 112)
+    assert found["resnet50/conv3_down"].size == found["resnet50/conv3_shortcut"].size == (28, 28)
+    assert found["mobilenet/conv3_dw"].size == (56, 56)
+    assert found["inception/1x7"].size == (17, 17)
+    assert found["resnet50/conv1"].flops(32) == 32 * 2 * 112 * 112 * 64 * 7 * 7 * 3
+    assert found["mobilenet/conv8_dw"].flops(1) == 2 * 14 * 14 * 512 * 9
+    for layer in found.values():
+        assert layer.shape[2] % layer.groups == layer.outputs % layer.groups == 0
+        quick = layer.quick()
+        assert quick.depthwise == layer.depthwise
+        assert min(quick.size) >= 1
+    pools = {line.name: layers.PoolingLayer.of(line) for line in layers.read("pooling")}
+    assert pools["resnet50/pool1"].size == (56, 56)
+    assert pools["resnet50/global"].size == (1, 1)
+    assert pools["vgg16/pool1"].size == (112, 112)
+
+
+def test_lines():
+    text = "# layers\n\nnet/a  5x7x3  8  1x2  pad=0x3 deep  # odd\n"
+    (line,) = layers.parse(text, "some.txt")
+    assert (line.name, line.shape, line.number(1), line.sizes[2]) == ("net/a", (5, 7, 3), 8, (1, 2))
+    assert (line.pair("pad", 1), line.pair("stride", 1)) == ((0, 3), (1, 1))
+    assert "deep" in line.options
+    assert line.words("kinds") == ()
+
+
+@pytest.mark.parametrize("bad", ["a", "a 3xx3", "a 0x3x3", "b 1x1x1", "a 5y5"])
+def test_bad_lines_are_named(bad):
+    text = f"b 3x3x3\n{bad}\n"
+    with pytest.raises(ValueError, match=re.escape(f"some.txt, line 2: cannot read {bad!r}")):
+        list(layers.parse(text, "some.txt"))
+
+
+# --- Checks -----------------------------------------------------------------------
+
+
+@names
+def test_results_are_right_and_wrong_ones_are_refused(case):
+    work = build(case)
+    work.run()
+    for output in work.outputs:
+        result = np.array(output.read())
+        output.samples.compare(output.name, result)
+        factor = 1.01 if result.dtype == np.float32 else 1.05
+        with pytest.raises(check.WrongResult, match=f"^{output.name}: .* sampled elements are"):
+            output.samples.compare(output.name, result * result.dtype.type(factor))
+        place = tuple(axis[0] for axis in output.samples.index)
+        other = result.copy()
+        other[place] = 2 * np.abs(result).max() + 1
+        with pytest.raises(check.WrongResult, match=f"^{output.name}: 1 of .* sampled elements"):
+            output.samples.compare(output.name, other)
+        other.flat[-1] = np.nan
+        with pytest.raises(check.WrongResult, match="not every element is finite"):
+            output.samples.compare(output.name, other)
+
+
+@pytest.mark.parametrize("case", ODD, ids=lambda case: case.name)
+def test_odd_layers_are_right(case):
+    work = build(case)
+    work.run()
+    for output in work.outputs:
+        output.samples.compare(output.name, output.read())
+
+
+@names
+def test_work_is_counted(case):
+    work = build(case)
+    assert work.outputs
+    assert work.arrays > 0
+    assert (work.bytes > 0) == (case.family != "encode")
+    assert (work.flops > 0) == (case.family in ("convolution", "fully_connected"))
+
+
+def test_both_gradients_are_twice_the_work():
+    layer = "resnet50/conv4_3x3"
+    found = {case.kernel: build(case) for case in CASES if case.layer == layer}
+    single = found["forward"].flops
+    assert single == 2 * 2 * 14 * 14 * 9 * 32 * 32
+    assert found["data_gradient"].flops == found["weight_gradient"].flops == single
+    assert found["gradient"].flops == 2 * single
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(("roundings", "functions"), [(0, 0), (5, 4), (100, 0), (40000, 2)])
+def test_tolerances_are_those_of_the_tests(dtype, roundings, functions):
+    scale = np.array([0.0, 1e-9, 0.75, 1.0, 3.5, 1000.0])
+    units = tolerance.ulps_for(roundings, np.float32, functions=functions)
+    expected = units * tolerance.ulp(scale, np.float32)
+    if dtype == np.float16:
+        expected = expected + 0.5 * tolerance.ulp(scale, np.float16)
+    actual = check.allowed(scale, roundings, functions, np.dtype(dtype))
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+def test_a_case_that_tells_nothing_is_refused():
+    index = (np.arange(3),)
+    samples = check.Samples(index, np.zeros(3), np.ones(3), 1)
+    with pytest.raises(check.WrongResult, match="the case tells nothing"):
+        samples.compare("y", np.zeros(3, np.float32))
+
+
+def test_places_have_the_corners(rng):
+    index = check.places(rng, (2, 3, 1, 5), 10)
+    found = set(zip(*(axis.tolist() for axis in index), strict=True))
+    assert {(n, h, 0, c) for n in (0, 1) for h in (0, 2) for c in (0, 4)} <= found
+    assert all(max(axis) < n for axis, n in zip(index, (2, 3, 1, 5), strict=True))
+
+
+def test_names_are_filtered():
+    (case,) = (case for case in FIRST if case.name.startswith("encode/neuron_forward"))
+    assert suite.matches(case, [])
+    assert suite.matches(case, ["neuron_forward pixel"])
+    assert suite.matches(case, ["nothing", "encode"])
+    assert not suite.matches(case, ["encode nothing"])

@@ -1,0 +1,434 @@
+"""`mpsgrad bench` as a user runs it, and what it writes. Nothing here depends on times."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+
+import mpsgrad as mg
+import numpy as np
+import pytest
+from mpsgrad.__main__ import main
+from mpsgrad.benchmarks import compare, machine, report, results, runner, scaling, suite, timing
+from mpsgrad.benchmarks.check import Samples
+
+FILTERS = ("encode/neuron_forward", "relu_gradient resnet50/conv5", "forward vgg16/conv5_1")
+
+
+def bench(*arguments, code=0, **environment):
+    """Run the command in a process of its own; return (stdout, stderr)."""
+    command = [sys.executable, "-m", "mpsgrad", "bench", *arguments]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    assert result.returncode == code, result.stderr
+    return result.stdout, result.stderr
+
+
+def filtered(*words):
+    return [argument for word in words for argument in ("--filter", word)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A quick run: (folder, stdout, records); its results are in results.jsonl."""
+    folder = tmp_path_factory.mktemp("bench")
+    file = folder / "results.jsonl"
+    out, _ = bench(
+        "--quick", "--peers", "none", *filtered(*FILTERS),
+        "--json", str(file), "--plots", str(folder / "plots"),
+    )  # fmt: skip
+    return folder, out, [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_run_reports_every_case(finished):
+    _, out, records = finished
+    assert [record["name"] for record in records] == [
+        "convolution/forward vgg16/conv5_1 batch 2 float32",
+        "neuron/relu_gradient resnet50/conv5 batch 2 float32",
+        "encode/neuron_forward pixel float32",
+    ]
+    for record in records:
+        assert record["name"] in out
+    assert "multiply-adds" in out
+
+
+def test_records_hold_what_a_comparison_needs(finished):
+    for record in finished[2]:
+        seconds = record["seconds"]
+        assert 0 < seconds["min"] <= seconds["q1"] <= seconds["median"] <= seconds["q3"]
+        assert record["versions"]["mpsgrad"] == mg.__version__
+        assert record["machine"]["instruction_set"] == mg.cpu_instruction_set()
+        assert record["machine"]["multiply_add"] > 0
+        assert record["machine"]["empty_encode"] > 0
+        assert (record["device"], record["caches"], record["quick"]) == ("cpu", "warm", True)
+        assert record["ratios"] == record["peers"] == {}
+        if record["family"] == "encode":
+            assert record["calls_a_run"] == 100
+            assert "fraction" not in record
+        else:
+            assert record["fraction"] == pytest.approx(record["floor"] / seconds["median"])
+            assert record["limit"] in ("arithmetic", "memory")
+
+
+def test_plots_are_drawn(finished):
+    folder = finished[0] / "plots"
+    assert sorted(path.name for path in folder.iterdir()) == ["index.html", "roofline.png"]
+    assert (folder / "roofline.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    assert "data:image/png;base64," in page
+    assert "http" not in page.replace("http-equiv", "")  # self-contained
+    for record in finished[2]:
+        assert record["name"] in page
+
+
+def with_peers(records):
+    """Records as if two peers had been timed, one of them faster on the first case."""
+    changed = copy.deepcopy(records)
+    for i, record in enumerate(changed):
+        record["ratios"] = {"torch": 0.5 + i, "jax": 4.0}
+    return changed
+
+
+def write(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def test_plots_with_peers(finished, tmp_path, capsys):
+    file = write(tmp_path / "peers.jsonl", with_peers(finished[2]))
+    assert main(["bench", "plot", file, "--to", str(tmp_path / "out")]) == 0
+    names = {"roofline.png", "ratios.png", "index.html"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert "x torch" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+
+
+def test_two_files_are_compared(finished, tmp_path, capsys):
+    slower = copy.deepcopy(finished[2])
+    for record in slower:
+        for name in ("min", "q1", "median", "q3"):
+            record["seconds"][name] *= 1000
+    slower[0]["threads"] = 77
+    before = write(tmp_path / "before.jsonl", finished[2])
+    after = write(tmp_path / "after.jsonl", slower[:2])
+    assert main(["bench", "compare", before, after]) == 0
+    out = capsys.readouterr().out
+    assert "all: 0.001 times as fast (geometric mean of 2 cases)" in out
+    assert "1 cases are not in the second file" in out
+    assert "threads:" in out
+    rows = compare.compare(finished[2], slower)
+    assert all(clear and speed == pytest.approx(1e-3) for *_, speed, clear in rows)
+    assert not any(clear for *_, clear in compare.compare(finished[2], finished[2]))
+
+
+def test_a_page_gets_the_tables(finished, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{report.BEGIN}\nold\n{report.END}\n\nthe end\n")
+    file = write(tmp_path / "peers.jsonl", with_peers(finished[2]))
+    assert main(["bench", "report", file, "--into", str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith("# Title\n\n")
+    assert text.endswith("\n\nthe end\n")
+    assert "old" not in text
+    assert "| torch | 3 | 1.23 | 1 | 0.50 (convolution/forward" in text
+    assert "| neuron_forward |" in text
+    assert main(["bench", "report", file]) == 0
+    assert capsys.readouterr().out.strip() in text
+    page.write_text("no markers")
+    assert main(["bench", "report", file, "--into", str(page)]) == 2
+    assert page.read_text() == "no markers"
+
+
+def test_wrong_kernels_are_refused(monkeypatch):
+    """A kernel that computes something else: its case fails, and no time is reported."""
+    monkeypatch.setattr(mg, "PoolingMax", mg.PoolingAverage)
+    case = next(
+        case
+        for case in suite.all_cases(suite.Request((2,), quick=True), ["pooling"])
+        if case.kernel == "max_forward"
+    )
+    outcome = quiet_runner().run(case)
+    assert outcome.record is None
+    assert outcome.wrong.startswith("y: ")
+    assert "sampled elements are wrong" in outcome.wrong
+
+
+def test_a_wrong_result_fails_the_command(tmp_path):
+    """As above, from outside: exit code 1, and the results file stays without the case."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import mpsgrad as mg\nmg.PoolingMax = mg.PoolingAverage\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    file = tmp_path / "results.jsonl"
+    _, err = bench(
+        "--quick", "--peers", "none", "--filter", "max_forward vgg16/pool3", "--json", str(file),
+        code=1, PYTHONPATH=path,
+    )  # fmt: skip
+    assert "WRONG, not timed: pooling/max_forward vgg16/pool3 batch 2 float32: y: " in err
+    assert file.read_text() == ""
+
+
+def test_one_that_raises_does_not_end_the_run(monkeypatch):
+    class Broken:
+        def __init__(self, *_, **__):
+            raise ValueError("broken kernel\nand more")
+
+    monkeypatch.setattr(mg, "Neuron", Broken)
+    case = next(iter(suite.all_cases(suite.Request((2,), quick=True), ["neuron"])))
+    assert quiet_runner().run(case).wrong == "ValueError: broken kernel"
+
+
+# --- Peers --------------------------------------------------------------------------
+
+
+LIMITS = machine.Machine(
+    "test", "test", "test", 2, 2, 2**20, 1e9, 5e8, [(2**10, 1e9, 2e9), (2**20, 5e8, 1e9)], 1e-6
+)
+
+
+class Fake:
+    """A library."""
+
+    name = "fake"
+    version = "1"
+
+    @staticmethod
+    def read(result, shape):
+        return np.asarray(result).reshape(shape)
+
+
+def quiet_runner(peers=()):
+    return runner.Runner(mg.Device("cpu"), LIMITS, peers, timing.Effort(1e-4, 2), quick=True)
+
+
+def fake_case(variants):
+    x = np.arange(1.0, 5.0, dtype=np.float32)
+    index = (np.arange(4),)
+    exact = x.astype(np.float64)
+    output = suite.Output("y", lambda: x, Samples(index, exact, exact, 0))
+
+    def work(_):
+        return suite.Work(
+            lambda: None,
+            [output],
+            bytes=2**10,
+            flops=5e6,
+            peers={"fake": lambda peer: variants(peer, x)},
+        )
+
+    return suite.Case("family", "kernel", "layer", 3, "float32", work)
+
+
+def test_the_faster_variant_counts():
+    import time
+
+    def variants(_, x):
+        return {"slow": lambda: (time.sleep(0.02), x)[1], "fast": lambda: x}
+
+    record = quiet_runner([Fake()]).run(fake_case(variants)).record
+    assert set(record["peers"]) == {"fake slow", "fake fast"}
+    own = record["seconds"]["median"]
+    assert record["ratios"] == {"fake": record["peers"]["fake fast"]["median"] / own}
+    assert (record["floor"], record["limit"]) == (5e-3, "arithmetic")
+    assert record["versions"]["fake"] == "1"
+
+
+def test_peers_that_compute_something_else_are_not_timed():
+    record = quiet_runner([Fake()]).run(fake_case(lambda _, x: {"": lambda: 2 * x})).record
+    assert record["peers"] == record["ratios"] == {}
+    (note,) = record["notes"]
+    assert note.startswith("fake: y: 4 of 4 sampled elements are wrong")
+
+
+def test_peers_that_cannot_are_noted():
+    def raises(*_):
+        raise RuntimeError("no such operator\nand more")
+
+    for variants in (raises, lambda *_: {"a": raises}):
+        record = quiet_runner([Fake()]).run(fake_case(variants)).record
+        assert record["peers"] == {}
+        assert record["notes"][0].endswith(": no such operator")
+
+
+def test_candidates_take_turns():
+    order = []
+    candidates = {name: (lambda name=name: order.append(name)) for name in "ab"}
+    times = timing.measure(candidates, timing.Effort(1e-3, 3))
+    rounds = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
+    assert rounds == ["a", "b"] * 4  # a first look, then three rounds
+    assert all(len(timed.rounds) == 3 for timed in times.values())
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_slow_candidates_get_fewer_rounds(cold):
+    import time
+
+    times = timing.measure(
+        {"slow": lambda: time.sleep(0.02), "fast": lambda: None},
+        timing.Effort(0.001, 7, cold),
+        2**12,
+    )
+    assert len(times["slow"].rounds) == 2
+    assert len(times["fast"].rounds) == 7
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the extra bench")
+def test_pytorch_does_the_same_work():
+    out, _ = bench("--quick", "--peers", "torch", "--filter", "vgg16", "--dtype", "float32,float16")
+    assert "Peers that could not" not in out
+    assert "x torch" in out
+
+
+# --- The machine ----------------------------------------------------------------------
+
+
+def test_floors():
+    assert LIMITS.copy_rate(2**10) == pytest.approx(2e9)
+    assert LIMITS.copy_rate(2**15) == pytest.approx(math.sqrt(2) * 1e9)
+    assert LIMITS.copy_rate(2**30) == pytest.approx(1e9)
+    assert LIMITS.floor(0, 2**20) == (pytest.approx(2**20 / 1e9), "memory")
+    assert LIMITS.floor(1e9, 2**20) == (pytest.approx(1.0), "arithmetic")
+
+
+def test_a_machine_is_measured():
+    found = machine.measure_machine(1, quick=True)
+    assert found.multiply_add > 1e8
+    sizes = [size for size, *_ in found.bandwidth]
+    assert sizes == sorted(sizes)
+    assert all(one > 0 and every > 0 for _, one, every in found.bandwidth)
+    assert found.cache >= 2**15
+
+
+def test_means():
+    assert results.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert math.isnan(results.geometric_mean([]))
+
+
+# --- Scaling ----------------------------------------------------------------------------
+
+
+def test_scaling(tmp_path):
+    file, plots = tmp_path / "scaling.jsonl", tmp_path / "plots"
+    out, _ = bench(
+        "scaling", "--quick", "--filter", "pooling gradient", "--json", str(file),
+        "--plots", str(plots),
+    )  # fmt: skip
+    points = scaling.read_points(str(file))
+    assert {point["axis"] for point in points} == {"batch", "size", "channels"}
+    assert {point["kernel"] for point in points} == {"pooling/max_gradient"}
+    for point in points:
+        pixels = point["batch"] * point["size"] ** 2 * point["channels"]
+        assert point["arrays"] == 4 * (2 * pixels + pixels // 4)
+        assert point["seconds"] > 0
+        assert point["scratch"] >= 0
+    assert "pooling/max_gradient" in out
+    assert (plots / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_exponents():
+    points = [
+        {
+            "kernel": "k",
+            "axis": "size",
+            "size": n,
+            "seconds": n**2 * 1e-6,
+            "scratch": 1,
+            "arrays": n,
+        }
+        for n in (2, 4, 8, 16)
+    ]
+    (row,) = scaling.fits(points)
+    assert row["exponent"] == pytest.approx(2)
+    assert row["upper_exponent"] == pytest.approx(2)
+    assert (row["scratch_share"], row["last_share"]) == (1 / 2, 1 / 16)
+
+
+# --- Bad input --------------------------------------------------------------------------
+
+
+BAD_VALUES = {
+    "unknown peer": (["--peers", "foo"], "--peers: no peer 'foo'"),
+    "no case": (["--filter", "nothing at all"], "--filter: no case has the words"),
+    "too many threads": (["--threads", "4096"], "--threads: 4096 wanted, but there are"),
+    "no metal": (["--device", "metal", "--filter", "encode"], "Metal"),
+    "unwritable": (
+        ["--quick", "--filter", "encode", "--json", "/nonexistent/file"],
+        "/nonexistent/file: cannot be written",
+    ),
+    "missing file": (["compare", "/nonexistent/a", "b"], "/nonexistent/a: cannot be read"),
+    "no plots": (["plot", "/nonexistent/a"], "/nonexistent/a: cannot be read"),
+    "scaling of nothing": (["scaling", "--filter", "nothing"], "--filter: no kernel has the words"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD_VALUES.values(), ids=BAD_VALUES)
+def test_bad_values_end_in_one_line(capsys, monkeypatch, arguments, words):
+    if "metal" in arguments:
+
+        def absent(_):
+            raise mg.errors.DeviceError("there is no Metal device here")
+
+        monkeypatch.setattr(mg, "Device", absent)
+    assert main(["bench", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("mpsgrad bench: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--batch", "0"], "invalid list of batch sizes value: '0'"),
+        (["--batch", "1,x"], "invalid list of batch sizes value: '1,x'"),
+        (["--dtype", "int8"], "invalid list of float32 and float16 value: 'int8'"),
+        (["--seconds", "-1"], "invalid number of seconds value: '-1'"),
+        (["--seconds", "nan"], "invalid number of seconds value: 'nan'"),
+        (["--threads", "0"], "invalid positive integer value: '0'"),
+        (["--caches", "hot"], "invalid choice: 'hot'"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["compare", "a"], "required: B"),
+    ],
+)
+def test_bad_options_exit_with_2(capsys, arguments, words):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", *arguments])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "[]", '{"name": "a"}', '{"name": "a", "seconds": 1}']
+)
+def test_files_that_hold_something_else(capsys, tmp_path, text):
+    path = tmp_path / "file"
+    path.write_text(text)
+    for arguments in (
+        ["compare", str(path), str(path)],
+        ["plot", str(path)],
+        ["report", str(path)],
+    ):
+        assert main(["bench", *arguments]) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert str(path) in err
+
+
+def test_the_cases_can_be_listed(capsys):
+    assert main(["bench", "--list", "--full", "--filter", "resnet50/conv1 convolution"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert len(listed) == 4 * 3 * 2
+    assert "convolution/weight_gradient resnet50/conv1 batch 32 float16" in listed
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "--help"])
+    assert ended.value.code == 0
+    assert "mpsgrad bench compare old.jsonl new.jsonl" in capsys.readouterr().out
