@@ -9,6 +9,7 @@
 
 namespace mpsgrad {
 
+const BatchNormalizationBackend& cpu_batch_normalization();
 const ConvolutionBackend& cpu_convolution();
 const LossBackend& cpu_loss();
 const NeuronBackend& cpu_neuron();
@@ -20,6 +21,9 @@ namespace {
 
 class CpuDevice final : public cpu::CpuDeviceBase {
  public:
+  const BatchNormalizationBackend* batch_normalization() const override {
+    return &cpu_batch_normalization();
+  }
   const ConvolutionBackend* convolution() const override { return &cpu_convolution(); }
   const LossBackend* loss() const override { return &cpu_loss(); }
   const NeuronBackend* neuron() const override { return &cpu_neuron(); }

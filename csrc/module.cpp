@@ -12,6 +12,7 @@
 
 namespace mpsgrad {
 
+void bind_batch_normalization(py::module_& m);
 void bind_convolution(py::module_& m);
 void bind_core(py::module_& m);
 void bind_device(py::module_& m);
@@ -151,6 +152,7 @@ PYBIND11_MODULE(_core, m) {
   bind_vector(m);
   bind_core(m);
   bind_normalization_states(m);
+  bind_batch_normalization(m);
   bind_convolution(m);
   bind_loss(m);
   bind_neuron(m);

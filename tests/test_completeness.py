@@ -14,7 +14,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 NOT_FAMILIES = {"benchmarks", "enums", "errors", "graph"}
 # Names of our own, with no class of Apple's behind them.
-OURS = {"ArrayConvolutionDataSource", "DeviceArray", "ExplicitPadding", "ForwardLossState"}
+OURS = {
+    "ArrayBatchNormalizationDataSource",
+    "ArrayConvolutionDataSource",
+    "DeviceArray",
+    "ExplicitPadding",
+    "ForwardLossState",
+}
 
 FAMILIES = sorted(
     module.name

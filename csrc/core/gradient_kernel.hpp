@@ -133,6 +133,10 @@ class GradientKernel : public BinaryKernel {
   virtual void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) = 0;
 
   const GradientState& own_state(const std::shared_ptr<State>& state) const;
+  // Everything about the command buffer, the images and the states that can be wrong before a
+  // destination is known.
+  void check_sources(const CommandBuffer& command_buffer, const ImageBatch::Images& gradients,
+                     const ImageBatch::Images& sources, const StateBatch& states, bool batch) const;
   // For families whose incoming gradient and secondary image must agree.
   void require_equal_sizes(const GradientCall& call) const;
   void require_equal_channels(const GradientCall& call) const;
@@ -142,8 +146,6 @@ class GradientKernel : public BinaryKernel {
                       const ImageBatch::Images& gradients, const ImageBatch::Images& sources,
                       const StateBatch& states, const ImageBatch::Images& destinations, bool batch,
                       bool creates);
-  void check_sources(const CommandBuffer& command_buffer, const ImageBatch::Images& gradients,
-                     const ImageBatch::Images& sources, const StateBatch& states, bool batch) const;
 
   const char* forward_class_;
   Secondary secondary_;

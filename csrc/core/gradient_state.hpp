@@ -67,6 +67,7 @@ class GradientState : public State {
       payload->end();
     }
   }
+  ForwardSnapshot& own_snapshot() { return snapshot_; }  // for states that outlive one batch
 
  private:
   ForwardSnapshot snapshot_;

@@ -16,6 +16,7 @@ class CommandBuffer;
 class CommandQueue;
 class ImageStorage;
 
+class BatchNormalizationBackend;
 class ConvolutionBackend;
 class LossBackend;
 class NeuronBackend;
@@ -64,6 +65,7 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual const OptimizerBackend* optimizer() const { return nullptr; }
   virtual const PoolingBackend* pooling() const { return nullptr; }
   virtual const SoftMaxBackend* softmax() const { return nullptr; }
+  virtual const BatchNormalizationBackend* batch_normalization() const { return nullptr; }
 };
 
 // devices.cpp: "cpu", "metal", or "" for metal where there is a supported GPU, else cpu. Throws

@@ -9,6 +9,7 @@ from mpsgrad._core import (
     DEFAULT,
     NO_CLIP,
     TEMPORARY,
+    BatchNormalizationState,
     BinaryKernel,
     Buffer,
     ChannelFormat,
@@ -60,6 +61,14 @@ from mpsgrad._core import (
     resource_size,
     set_num_threads,
     synchronize,
+)
+from mpsgrad.batch_normalization import (
+    ArrayBatchNormalizationDataSource,
+    BatchNormalization,
+    BatchNormalizationDataSource,
+    BatchNormalizationGradient,
+    BatchNormalizationStatistics,
+    BatchNormalizationStatisticsGradient,
 )
 from mpsgrad.convolution import (
     ArrayConvolutionDataSource,
@@ -118,7 +127,14 @@ __all__ = [
     "SGD",
     "TEMPORARY",
     "Adam",
+    "ArrayBatchNormalizationDataSource",
     "ArrayConvolutionDataSource",
+    "BatchNormalization",
+    "BatchNormalizationDataSource",
+    "BatchNormalizationGradient",
+    "BatchNormalizationState",
+    "BatchNormalizationStatistics",
+    "BatchNormalizationStatisticsGradient",
     "BinaryKernel",
     "Buffer",
     "ChannelFormat",

@@ -15,6 +15,11 @@ import typing_extensions
 
 __all__: list[str] = [
     "Adam",
+    "BatchNormalization",
+    "BatchNormalizationGradient",
+    "BatchNormalizationState",
+    "BatchNormalizationStatistics",
+    "BatchNormalizationStatisticsGradient",
     "BinaryKernel",
     "Buffer",
     "ChannelFormat",
@@ -2083,6 +2088,234 @@ class NormalizationMeanAndVarianceState(State):
         `Buffer` of one float32 a channel.
         """
 
+class BatchNormalizationState(GradientState):
+    """
+    Statistics and weight gradients of one batch (``MPSCNNBatchNormalizationState``).
+
+    Made by `BatchNormalization`. One object serves the whole batch, and any number of batches after another.
+    """
+
+    def reset(self) -> None:
+        """
+        Forget everything accumulated. Work that is encoded already is not affected.
+        """
+
+    @property
+    def batch_normalization(self) -> Kernel:
+        """
+        The kernel that made it.
+        """
+
+    @property
+    def beta(self) -> Buffer:
+        """
+        `Buffer` of the kernel's offset as it is now; None where its data source has none.
+        """
+
+    @property
+    def gamma(self) -> Buffer:
+        """
+        `Buffer` of the kernel's scale as it is now, float32, one a channel; None where its data source has none.
+        """
+
+    @property
+    def gradient_for_beta(self) -> Buffer:
+        """
+        `Buffer` of the sum over the images processed so far; None before the first.
+        """
+
+    @property
+    def gradient_for_gamma(self) -> Buffer:
+        """
+        `Buffer` of the sum over the images processed so far; None before the first.
+        """
+
+    @property
+    def mean(self) -> Buffer:
+        """
+        `Buffer` of the batch's mean; before there is one, the kernel's stored mean, or None.
+        """
+
+    @property
+    def variance(self) -> Buffer:
+        """
+        `Buffer` of the batch's variance, biased, without epsilon; before there is one, the kernel's stored variance, or None.
+        """
+
+class BatchNormalizationStatistics(UnaryKernel):
+    def __init__(self, device: Device) -> None: ...
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        source_images: typing.Any,
+        batch_normalization_state: typing.Any,
+    ) -> None:
+        """
+        Encode the statistics of some images of the batch.
+
+        Added to what the state holds, unless it has been used since: then a new batch starts.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source_images : ImageBatch or list of Image
+            All images of a batch have one size.
+        batch_normalization_state : BatchNormalizationState
+            Overwritten or added to; not counted as read.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, device or size, has other channels than the kernel that made the state, or
+            ``offset`` or ``clip_rect`` is set.
+        ReadCountError
+            If a temporary image has been read as often as was announced.
+        """
+
+class BatchNormalization(UnaryKernel):
+    def __init__(
+        self, device: Device, data_source: typing.Any, fused_neuron_descriptor: NeuronDescriptor
+    ) -> None: ...
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: typing.Any,
+        destination: typing.Any = None,
+        *,
+        batch_normalization_state: typing.Any = None,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode the kernel.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source : Image, or batch
+            A list or `ImageBatch` selects the batch form.
+        destination : Image, or batch, optional
+            Written with `offset` as it stands. Without it, the padding policy sizes a new one and sets `offset`.
+        batch_normalization_state : BatchNormalizationState, optional
+            Normalizes with its statistics, instead of the kernel's stored ones; only together with ``destination``. Reads
+            the state once.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+
+        Returns
+        -------
+        Image or ImageBatch
+            The destination. Nothing in it is valid before the command buffer has completed.
+
+        Raises
+        ------
+        StateError
+            If there are no statistics to normalize with: neither in the state nor stored in the kernel.
+        RuntimeError
+            If `epsilon` is not what it was when the state was made.
+        ValueError
+            If the state was made by another kernel, or an image has other channels or another size than its batch.
+        """
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        destinations: typing.Any = None,
+        *,
+        batch_normalization_state: typing.Any = None,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode a batch in one call; see `encode`.
+        """
+
+    def reload_gamma_and_beta(
+        self, command_buffer: CommandBuffer, gamma_and_beta_state: NormalizationGammaAndBetaState
+    ) -> None:
+        """
+        Encode a copy of a state's scale and offset into the kernel, for the encodes after it. Reads the state once.
+        """
+
+    def reload_gamma_and_beta_from_data_source(self) -> None:
+        """
+        Read scale and offset from the data source again; work that is encoded already keeps those it was encoded with.
+        """
+
+    def reload_mean_and_variance(
+        self,
+        command_buffer: CommandBuffer,
+        mean_and_variance_state: NormalizationMeanAndVarianceState,
+    ) -> None:
+        """
+        Encode a copy of a state's mean and variance into the kernel's stored statistics, for the encodes after it. Reads the state once.
+        """
+
+    def reload_mean_and_variance_from_data_source(self) -> None:
+        """
+        Read the stored statistics from the data source again; work that is encoded already keeps those it was encoded with.
+        """
+
+    @property
+    def _neuron(self) -> NeuronDescriptor: ...
+    @property
+    def data_source(self) -> typing.Any: ...
+    @property
+    def epsilon(self) -> float:
+        """
+        Added to the variance under the root; float32, finite and not negative. A state keeps the value it was made with, and no other may be used with it.
+        """
+
+    @epsilon.setter
+    def epsilon(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def number_of_feature_channels(self) -> int:
+        """
+        Channels of the data source.
+        """
+
+class BatchNormalizationStatisticsGradient(GradientKernel):
+    def __init__(self, device: Device, fused_neuron_descriptor: NeuronDescriptor) -> None: ...
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        source_gradients: typing.Any,
+        source_images: typing.Any,
+        batch_normalization_state: typing.Any,
+    ) -> None:
+        """
+        Encode the sums over some images of the batch, in any order and any partition.
+
+        The first encode of a batch overwrites the state's gradients, later ones add to them. Nothing else is written.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source_gradients : ImageBatch or list of Image
+            Gradient of the loss with respect to the forward result.
+        source_images : ImageBatch or list of Image
+            Images that the statistics are of.
+        batch_normalization_state : BatchNormalizationState
+            Read once.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, device, size or number of channels, or a property other than the channel
+            windows is set.
+        StateError
+            If the state has no statistics, or those of fewer images.
+        ReadCountError
+            If a temporary image or state has been read as often as was announced.
+        """
+
+    @property
+    def _neuron(self) -> NeuronDescriptor: ...
+
+class BatchNormalizationGradient(GradientKernel):
+    def __init__(self, device: Device, fused_neuron_descriptor: NeuronDescriptor) -> None: ...
+    @property
+    def _neuron(self) -> NeuronDescriptor: ...
+
 class ConvolutionDescriptor:
     fused_neuron_descriptor: NeuronDescriptor
 
@@ -3014,6 +3247,40 @@ class StochasticGradientDescent(Optimizer):
         momentum_scale: typing.SupportsFloat | typing.SupportsIndex,
         use_nesterov_momentum: bool,
     ) -> None: ...
+    def encode_batch_normalization(
+        self,
+        command_buffer: CommandBuffer,
+        batch_normalization_state: State,
+        momentum_vectors: collections.abc.Sequence[Vector] | None,
+        result_state: State,
+        *,
+        source_state: State | None = None,
+    ) -> None:
+        """
+        Encode one update of a batch normalization's gamma and beta.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        batch_normalization_state : BatchNormalizationState
+            Holds the gradients of the whole batch, and shows the kernel's gamma and beta. Read once.
+        momentum_vectors : list of Vector, or None
+            For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With one
+            vector the biases (beta) stay.
+            None for descent without momentum, biases (beta) included where there are some.
+        result_state : NormalizationGammaAndBetaState
+            Where the new values go. The kernel sees them after ``reload_gamma_and_beta``.
+        source_state : BatchNormalizationState, optional
+            Shows the current values instead.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, size or device, shares memory with a history, or the kernel has no gamma.
+        StateError
+            If the gradients are not those of the whole batch.
+        """
+
     def encode_convolution(
         self,
         command_buffer: CommandBuffer,
@@ -3035,8 +3302,9 @@ class StochasticGradientDescent(Optimizer):
         source_state : ConvolutionWeightsAndBiasesState
             Holds the current weights and biases.
         momentum_vectors : list of Vector, or None
-            For the weights, or for weights and biases; overwritten. With one vector the biases stay.
-            None for descent without momentum, biases included where both states have them.
+            For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With one
+            vector the biases (beta) stay.
+            None for descent without momentum, biases (beta) included where there are some.
         result_state : ConvolutionWeightsAndBiasesState
             Where the new ones go; may be ``source_state``. Kernels see them after a reload.
 
@@ -3119,6 +3387,39 @@ class RMSProp(Optimizer):
         decay: typing.SupportsFloat | typing.SupportsIndex,
         epsilon: typing.SupportsFloat | typing.SupportsIndex,
     ) -> None: ...
+    def encode_batch_normalization(
+        self,
+        command_buffer: CommandBuffer,
+        batch_normalization_state: State,
+        sum_of_squares_vectors: collections.abc.Sequence[Vector] | None,
+        result_state: State,
+        *,
+        source_state: State | None = None,
+    ) -> None:
+        """
+        Encode one update of a batch normalization's gamma and beta.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        batch_normalization_state : BatchNormalizationState
+            Holds the gradients of the whole batch, and shows the kernel's gamma and beta. Read once.
+        sum_of_squares_vectors : list of Vector
+            For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With one
+            vector the biases (beta) stay.
+        result_state : NormalizationGammaAndBetaState
+            Where the new values go. The kernel sees them after ``reload_gamma_and_beta``.
+        source_state : BatchNormalizationState, optional
+            Shows the current values instead.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, size or device, shares memory with a history, or the kernel has no gamma.
+        StateError
+            If the gradients are not those of the whole batch.
+        """
+
     def encode_convolution(
         self,
         command_buffer: CommandBuffer,
@@ -3140,7 +3441,8 @@ class RMSProp(Optimizer):
         source_state : ConvolutionWeightsAndBiasesState
             Holds the current weights and biases.
         sum_of_squares_vectors : list of Vector
-            For the weights, or for weights and biases; overwritten. With one vector the biases stay.
+            For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With one
+            vector the biases (beta) stay.
         result_state : ConvolutionWeightsAndBiasesState
             Where the new ones go; may be ``source_state``. Kernels see them after a reload.
 
@@ -3225,6 +3527,43 @@ class Adam(Optimizer):
         epsilon: typing.SupportsFloat | typing.SupportsIndex,
         time_step: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
+    def encode_batch_normalization(
+        self,
+        command_buffer: CommandBuffer,
+        batch_normalization_state: State,
+        momentum_vectors: collections.abc.Sequence[Vector] | None,
+        velocity_vectors: collections.abc.Sequence[Vector] | None,
+        result_state: State,
+        *,
+        maximum_velocity_vectors: collections.abc.Sequence[Vector] | None = None,
+        source_state: State | None = None,
+    ) -> None:
+        """
+        Encode one update of a batch normalization's gamma and beta.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        batch_normalization_state : BatchNormalizationState
+            Holds the gradients of the whole batch, and shows the kernel's gamma and beta. Read once.
+        momentum_vectors, velocity_vectors : list of Vector
+            For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With one
+            vector the biases (beta) stay.
+        maximum_velocity_vectors : list of Vector, optional
+            Overwritten; makes it AMSGrad.
+        result_state : NormalizationGammaAndBetaState
+            Where the new values go. The kernel sees them after ``reload_gamma_and_beta``.
+        source_state : BatchNormalizationState, optional
+            Shows the current values instead.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, size or device, shares memory with a history, or the kernel has no gamma.
+        StateError
+            If the gradients are not those of the whole batch.
+        """
+
     def encode_convolution(
         self,
         command_buffer: CommandBuffer,
@@ -3249,7 +3588,8 @@ class Adam(Optimizer):
         source_state : ConvolutionWeightsAndBiasesState
             Holds the current weights and biases.
         momentum_vectors, velocity_vectors : list of Vector
-            For the weights, or for weights and biases; overwritten. With one vector the biases stay.
+            For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With one
+            vector the biases (beta) stay.
         maximum_velocity_vectors : list of Vector, optional
             Overwritten; makes it AMSGrad.
         result_state : ConvolutionWeightsAndBiasesState

@@ -91,6 +91,23 @@ def test_own_data(capsys, kind, stripes):
     assert result["held_out_accuracy"] > 0.9
 
 
+def test_digits_are_learned_with_batch_normalization(capsys, kind, tmp_path):
+    path = tmp_path / "weights.npz"
+    options = ["--batch-norm", "--epochs", "4", "--save", str(path)]
+    result = train(capsys, kind, *options)
+    assert result["batch_norm"]
+    assert result["held_out_accuracy"] >= 0.97
+    with np.load(path) as archive:
+        saved = {name: archive[name] for name in archive.files}
+    assert len(saved) == 6 + 2 * 4
+    for layer, channels in (("normalization_1", 16), ("normalization_2", 32)):
+        for name, start in (("gamma", 1), ("beta", 0), ("mean", 0), ("variance", 1)):
+            assert saved[f"{layer}_{name}"].shape == (channels,)
+            assert (saved[f"{layer}_{name}"] != start).any()
+    again = train(capsys, kind, *options)
+    assert again["weights_sha256"] == result["weights_sha256"]
+
+
 def test_bytes_are_scaled(capsys, kind, stripes, tmp_path):
     with np.load(stripes) as archive:
         x, y = archive["x"], archive["y"]

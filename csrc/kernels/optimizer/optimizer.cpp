@@ -161,6 +161,29 @@ Wanted& state_as(const char* who, const char* name, const char* class_name,
 
 }  // namespace
 
+void Optimizer::add_update(std::vector<ParameterUpdate>& updates,
+                           const std::vector<HistoryVectors>& histories, std::size_t index,
+                           const char* name, ArrayView gradient, ArrayView values,
+                           ArrayView result) const {
+  const Index count = values.layout.columns;
+  const auto same = [&](const char* what, Index other) {
+    require(other == count, class_name(), ": ", what, " has ", other, " ", name,
+            ", but source_state has ", count);
+  };
+  same("gradient_state", gradient.layout.columns);
+  same("result_state", result.layout.columns);
+  updates.push_back({name, std::move(gradient), std::move(values), std::move(result), {}});
+  for (const HistoryVectors& history : histories) {
+    if (history.vectors) {
+      ArrayView view = (*history.vectors)[index]->view();
+      require(view.layout.same_shape(updates.back().values.layout), class_name(), ": ",
+              history.name, "[", index, "] has shape ", view.layout, ", but there are ", count, " ",
+              name);
+      updates.back().histories.push_back(std::move(view));
+    }
+  }
+}
+
 void Optimizer::encode_convolution(const std::shared_ptr<CommandBuffer>& command_buffer,
                                    const std::shared_ptr<State>& gradient_state,
                                    const std::shared_ptr<State>& source_state,
@@ -186,23 +209,7 @@ void Optimizer::encode_convolution(const std::shared_ptr<CommandBuffer>& command
   std::vector<ParameterUpdate> updates;
   const auto add = [&](const char* name, std::size_t index, ArrayView from, ArrayView value,
                        ArrayView to) {
-    const Index count = value.layout.columns;
-    const auto same = [&](const char* what, Index other) {
-      require(other == count, class_name(), ": ", what, " has ", other, " ", name,
-              ", but source_state has ", count);
-    };
-    same("gradient_state", from.layout.columns);
-    same("result_state", to.layout.columns);
-    updates.push_back({name, std::move(from), std::move(value), std::move(to), {}});
-    for (const HistoryVectors& history : histories) {
-      if (history.vectors) {
-        ArrayView view = (*history.vectors)[index]->view();
-        require(view.layout.same_shape(updates.back().values.layout), class_name(), ": ",
-                history.name, "[", index, "] has shape ", view.layout, ", but there are ", count,
-                " ", name);
-        updates.back().histories.push_back(std::move(view));
-      }
-    }
+    add_update(updates, histories, index, name, std::move(from), std::move(value), std::move(to));
   };
   add("weights", 0, float_view(gradient.gradient_for_weights(), 0, gradient.weight_count()),
       float_view(source.weights(), source.weights_offset(), source.weight_count()),
@@ -219,6 +226,57 @@ void Optimizer::encode_convolution(const std::shared_ptr<CommandBuffer>& command
   reads.check();
   encode_updates(command_buffer, updates);
   gradient.mark_consumed();
+  reads.spend();
+}
+
+void Optimizer::encode_batch_normalization(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                           const std::shared_ptr<State>& gradient_state,
+                                           const std::shared_ptr<State>& source_state,
+                                           const std::vector<HistoryVectors>& histories,
+                                           const std::shared_ptr<State>& result_state) {
+  check_command_buffer(*command_buffer);
+  constexpr const char* kState = "BatchNormalizationState";
+  auto& gradient = state_as<BatchNormalizationState>(class_name(), "batch_normalization_state",
+                                                     kState, gradient_state, *command_buffer);
+  auto& source = source_state
+                     ? state_as<BatchNormalizationState>(class_name(), "source_state", kState,
+                                                         source_state, *command_buffer)
+                     : gradient;
+  auto& result = state_as<NormalizationGammaAndBetaState>(class_name(), "result_state",
+                                                          "NormalizationGammaAndBetaState",
+                                                          result_state, *command_buffer);
+  gradient.require_complete_gradients(class_name());
+  const Index vectors = check_histories(*command_buffer, histories);
+  const auto has = [&](const std::shared_ptr<Buffer>& values, const char* name) {
+    require(values != nullptr, class_name(), ": the kernel of ",
+            source_state ? "source_state" : "batch_normalization_state", " has no ", name,
+            " to update");
+  };
+  has(source.gamma(), "gamma");
+  if (vectors == 2) {
+    has(source.beta(), "beta");
+  }
+  const Index channels = source.channels();
+  require(result.channels() >= channels, class_name(), ": result_state holds ", result.channels(),
+          " values an array, but the kernel has ", channels, " channels");
+
+  std::vector<ParameterUpdate> updates;
+  add_update(updates, histories, 0, "gamma",
+             float_view(gradient.gamma_sums(), 0, gradient.channels()),
+             float_view(source.gamma(), 0, channels), float_view(result.gamma(), 0, channels));
+  if (vectors == 2 || (vectors == 0 && source.beta())) {
+    add_update(updates, histories, 1, "beta",
+               float_view(gradient.beta_sums(), 0, gradient.channels()),
+               float_view(source.beta(), 0, channels), float_view(result.beta(), 0, channels));
+  }
+
+  Reads reads;
+  reads.add(StateBatch{gradient_state});
+  if (source_state) {
+    reads.add(StateBatch{source_state});
+  }
+  reads.check();
+  encode_updates(command_buffer, updates);
   reads.spend();
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/batch_normalization_state.hpp"
 #include "core/convolution_states.hpp"
 #include "core/kernel.hpp"
 #include "device/vector.hpp"
@@ -95,6 +96,13 @@ class Optimizer : public KernelBase {
                           const std::shared_ptr<State>& source_state,
                           const std::vector<HistoryVectors>& histories,
                           const std::shared_ptr<State>& result_state);
+  // Gamma, and beta where there are two histories, or none at all and the source has one.
+  // `source_state` may be null: then the values come from the gradient state.
+  void encode_batch_normalization(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                  const std::shared_ptr<State>& gradient_state,
+                                  const std::shared_ptr<State>& source_state,
+                                  const std::vector<HistoryVectors>& histories,
+                                  const std::shared_ptr<State>& result_state);
 
  protected:
   Optimizer(std::shared_ptr<Device> device, const char* class_name, OptimizerDescriptor settings,
@@ -108,6 +116,10 @@ class Optimizer : public KernelBase {
   // How many parameters the histories are for; 0 if there are none.
   Index check_histories(CommandBuffer& command_buffer,
                         const std::vector<HistoryVectors>& histories) const;
+  // Adds parameter number `index` of a state, with its vector out of every history.
+  void add_update(std::vector<ParameterUpdate>& updates,
+                  const std::vector<HistoryVectors>& histories, std::size_t index, const char* name,
+                  ArrayView gradient, ArrayView values, ArrayView result) const;
   void check_updates(const std::vector<ParameterUpdate>& updates) const;
   void encode_updates(const std::shared_ptr<CommandBuffer>& command_buffer,
                       const std::vector<ParameterUpdate>& updates);

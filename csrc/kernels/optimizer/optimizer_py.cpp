@@ -66,6 +66,27 @@ StateError
     If no gradients have been encoded into ``gradient_state``.
 )";
 
+constexpr const char* kNormalizationDoc =
+    R"(Encode one update of a batch normalization's gamma and beta.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+batch_normalization_state : BatchNormalizationState
+    Holds the gradients of the whole batch, and shows the kernel's gamma and beta. Read once.
+{1}result_state : NormalizationGammaAndBetaState
+    Where the new values go. The kernel sees them after ``reload_gamma_and_beta``.
+source_state : BatchNormalizationState, optional
+    Shows the current values instead.
+
+Raises
+------
+TypeError, ValueError
+    If an argument is of another class, size or device, shares memory with a history, or the kernel has no gamma.
+StateError
+    If the gradients are not those of the whole batch.
+)";
+
 // The docstring of one method: its vectors or matrices, its histories.
 std::string documented(const char* pattern, const char* array, const char* histories) {
   std::string result = pattern;
@@ -84,22 +105,25 @@ constexpr const char* kMomentum =
     "    Overwritten; None for descent without momentum, whatever `momentum_scale` says.\n";
 constexpr const char* kMomentumVectors =
     "momentum_vectors : list of Vector, or None\n"
-    "    For the weights, or for weights and biases; overwritten. With one vector the biases "
-    "stay.\n"
-    "    None for descent without momentum, biases included where both states have them.\n";
+    "    For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With "
+    "one\n"
+    "    vector the biases (beta) stay.\n"
+    "    None for descent without momentum, biases (beta) included where there are some.\n";
 constexpr const char* kSquares = "sum_of_squares : {0}\n    Overwritten.\n";
 constexpr const char* kSquaresVectors =
     "sum_of_squares_vectors : list of Vector\n"
-    "    For the weights, or for weights and biases; overwritten. With one vector the biases "
-    "stay.\n";
+    "    For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With "
+    "one\n"
+    "    vector the biases (beta) stay.\n";
 constexpr const char* kVelocity =
     "momentum, velocity : {0}\n"
     "    First and second moments, zero before the first step; overwritten.\n"
     "maximum_velocity : {0}, optional\n    Overwritten; makes it AMSGrad.\n";
 constexpr const char* kVelocityVectors =
     "momentum_vectors, velocity_vectors : list of Vector\n"
-    "    For the weights, or for weights and biases; overwritten. With one vector the biases "
-    "stay.\n"
+    "    For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With "
+    "one\n"
+    "    vector the biases (beta) stay.\n"
     "maximum_velocity_vectors : list of Vector, optional\n    Overwritten; makes it AMSGrad.\n";
 
 // encode_vector and encode_matrix of an optimizer with one history, in the middle of the arguments.
@@ -132,6 +156,23 @@ void bind_single_states(Class& c, const char* history, const char* doc) {
       },
       "command_buffer"_a.none(false), "gradient_state"_a, "source_state"_a, py::arg(history),
       "result_state"_a, documented(kStatesDoc, "", doc).c_str());
+}
+
+template <class Class>
+void bind_single_normalization(Class& c, const char* history, const char* doc) {
+  using Self = typename Class::type;
+  c.def(
+      "encode_batch_normalization",
+      [history](Self& self, const Commands& command_buffer, const States& state,
+                const VectorList& vectors, const States& result,
+                const std::optional<States>& source) {
+        const py::gil_scoped_release unlocked;
+        self.encode_batch_normalization(command_buffer, state, source.value_or(nullptr),
+                                        {{history, list_of(vectors)}}, result);
+      },
+      "command_buffer"_a.none(false), "batch_normalization_state"_a, py::arg(history),
+      "result_state"_a, py::kw_only(), "source_state"_a = py::none(),
+      documented(kNormalizationDoc, "", doc).c_str());
 }
 
 template <class Array, class Class>
@@ -171,6 +212,22 @@ void bind_adam_states(py::class_<Adam, Optimizer, py::smart_holder>& c) {
       "velocity_vectors"_a, "result_state"_a, py::kw_only(),
       "maximum_velocity_vectors"_a = py::none(),
       documented(kStatesDoc, "", kVelocityVectors).c_str());
+  c.def(
+      "encode_batch_normalization",
+      [](Adam& self, const Commands& command_buffer, const States& state,
+         const VectorList& momentum, const VectorList& velocity, const States& result,
+         const VectorList& maximum, const std::optional<States>& source) {
+        const py::gil_scoped_release unlocked;
+        self.encode_batch_normalization(command_buffer, state, source.value_or(nullptr),
+                                        {{"momentum_vectors", list_of(momentum)},
+                                         {"velocity_vectors", list_of(velocity)},
+                                         {"maximum_velocity_vectors", list_of(maximum)}},
+                                        result);
+      },
+      "command_buffer"_a.none(false), "batch_normalization_state"_a, "momentum_vectors"_a,
+      "velocity_vectors"_a, "result_state"_a, py::kw_only(),
+      "maximum_velocity_vectors"_a = py::none(), "source_state"_a = py::none(),
+      documented(kNormalizationDoc, "", kVelocityVectors).c_str());
 }
 
 void bind_optimizer_descriptor(py::module_& m) {
@@ -258,6 +315,7 @@ void bind_optimizer(py::module_& m) {
   bind_single<Matrix, std::optional<std::shared_ptr<Matrix>>>(sgd, "encode_matrix", "Matrix",
                                                               "momentum", kMomentum);
   bind_single_states(sgd, "momentum_vectors", kMomentumVectors);
+  bind_single_normalization(sgd, "momentum_vectors", kMomentumVectors);
 
   py::class_<RMSProp, Optimizer, py::smart_holder> rmsprop(m, "RMSProp");
   rmsprop
@@ -270,6 +328,7 @@ void bind_optimizer(py::module_& m) {
   bind_single<Matrix, std::shared_ptr<Matrix>>(rmsprop, "encode_matrix", "Matrix", "sum_of_squares",
                                                kSquares);
   bind_single_states(rmsprop, "sum_of_squares_vectors", kSquaresVectors);
+  bind_single_normalization(rmsprop, "sum_of_squares_vectors", kSquaresVectors);
 
   py::class_<Adam, Optimizer, py::smart_holder> adam(m, "Adam");
   adam.def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, double, double, float, Index>(),

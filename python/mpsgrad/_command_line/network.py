@@ -1,7 +1,8 @@
 """A small convolutional network of nothing but kernels.
 
 Every value between the input images and the updated weights stays on the device, in temporary
-images and states of one command buffer.
+images and states of one command buffer. With batch normalization, the running averages of the
+statistics are kept by the program, which reads each batch's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import mpsgrad as mg
 __all__ = ["Network"]
 
 _BETA1, _BETA2 = 0.9, 0.999
+_KEPT = 0.9  # of the running averages, with every batch
 
 
 class _Layer(Protocol):
@@ -112,6 +114,68 @@ class _Weighted:
         return result
 
 
+class _Normalized:
+    """Batch normalization with a fused ReLU, with Adam on gamma and beta."""
+
+    def __init__(self, device: mg.Device, channels: int, learning_rate: float) -> None:
+        self._device = device
+        ones, zeros = np.ones(channels, np.float32), np.zeros(channels, np.float32)
+        relu = mg.NeuronDescriptor(mg.NeuronType.RELU)
+        source = mg.ArrayBatchNormalizationDataSource(ones, zeros, zeros, ones, epsilon=1e-5)
+        self._kernel = mg.BatchNormalization(source, relu, device=device)
+        self._statistics = mg.BatchNormalizationStatistics(device=device)
+        self._sums = mg.BatchNormalizationStatisticsGradient(relu, device=device)
+        self._gradient = mg.BatchNormalizationGradient(relu, device=device)
+        self._optimizer = mg.Adam(learning_rate, beta1=_BETA1, beta2=_BETA2, device=device)
+        self._momentum, self._velocity = (
+            [mg.Vector(device, mg.VectorDescriptor(channels)) for _ in range(2)] for _ in range(2)
+        )
+        self.master = mg.NormalizationGammaAndBetaState(ones, zeros, device=device)
+        self._state: mg.BatchNormalizationState | None = None
+        self.mean, self.variance = zeros, ones
+
+    def forward(self, buffer: mg.CommandBuffer, x: mg.ImageBatch) -> mg.ImageBatch:
+        running = mg.NormalizationMeanAndVarianceState(
+            self.mean, self.variance, device=self._device
+        )
+        self._kernel.reload_mean_and_variance(buffer, running)
+        result: mg.ImageBatch = self._kernel.encode_batch(buffer, x)
+        return result
+
+    def forward_training(self, buffer: mg.CommandBuffer, x: mg.ImageBatch) -> mg.ImageBatch:
+        mg.increment_read_count(x, 3)  # statistics, results, sums, gradients
+        self._source = x
+        descriptor = self._kernel.destination_descriptor(x[0])
+        y = mg.ImageBatch.temporary(buffer, descriptor, len(x))
+        if self._state is None:
+            self._state = self._kernel.result_state(x[0], y[0])
+        self._statistics.encode_batch(buffer, x, self._state)
+        self._kernel.encode_batch(buffer, x, y, batch_normalization_state=self._state)
+        return y
+
+    def backward(self, buffer: mg.CommandBuffer, gradient: mg.ImageBatch) -> mg.ImageBatch:
+        assert self._state is not None
+        mg.increment_read_count(gradient, 1)
+        self._sums.encode_batch(buffer, gradient, self._source, self._state)
+        result: mg.ImageBatch = self._gradient.encode_batch(
+            buffer, gradient, self._source, self._state
+        )
+        self._optimizer.encode_batch_normalization(
+            buffer, self._state, self._momentum, self._velocity, self.master
+        )
+        self._kernel.reload_gamma_and_beta(buffer, self.master)
+        self._state.synchronize(buffer)
+        return result
+
+    def average(self) -> None:
+        """Take the last batch's statistics into the running averages."""
+        assert self._state is not None
+        for name in ("mean", "variance"):
+            batch = getattr(self._state, name).to_numpy()[: len(self.mean)]
+            mixed = _KEPT * getattr(self, name) + (1 - _KEPT) * batch
+            setattr(self, name, mixed.astype(np.float32))
+
+
 def _source(
     rng: np.random.Generator, outputs: int, height: int, width: int, inputs: int
 ) -> mg.ArrayConvolutionDataSource:
@@ -123,6 +187,8 @@ def _source(
 
 class Network:
     """Convolution 3x3, ReLU, max pooling 2x2, convolution 3x3, ReLU, fully connected.
+
+    With ``batch_norm``, a batch normalization between each convolution and its ReLU.
 
     Parameters
     ----------
@@ -136,6 +202,7 @@ class Network:
         Of Adam.
     widths : (int, int)
         Channels of the two convolutions.
+    batch_norm : bool
     """
 
     def __init__(
@@ -147,6 +214,7 @@ class Network:
         *,
         learning_rate: float = 0.002,
         widths: tuple[int, int] = (16, 32),
+        batch_norm: bool = False,
     ) -> None:
         height, width, channels = shape
         pooled = -(-height // 2), -(-width // 2)
@@ -169,7 +237,13 @@ class Network:
         }
         relu = mg.NeuronDescriptor(mg.NeuronType.RELU)
 
-        def activation() -> _Plain:
+        self._normalized: dict[str, _Normalized] = {}
+
+        def activation(channels: int) -> _Layer:
+            if batch_norm:
+                name = f"normalization_{len(self._normalized) + 1}"
+                self._normalized[name] = _Normalized(device, channels, learning_rate)
+                return self._normalized[name]
             return _Plain(mg.Neuron(relu, device=device), mg.NeuronGradient(relu, device=device))
 
         window = 2, 2, 2, 2
@@ -178,10 +252,10 @@ class Network:
         )
         self._layers: list[_Layer] = [
             self._weighted["convolution_1"],
-            activation(),
+            activation(first),
             pooling,
             self._weighted["convolution_2"],
-            activation(),
+            activation(second),
             self._weighted["fully_connected"],
         ]
         self._losses: dict[int, mg.Loss] = {}
@@ -216,15 +290,17 @@ class Network:
         buffer = self._queue.command_buffer()
         labels = mg.LossLabels.batch(self.device, one_hot)
         y = mg.ImageBatch.from_array(self.device, images)
-        for layer in self._layers:
-            y = layer.forward_training(buffer, y)
+        for step in self._layers:
+            y = step.forward_training(buffer, y)
         gradient = self._loss(len(images)).encode_batch(buffer, y, labels)
         mg.synchronize(labels, buffer)
-        for layer in reversed(self._layers):
-            gradient = layer.backward(buffer, gradient)
+        for step in reversed(self._layers):
+            gradient = step.backward(buffer, gradient)
         mg.increment_read_count(gradient, -1)  # nobody reads the first layer's
         buffer.commit()
         buffer.wait_until_completed()
+        for layer in self._normalized.values():
+            layer.average()
         return float(labels[0].loss.sum())
 
     def predict(self, images: npt.NDArray[np.float32], batch: int = 256) -> npt.NDArray[np.intp]:
@@ -246,14 +322,23 @@ class Network:
         return np.concatenate(found)
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return copies of all weights and biases, flat, by layer."""
+        """Return copies of all weights and biases, flat, by layer, and of running averages."""
         buffer = self._queue.command_buffer()
-        for layer in self._weighted.values():
+        layers: list[_Weighted | _Normalized] = [
+            *self._weighted.values(),
+            *self._normalized.values(),
+        ]
+        for layer in layers:
             layer.master.synchronize(buffer)
         buffer.commit()
         buffer.wait_until_completed()
         result = {}
-        for name, layer in self._weighted.items():
-            result[f"{name}_weights"] = layer.master.weights.to_numpy()
-            result[f"{name}_biases"] = layer.master.biases.to_numpy()
+        for name, weighted in self._weighted.items():
+            result[f"{name}_weights"] = weighted.master.weights.to_numpy()
+            result[f"{name}_biases"] = weighted.master.biases.to_numpy()
+        for name, normalized in self._normalized.items():
+            result[f"{name}_gamma"] = normalized.master.gamma.to_numpy()
+            result[f"{name}_beta"] = normalized.master.beta.to_numpy()
+            result[f"{name}_mean"] = normalized.mean.copy()
+            result[f"{name}_variance"] = normalized.variance.copy()
         return result

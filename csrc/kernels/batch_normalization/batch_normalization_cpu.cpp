@@ -1,0 +1,447 @@
+// Batch normalization of the CPU device. Sums run over blocks of pixels whose number depends on the
+// shape alone, in double, and are added in the order of the blocks.
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "cpu/cpu_calls.hpp"
+#include "cpu/cpu_device.hpp"
+#include "cpu/simd/neuron_function.hpp"
+#include "kernels/batch_normalization/batch_normalization.hpp"
+#include "kernels/batch_normalization/batch_normalization_simd.hpp"
+
+namespace mpsgrad {
+namespace {
+
+constexpr Index kRunFloats = 8192;   // of one call of a loop: half of a level 1 cache
+constexpr int kScratchOfNeuron = 3;  // beside what map_pixels uses
+constexpr int kScratchOfCoefficients = 4;
+
+// How many values a tile of coefficients holds: whole pixels, and for few channels so many that
+// vector registers are full.
+Index tile_of(Index channels) {
+  return channels >= 64 ? channels : channels * (16 / std::gcd(channels, Index{16}));
+}
+
+template <class Number>
+void repeat_pixel(Number* tile, Index channels, Index length) {
+  for (Index i = channels; i < length; ++i) {
+    tile[i] = tile[i - channels];
+  }
+}
+
+// Doubles of the calling thread, grown as needed and kept.
+double* thread_doubles(Index count) {
+  thread_local std::vector<double> doubles;
+  if (doubles.size() < static_cast<std::size_t>(count)) {
+    doubles.resize(static_cast<std::size_t>(count));
+  }
+  return doubles.data();
+}
+
+NeuronFunction function_of(const NeuronDescriptor& neuron) {
+  return {static_cast<int>(neuron.type), neuron.a, neuron.b, neuron.c, neuron.data.data()};
+}
+
+// One float32 a channel, held by a recorded command.
+struct ChannelArray {
+  float* values = nullptr;
+  std::shared_ptr<void> alive;
+};
+
+ChannelArray array_of(const std::shared_ptr<Buffer>& buffer) {
+  if (!buffer) {
+    return {};
+  }
+  auto& own = as<cpu::CpuBuffer>(*buffer);
+  return {reinterpret_cast<float*>(own.device_bytes()), own.alive()};
+}
+
+struct Operands {
+  ChannelArray gamma, beta, mean, variance;
+  float epsilon;
+
+  explicit Operands(const BatchNormalizationOperands& operands)
+      : gamma(array_of(operands.gamma)),
+        beta(array_of(operands.beta)),
+        mean(array_of(operands.mean)),
+        variance(array_of(operands.variance)),
+        epsilon(operands.epsilon) {}
+
+  double scale(Index c) const { return gamma.values ? double{gamma.values[c]} : 1.0; }
+  float offset(Index c) const { return beta.values ? beta.values[c] : 0.0F; }
+  double r(Index c) const {  // 1 / sqrt(variance + epsilon)
+    return 1.0 / std::sqrt(double{variance.values[c]} + double{epsilon});
+  }
+};
+
+// Tiles of coefficients of the thread that runs a command; its helpers only read them.
+template <std::size_t kTiles>
+std::array<float*, kTiles> coefficient_tiles(Index tile) {
+  float* first = cpu::thread_scratch(kScratchOfCoefficients, static_cast<Index>(kTiles) * tile);
+  std::array<float*, kTiles> tiles;
+  for (std::size_t i = 0; i < kTiles; ++i) {
+    tiles[i] = first + static_cast<Index>(i) * tile;
+  }
+  return tiles;
+}
+
+// mean, scale and offset of z = (x - mean) * scale + offset.
+void fill_forward(const Operands& operands, Index channels, Index tile, float* mean, float* scale,
+                  float* offset) {
+  for (Index c = 0; c < channels; ++c) {
+    mean[c] = operands.mean.values[c];
+    scale[c] = static_cast<float>(operands.scale(c) * operands.r(c));
+    offset[c] = operands.offset(c);
+  }
+  repeat_pixel(mean, channels, tile);
+  repeat_pixel(scale, channels, tile);
+  repeat_pixel(offset, channels, tile);
+}
+
+// ---- sums over all pixels
+// -------------------------------------------------------------------------------------------
+
+// Calls add(inputs, count, sums) for runs of pixels of every sample, `sums` being two tiles of the
+// calling thread, and adds up what they hold: totals[0, channels) and totals[channels, 2 channels).
+template <std::size_t kSources, class Add>
+void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], double* totals,
+                     const Add& add) {
+  const cpu::CpuImages& shape = *sources[0];
+  const Index channels = shape.channels;
+  const Index tile = tile_of(channels);
+  bool packed = true;
+  for (const cpu::CpuImages* source : sources) {
+    packed = packed && source->packed_rows();
+  }
+  const Index row_pixels = packed ? shape.width * shape.height : shape.width;
+  const Index rows = packed ? 1 : shape.height;
+  // A run is a whole number of tiles, so that the next one starts at a tile's start too.
+  const Index tile_pixels = tile / channels;
+  const Index run_pixels =
+      std::min(row_pixels, std::max<Index>(1, kRunFloats / tile) * tile_pixels);
+  const Index runs = cpu::chunks_of(row_pixels, run_pixels);
+  const Index per_sample = rows * runs;
+  const Index items = shape.count() * per_sample;
+  // So few blocks that their sums stay far below a tenth of the images.
+  const Index wanted = std::clamp<Index>(shape.count() * rows * row_pixels / 64, 1, 128);
+  const Index group = cpu::chunks_of(items, wanted);
+  const Index blocks = cpu::chunks_of(items, group);
+  std::vector<double> partial(static_cast<std::size_t>(blocks * 2 * channels));
+  cpu::parallel_for(blocks, [&](Index block) {
+    double* sums = thread_doubles(2 * tile);
+    std::fill(sums, sums + 2 * tile, 0.0);
+    for (Index item = block * group; item < std::min(items, (block + 1) * group); ++item) {
+      const Index sample = item / per_sample;
+      const Index row = item % per_sample / runs;
+      const Index first = item % runs * run_pixels;
+      const Index pixels = std::min(run_pixels, row_pixels - first);
+      const float* inputs[kSources];
+      for (std::size_t k = 0; k < kSources; ++k) {
+        inputs[k] = cpu::load_run(*sources[k], sample, row, first, pixels,
+                                  cpu::thread_scratch(static_cast<int>(k), run_pixels * channels));
+      }
+      add(inputs, pixels, sums);
+    }
+    double* out = partial.data() + block * 2 * channels;
+    for (Index half = 0; half < 2; ++half) {
+      for (Index c = 0; c < channels; ++c) {
+        double total = 0.0;
+        for (Index i = c; i < tile; i += channels) {
+          total += sums[half * tile + i];
+        }
+        out[half * channels + c] = total;
+      }
+    }
+  });
+  std::fill(totals, totals + 2 * channels, 0.0);
+  for (Index block = 0; block < blocks; ++block) {
+    for (Index i = 0; i < 2 * channels; ++i) {
+      totals[i] += partial[static_cast<std::size_t>(block * 2 * channels + i)];
+    }
+  }
+}
+
+// What a state keeps beside its buffers, in double, one value a channel each: the number that sums
+// are relative to, which is one of the samples, the two sums of the statistics, and those of the
+// gradients.
+class Accumulators final : public StatePayload {
+ public:
+  explicit Accumulators(Index channels)
+      : values_(std::make_shared<std::vector<double>>(static_cast<std::size_t>(5 * channels))) {}
+  const std::shared_ptr<std::vector<double>>& values() const { return values_; }
+
+ private:
+  std::shared_ptr<std::vector<double>> values_;
+};
+
+std::shared_ptr<std::vector<double>> accumulators_of(const BatchNormalizationState& state) {
+  return dynamic_cast<const Accumulators&>(*state.payload).values();
+}
+
+class CpuStatistics final : public BatchNormalizationSumsEncoder {
+ public:
+  void encode(CommandBuffer& command_buffer, const BatchNormalizationSums& call,
+              const BatchNormalizationOperands&) override {
+    cpu::record(command_buffer, [source = cpu::view_images(
+                                     call.sources, true, 0, static_cast<Index>(call.sources.size()),
+                                     call.source_channel_offset, call.state.channels()),
+                                 sums = accumulators_of(call.state),
+                                 mean = array_of(call.state.batch_mean()),
+                                 variance = array_of(call.state.batch_variance()),
+                                 start = call.start, samples = call.samples] {
+      run(source, sums->data(), mean.values, variance.values, start, static_cast<double>(samples));
+    });
+  }
+
+ private:
+  static void run(const cpu::CpuImages& source, double* sums, float* mean, float* variance,
+                  bool start, double samples) {
+    const Index channels = source.channels;
+    double* shift = sums;
+    double* accumulated = sums + channels;
+    if (start) {
+      const float* first =
+          cpu::load_run(source, 0, 0, 0, 1, cpu::thread_scratch(kScratchOfNeuron, channels));
+      for (Index c = 0; c < channels; ++c) {
+        shift[c] = std::isfinite(first[c]) ? double{first[c]} : 0.0;
+      }
+      std::fill(accumulated, accumulated + 2 * channels, 0.0);
+    }
+    const Index tile = tile_of(channels);
+    std::vector<double> shifts(static_cast<std::size_t>(tile));
+    std::copy(shift, shift + channels, shifts.begin());
+    repeat_pixel(shifts.data(), channels, tile);
+    std::vector<double> totals(static_cast<std::size_t>(2 * channels));
+    const BatchNormalizationLoops& loops = batch_normalization_loops();
+    sum_over_pixels(
+        {&source}, totals.data(), [&](const float* const* in, Index pixels, double* into) {
+          loops.moments(in[0], pixels * channels, shifts.data(), into, into + tile, tile);
+        });
+    for (Index i = 0; i < 2 * channels; ++i) {
+      accumulated[i] += totals[static_cast<std::size_t>(i)];
+    }
+    for (Index c = 0; c < channels; ++c) {
+      const double sum = accumulated[c];
+      const double squares = accumulated[channels + c];
+      mean[c] = static_cast<float>(shift[c] + sum / samples);
+      const double moment = (squares - sum * sum / samples) / samples;
+      variance[c] = static_cast<float>(moment < 0.0 ? 0.0 : moment);  // NaN stays
+    }
+  }
+};
+
+// What the gradient kernels need of g = G * f'(z): where the neuron is not the identity, z is
+// recomputed for one run at a time.
+class FusedNeuron {
+ public:
+  explicit FusedNeuron(const NeuronDescriptor& neuron)
+      : neuron_(std::make_shared<const NeuronDescriptor>(neuron)) {}
+
+  bool is_identity() const { return neuron_->type == NeuronType::None; }
+  const float* gradient(const float* g, const float* x, Index pixels, Index channels, Index tile,
+                        const float* mean, const float* scale, const float* offset) const {
+    if (is_identity()) {
+      return g;
+    }
+    float* scratch = cpu::thread_scratch(kScratchOfNeuron, pixels * channels);
+    batch_normalization_loops().normalize(x, scratch, pixels * channels, mean, scale, offset, tile);
+    neuron_loops().gradient(function_of(*neuron_), g, scratch, scratch, pixels, channels);
+    return scratch;
+  }
+  void forward(float* y, Index pixels, Index channels) const {
+    if (!is_identity()) {
+      neuron_loops().forward(function_of(*neuron_), y, y, pixels, channels);
+    }
+  }
+
+ private:
+  std::shared_ptr<const NeuronDescriptor> neuron_;
+};
+
+class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
+ public:
+  explicit CpuStatisticsGradient(const NeuronDescriptor& neuron) : neuron_(neuron) {}
+
+  void encode(CommandBuffer& command_buffer, const BatchNormalizationSums& call,
+              const BatchNormalizationOperands& operands) override {
+    const auto view = [&](const ImageBatch::Images& images, Index channel) {
+      return cpu::view_images(images, true, 0, static_cast<Index>(images.size()), channel,
+                              call.state.channels());
+    };
+    cpu::record(
+        command_buffer,
+        [neuron = neuron_, gradient = view(*call.gradients, call.gradient_channel_offset),
+         source = view(call.sources, call.source_channel_offset), operands = Operands(operands),
+         sums = accumulators_of(call.state), gamma = array_of(call.state.gamma_sums()),
+         beta = array_of(call.state.beta_sums()), start = call.start] {
+          run(neuron, gradient, source, operands, sums->data() + 3 * source.channels, gamma.values,
+              beta.values, start);
+        });
+  }
+
+ private:
+  static void run(const FusedNeuron& neuron, const cpu::CpuImages& gradient,
+                  const cpu::CpuImages& source, const Operands& operands, double* accumulated,
+                  float* gamma, float* beta, bool start) {
+    const Index channels = source.channels;
+    const Index tile = tile_of(channels);
+    const auto tiles = coefficient_tiles<3>(tile);
+    fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
+    std::vector<double> doubles(static_cast<std::size_t>(2 * tile));
+    double* mean = doubles.data();
+    double* r = mean + tile;
+    for (Index c = 0; c < channels; ++c) {
+      mean[c] = operands.mean.values[c];
+      r[c] = operands.r(c);
+    }
+    repeat_pixel(mean, channels, tile);
+    repeat_pixel(r, channels, tile);
+    std::vector<double> totals(static_cast<std::size_t>(2 * channels));
+    const BatchNormalizationLoops& loops = batch_normalization_loops();
+    sum_over_pixels(
+        {&gradient, &source}, totals.data(),
+        [&](const float* const* in, Index pixels, double* into) {
+          const float* g =
+              neuron.gradient(in[0], in[1], pixels, channels, tile, tiles[0], tiles[1], tiles[2]);
+          loops.gradient_sums(g, in[1], pixels * channels, mean, r, into, into + tile, tile);
+        });
+    for (Index c = 0; c < channels; ++c) {
+      double& of_beta = accumulated[c];
+      double& of_gamma = accumulated[channels + c];
+      of_beta = (start ? 0.0 : of_beta) + totals[static_cast<std::size_t>(c)];
+      of_gamma = (start ? 0.0 : of_gamma) + totals[static_cast<std::size_t>(channels + c)];
+      beta[c] = static_cast<float>(of_beta);
+      gamma[c] = static_cast<float>(of_gamma);
+    }
+  }
+
+  FusedNeuron neuron_;
+};
+
+// ---- element by element
+// ---------------------------------------------------------------------------------------------
+
+class CpuBatchNormalization final : public BatchNormalizationEncoder {
+ public:
+  CpuBatchNormalization(Device& device, const NeuronDescriptor& neuron)
+      : device_(device), neuron_(neuron) {}
+
+  BatchNormalizationState::Contents make_state(const ForwardSnapshot& snapshot, float,
+                                               CommandBuffer* temporary) override {
+    const auto make = [&] {
+      const auto bytes = static_cast<std::size_t>(snapshot.consumed_channels) * sizeof(float);
+      return temporary ? device_.make_temporary_buffer(*temporary, bytes)
+                       : device_.make_buffer(bytes);
+    };
+    auto mean = make();
+    auto variance = make();
+    auto gamma = make();
+    auto beta = make();
+    return {std::move(mean), std::move(variance), std::move(gamma), std::move(beta),
+            std::make_shared<Accumulators>(snapshot.consumed_channels)};
+  }
+
+  void encode(CommandBuffer& command_buffer, const UnaryCall& call,
+              const BatchNormalizationOperands& operands, BatchNormalizationState*) override {
+    cpu::record(
+        command_buffer, [neuron = neuron_, operands = Operands(operands),
+                         source = cpu::PixelSource{cpu::view_source(call), call.properties.offset,
+                                                   call.properties.edge_mode},
+                         destination = cpu::view_destination(call), clip = call.clip] {
+          const Index channels = destination.channels;
+          const Index tile = tile_of(channels);
+          const auto tiles = coefficient_tiles<3>(tile);
+          fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
+          const BatchNormalizationLoops& loops = batch_normalization_loops();
+          cpu::map_pixels(
+              {source}, destination, clip, [&](const float* const* in, float* out, Index pixels) {
+                loops.normalize(in[0], out, pixels * channels, tiles[0], tiles[1], tiles[2], tile);
+                neuron.forward(out, pixels, channels);
+              });
+        });
+  }
+
+ private:
+  Device& device_;
+  FusedNeuron neuron_;
+};
+
+class CpuBatchNormalizationGradient final : public BatchNormalizationGradientEncoder {
+ public:
+  explicit CpuBatchNormalizationGradient(const NeuronDescriptor& neuron) : neuron_(neuron) {}
+
+  void encode(CommandBuffer& command_buffer, const GradientCall& call,
+              const BatchNormalizationOperands& operands, BatchNormalizationState& state) override {
+    cpu::record(command_buffer,
+                [neuron = neuron_, operands = Operands(operands),
+                 gradient = cpu::PixelSource{cpu::view_gradient(call), {}, EdgeMode::Zero},
+                 source = cpu::PixelSource{cpu::view_source(call), {}, EdgeMode::Zero},
+                 destination = cpu::view_destination(call), clip = call.clip,
+                 gamma_sums = array_of(state.gamma_sums()), beta_sums = array_of(state.beta_sums()),
+                 samples = static_cast<double>(state.samples())] {
+                  run(neuron, operands, gradient, source, destination, clip, gamma_sums.values,
+                      beta_sums.values, samples);
+                });
+  }
+
+ private:
+  static void run(const FusedNeuron& neuron, const Operands& operands,
+                  const cpu::PixelSource& gradient, const cpu::PixelSource& source,
+                  const cpu::CpuImages& destination, const Region& clip, const float* gamma_sums,
+                  const float* beta_sums, double samples) {
+    const Index channels = destination.channels;
+    const Index tile = tile_of(channels);
+    const auto tiles = coefficient_tiles<5>(tile);
+    const auto [mean, scale, offset, constant, slope] = tiles;
+    fill_forward(operands, channels, tile, mean, scale, offset);
+    for (Index c = 0; c < channels; ++c) {
+      const double r = operands.r(c);
+      const double factor = operands.scale(c) * r;
+      constant[c] = static_cast<float>(factor * double{beta_sums[c]} / samples);
+      slope[c] = static_cast<float>(factor * r * double{gamma_sums[c]} / samples);
+    }
+    repeat_pixel(constant, channels, tile);
+    repeat_pixel(slope, channels, tile);
+    const BatchNormalizationLoops& loops = batch_normalization_loops();
+    cpu::map_pixels(
+        {gradient, source}, destination, clip,
+        [&, mean = mean, scale = scale, offset = offset, constant = constant, slope = slope](
+            const float* const* in, float* out, Index pixels) {
+          const float* g =
+              neuron.gradient(in[0], in[1], pixels, channels, tile, mean, scale, offset);
+          loops.gradient(g, in[1], out, pixels * channels, mean, scale, constant, slope, tile);
+        });
+  }
+
+  FusedNeuron neuron_;
+};
+
+class CpuBatchNormalizationBackend final : public BatchNormalizationBackend {
+ public:
+  std::unique_ptr<BatchNormalizationEncoder> make_forward(
+      Device& device, const BatchNormalizationArrays&, Index,
+      const NeuronDescriptor& neuron) const override {
+    return std::make_unique<CpuBatchNormalization>(device, neuron);
+  }
+  std::unique_ptr<BatchNormalizationSumsEncoder> make_statistics(Device&) const override {
+    return std::make_unique<CpuStatistics>();
+  }
+  std::unique_ptr<BatchNormalizationSumsEncoder> make_statistics_gradient(
+      Device&, const NeuronDescriptor& neuron) const override {
+    return std::make_unique<CpuStatisticsGradient>(neuron);
+  }
+  std::unique_ptr<BatchNormalizationGradientEncoder> make_gradient(
+      Device&, const NeuronDescriptor& neuron) const override {
+    return std::make_unique<CpuBatchNormalizationGradient>(neuron);
+  }
+};
+
+}  // namespace
+
+const BatchNormalizationBackend& cpu_batch_normalization() {
+  static const CpuBatchNormalizationBackend backend;
+  return backend;
+}
+
+}  // namespace mpsgrad

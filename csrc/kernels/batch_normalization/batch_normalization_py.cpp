@@ -1,0 +1,250 @@
+// bind_batch_normalization: the four kernels and their state; python/mpsgrad/batch_normalization.py
+// documents the kernels.
+#include "core/normalization_py.hpp"
+#include "kernels/batch_normalization/batch_normalization.hpp"
+
+namespace mpsgrad {
+namespace {
+
+using namespace pybind11::literals;
+
+using Commands = std::shared_ptr<CommandBuffer>;
+
+// Batch forms take one state, or the list that repeats it.
+std::shared_ptr<State> one_state(const KernelBase& kernel, const py::object& object) {
+  const StateBatch states = state_argument(object, "batch_normalization_state");
+  require<TypeError>(!states.empty(), kernel.class_name(),
+                     ": batch_normalization_state must be a BatchNormalizationState, got ",
+                     type_name(object));
+  for (const auto& state : states) {
+    require(state == states.front(), kernel.class_name(),
+            ": the states of a batch must be one and the same object");
+  }
+  return states.front();
+}
+
+ImageBatch::Images batch_of(const KernelBase& kernel, const py::object& object, const char* name) {
+  ImageArgument argument = image_argument(object, name);
+  require<TypeError>(argument.batch, kernel.class_name(), ": ", name,
+                     " must be an ImageBatch or a list of images, got ", type_name(object));
+  return std::move(argument.images);
+}
+
+py::object encode_forward(BatchNormalization& self, const Commands& command_buffer,
+                          const py::object& source_object, const py::object& destination_object,
+                          const py::object& state_object, const py::object& allocator_object) {
+  const ImageArgument source = image_argument(source_object, "source");
+  if (destination_object.is_none()) {
+    require<TypeError>(state_object.is_none(), self.class_name(),
+                       ": an encode with a batch_normalization_state needs a destination");
+    const auto allocator = allocator_argument(allocator_object);
+    const EncodeResult result = self.encode_creating(command_buffer, source.images, source.batch,
+                                                     false, false, allocator.get());
+    return image_result(result.images, source.batch);
+  }
+  const ImageArgument destination = image_argument(destination_object, "destination");
+  require<TypeError>(source.batch == destination.batch, self.class_name(),
+                     ": source and destination must both be single images or both be batches");
+  if (state_object.is_none()) {
+    self.encode(command_buffer, source.images, {}, destination.images, source.batch);
+  } else {
+    self.encode_with_state(command_buffer, source.images, one_state(self, state_object),
+                           destination.images, source.batch);
+  }
+  return destination_object;
+}
+
+void bind_state(py::module_& m) {
+  using S = BatchNormalizationState;
+  py::class_<S, GradientState, py::smart_holder> c(
+      m, "BatchNormalizationState",
+      R"(Statistics and weight gradients of one batch (``MPSCNNBatchNormalizationState``).
+
+Made by `BatchNormalization`. One object serves the whole batch, and any number of batches after another.
+)");
+  c.def_property_readonly("batch_normalization", &S::producer, "The kernel that made it.")
+      .def_property_readonly("gamma", &S::gamma,
+                             "`Buffer` of the kernel's scale as it is now, float32, one a channel; "
+                             "None where its data source has none.")
+      .def_property_readonly("beta", &S::beta,
+                             "`Buffer` of the kernel's offset as it is now; None where its data "
+                             "source has none.")
+      .def_property_readonly("mean", &S::mean,
+                             "`Buffer` of the batch's mean; before there is one, the kernel's "
+                             "stored mean, or None.")
+      .def_property_readonly("variance", &S::variance,
+                             "`Buffer` of the batch's variance, biased, without epsilon; before "
+                             "there is one, the kernel's stored variance, or None.")
+      .def_property_readonly("gradient_for_gamma", &S::gradient_for_gamma,
+                             "`Buffer` of the sum over the images processed so far; None before "
+                             "the first.")
+      .def_property_readonly("gradient_for_beta", &S::gradient_for_beta,
+                             "`Buffer` of the sum over the images processed so far; None before "
+                             "the first.")
+      .def("reset", &S::reset,
+           "Forget everything accumulated. Work that is encoded already is not affected.");
+  forbid_construction(c);
+}
+
+}  // namespace
+
+void bind_batch_normalization(py::module_& m) {
+  bind_state(m);
+  py::class_<BatchNormalizationStatistics, UnaryKernel, py::smart_holder>(
+      m, "BatchNormalizationStatistics")
+      .def(py::init<std::shared_ptr<Device>>(), "device"_a)
+      .def(
+          "encode_batch",
+          [](BatchNormalizationStatistics& self, const Commands& command_buffer,
+             const py::object& sources, const py::object& state) {
+            self.encode_batch(command_buffer, batch_of(self, sources, "source_images"),
+                              one_state(self, state));
+          },
+          "command_buffer"_a.none(false), "source_images"_a, "batch_normalization_state"_a,
+          R"(Encode the statistics of some images of the batch.
+
+Added to what the state holds, unless it has been used since: then a new batch starts.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+source_images : ImageBatch or list of Image
+    All images of a batch have one size.
+batch_normalization_state : BatchNormalizationState
+    Overwritten or added to; not counted as read.
+
+Raises
+------
+TypeError, ValueError
+    If an argument is of another class, device or size, has other channels than the kernel that made the state, or
+    ``offset`` or ``clip_rect`` is set.
+ReadCountError
+    If a temporary image has been read as often as was announced.
+)");
+  py::class_<BatchNormalization, UnaryKernel, py::smart_holder>(m, "BatchNormalization")
+      .def(py::init([](std::shared_ptr<Device> device, const py::object& source,
+                       const NeuronDescriptor& neuron) {
+             NormalizationProtocol protocol;
+             protocol.statistics = protocol.load = true;
+             return std::make_shared<BatchNormalization>(
+                 std::move(device),
+                 normalization_source_argument("BatchNormalization", source, protocol), neuron);
+           }),
+           "device"_a, "data_source"_a, "fused_neuron_descriptor"_a)
+      .def_property_readonly("data_source",
+                             [](const BatchNormalization& self) {
+                               return normalization_source_object(self.data_source());
+                             })
+      .def_property_readonly("_neuron", &BatchNormalization::neuron)
+      .def_property_readonly("number_of_feature_channels", &BatchNormalization::channels,
+                             "Channels of the data source.")
+      .def_property("epsilon", &BatchNormalization::epsilon, &BatchNormalization::set_epsilon,
+                    "Added to the variance under the root; float32, finite and not negative. A "
+                    "state keeps the value it was made with, and no other may be used with it.")
+      .def("encode", &encode_forward, "command_buffer"_a.none(false), "source"_a,
+           "destination"_a = py::none(), py::kw_only(), "batch_normalization_state"_a = py::none(),
+           "allocator"_a = py::none(),
+           R"(Encode the kernel.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+source : Image, or batch
+    A list or `ImageBatch` selects the batch form.
+destination : Image, or batch, optional
+    Written with `offset` as it stands. Without it, the padding policy sizes a new one and sets `offset`.
+batch_normalization_state : BatchNormalizationState, optional
+    Normalizes with its statistics, instead of the kernel's stored ones; only together with ``destination``. Reads
+    the state once.
+allocator : optional
+    Overrides `destination_image_allocator` for this call.
+
+Returns
+-------
+Image or ImageBatch
+    The destination. Nothing in it is valid before the command buffer has completed.
+
+Raises
+------
+StateError
+    If there are no statistics to normalize with: neither in the state nor stored in the kernel.
+RuntimeError
+    If `epsilon` is not what it was when the state was made.
+ValueError
+    If the state was made by another kernel, or an image has other channels or another size than its batch.
+)")
+      .def("encode_batch", &encode_forward, "command_buffer"_a.none(false), "sources"_a,
+           "destinations"_a = py::none(), py::kw_only(), "batch_normalization_state"_a = py::none(),
+           "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.")
+      .def("reload_gamma_and_beta_from_data_source",
+           &BatchNormalization::reload_gamma_and_beta_from_data_source,
+           "Read scale and offset from the data source again; work that is encoded already keeps "
+           "those it was encoded with.")
+      .def("reload_mean_and_variance_from_data_source",
+           &BatchNormalization::reload_mean_and_variance_from_data_source,
+           "Read the stored statistics from the data source again; work that is encoded already "
+           "keeps those it was encoded with.")
+      .def(
+          "reload_gamma_and_beta",
+          [](BatchNormalization& self, const Commands& command_buffer,
+             const std::shared_ptr<NormalizationGammaAndBetaState>& state) {
+            self.reload(command_buffer, state);
+          },
+          "command_buffer"_a.none(false), "gamma_and_beta_state"_a,
+          "Encode a copy of a state's scale and offset into the kernel, for the encodes after it. "
+          "Reads the state once.")
+      .def(
+          "reload_mean_and_variance",
+          [](BatchNormalization& self, const Commands& command_buffer,
+             const std::shared_ptr<NormalizationMeanAndVarianceState>& state) {
+            self.reload(command_buffer, state);
+          },
+          "command_buffer"_a.none(false), "mean_and_variance_state"_a,
+          "Encode a copy of a state's mean and variance into the kernel's stored statistics, for "
+          "the encodes after it. Reads the state once.");
+  py::class_<BatchNormalizationStatisticsGradient, GradientKernel, py::smart_holder>(
+      m, "BatchNormalizationStatisticsGradient")
+      .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a,
+           "fused_neuron_descriptor"_a)
+      .def_property_readonly("_neuron", &BatchNormalizationStatisticsGradient::neuron)
+      .def(
+          "encode_batch",
+          [](BatchNormalizationStatisticsGradient& self, const Commands& command_buffer,
+             const py::object& gradients, const py::object& sources, const py::object& state) {
+            self.encode_batch(command_buffer, batch_of(self, gradients, "source_gradients"),
+                              batch_of(self, sources, "source_images"), one_state(self, state));
+          },
+          "command_buffer"_a.none(false), "source_gradients"_a, "source_images"_a,
+          "batch_normalization_state"_a,
+          R"(Encode the sums over some images of the batch, in any order and any partition.
+
+The first encode of a batch overwrites the state's gradients, later ones add to them. Nothing else is written.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+source_gradients : ImageBatch or list of Image
+    Gradient of the loss with respect to the forward result.
+source_images : ImageBatch or list of Image
+    Images that the statistics are of.
+batch_normalization_state : BatchNormalizationState
+    Read once.
+
+Raises
+------
+TypeError, ValueError
+    If an argument is of another class, device, size or number of channels, or a property other than the channel
+    windows is set.
+StateError
+    If the state has no statistics, or those of fewer images.
+ReadCountError
+    If a temporary image or state has been read as often as was announced.
+)");
+  py::class_<BatchNormalizationGradient, GradientKernel, py::smart_holder>(
+      m, "BatchNormalizationGradient")
+      .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a,
+           "fused_neuron_descriptor"_a)
+      .def_property_readonly("_neuron", &BatchNormalizationGradient::neuron);
+}
+
+}  // namespace mpsgrad

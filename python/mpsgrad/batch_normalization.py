@@ -1,0 +1,431 @@
+"""Batch normalization: statistics, the transform, its two gradient kernels, and data sources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import numpy as np
+
+from mpsgrad import _core
+from mpsgrad._arrays import (
+    ArrayGradientKernel,
+    array_queue,
+    as_image_array,
+    as_out_array,
+    batch_of,
+    finish,
+    resolve_device,
+)
+from mpsgrad._kernel import KernelFacade
+from mpsgrad.neuron import NeuronDescriptor, NeuronType
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = [
+    "ArrayBatchNormalizationDataSource",
+    "BatchNormalization",
+    "BatchNormalizationDataSource",
+    "BatchNormalizationGradient",
+    "BatchNormalizationStatistics",
+    "BatchNormalizationStatisticsGradient",
+]
+
+
+class _Absent:
+    """A method of the base class that Apple's class does not have either."""
+
+    def __init__(self, instead: str) -> None:
+        self._instead = instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._words = f"{owner.__name__} has no {name}; use {self._instead}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> NoReturn:
+        raise AttributeError(self._words)
+
+
+def _fused(neuron: _core.NeuronDescriptor | None) -> _core.NeuronDescriptor:
+    return NeuronDescriptor(NeuronType.NONE) if neuron is None else neuron
+
+
+class _FusedNeuron(KernelFacade):
+    """What the three kernels with a fused neuron share."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def _neuron(self) -> _core.NeuronDescriptor: ...
+
+    @property
+    def fused_neuron_descriptor(self) -> NeuronDescriptor | None:
+        """Activation of the forward result, or None."""
+        n = self._neuron
+        if n.neuron_type == NeuronType.NONE:
+            return None
+        return NeuronDescriptor(n.neuron_type, n.a, n.b, n.c, n.data or None)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"fused_neuron_descriptor": self.fused_neuron_descriptor}
+
+
+class BatchNormalizationDataSource:
+    """Supplies a kernel's numbers (``MPSCNNBatchNormalizationDataSource``).
+
+    A kernel calls `load`, then reads attributes, then calls `purge`: at construction and at each
+    reload from the data source, on any thread. Any object with these members will do, this class
+    need not be a base. Optional, for whoever runs the updates: ``update_gamma_and_beta(
+    command_buffer, state)``, which returns a `NormalizationGammaAndBetaState` or None and lowers
+    the state's read count by one, ``update_mean_and_variance`` likewise, and the CPU forms
+    ``update_gamma_and_beta_cpu(state)`` and ``update_mean_and_variance_cpu(state)``, which return
+    whether anything has changed. Kernels never call these. ``copy(device=None)`` is called when a
+    kernel is copied, so that no two kernels share one set of numbers.
+    """
+
+    number_of_feature_channels: int
+    """Channels that the kernel normalizes, at least 1."""
+
+    gamma: npt.ArrayLike | None = None
+    """Scale, float32, shape (C,); None for 1."""
+
+    beta: npt.ArrayLike | None = None
+    """Offset, float32, shape (C,); None for 0."""
+
+    mean: npt.ArrayLike | None = None
+    """Stored mean, float32, shape (C,); None where there is none to normalize with."""
+
+    variance: npt.ArrayLike | None = None
+    """Stored variance, float32, shape (C,), used as it is; None where there is none."""
+
+    epsilon: float = float(np.finfo(np.float32).tiny)
+    """Added to the variance under the root."""
+
+    label: str | None = None
+    """A name for the kernel's label."""
+
+    def load(self) -> bool:
+        """Prepare to be read; False makes the kernel's constructor, or the reload, fail."""
+        return True
+
+    def purge(self) -> None:
+        """Release what `load` prepared."""
+
+
+class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
+    """Numbers in NumPy arrays.
+
+    Parameters
+    ----------
+    gamma, beta, mean, variance : array_like of float32, shape (C,), optional
+        Kept, not copied, where they are float32 arrays already: they may be changed, and a reload
+        reads them again.
+    number_of_feature_channels : int, optional
+        By default the length of the arrays.
+    epsilon : float, optional
+        By default the smallest normal float32.
+    label : str, optional
+
+    Raises
+    ------
+    ValueError
+        If neither an array nor ``number_of_feature_channels`` is given, or lengths differ.
+    """
+
+    def __init__(
+        self,
+        gamma: npt.ArrayLike | None = None,
+        beta: npt.ArrayLike | None = None,
+        mean: npt.ArrayLike | None = None,
+        variance: npt.ArrayLike | None = None,
+        *,
+        number_of_feature_channels: int | None = None,
+        epsilon: float | None = None,
+        label: str | None = None,
+    ) -> None:
+        given = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
+        arrays = {
+            name: np.asarray(values, np.float32)
+            for name, values in given.items()
+            if values is not None
+        }
+        channels = number_of_feature_channels
+        for name, array in arrays.items():
+            channels = array.size if channels is None else channels
+            if array.shape != (channels,):
+                raise ValueError(
+                    f"ArrayBatchNormalizationDataSource: {name} must have shape ({channels},), "
+                    f"got {array.shape}"
+                )
+        if channels is None:
+            raise ValueError(
+                "ArrayBatchNormalizationDataSource: number_of_feature_channels is needed where "
+                "there is no array"
+            )
+        self.number_of_feature_channels = channels
+        self.gamma = arrays.get("gamma")
+        self.beta = arrays.get("beta")
+        self.mean = arrays.get("mean")
+        self.variance = arrays.get("variance")
+        if epsilon is not None:
+            self.epsilon = epsilon
+        self.label = label
+
+    def copy(self, device: _core.Device | None = None) -> Self:  # noqa: ARG002
+        """Return a source with arrays of its own."""
+        arrays = (self.gamma, self.beta, self.mean, self.variance)
+        return type(self)(
+            *(None if array is None else np.array(array) for array in arrays),
+            number_of_feature_channels=self.number_of_feature_channels,
+            epsilon=self.epsilon,
+            label=self.label,
+        )
+
+    def __repr__(self) -> str:
+        """Show channels, epsilon and which arrays there are."""
+        names = [n for n in ("gamma", "beta", "mean", "variance") if getattr(self, n) is not None]
+        return (
+            f"ArrayBatchNormalizationDataSource({self.number_of_feature_channels} channels, "
+            f"{', '.join(names) or 'no arrays'}, epsilon={self.epsilon:g})"
+        )
+
+
+class BatchNormalizationStatistics(KernelFacade, _core.BatchNormalizationStatistics):
+    """Mean and variance of each channel over a batch (``MPSCNNBatchNormalizationStatistics``).
+
+    The variance is biased: the mean of the squared distances from the mean. Several encodes with
+    one state accumulate; the result does not depend on how a batch is cut, beyond rounding.
+
+    Parameters
+    ----------
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+    """
+
+    encode = _Absent("encode_batch")
+
+    def __init__(self, *, device: _core.Device | str | None = None) -> None:
+        super().__init__(resolve_device(device))
+
+    def __call__(self, source: npt.ArrayLike, state: _core.BatchNormalizationState) -> None:
+        """Add an array's statistics to a state, and wait.
+
+        Parameters
+        ----------
+        source : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
+        state : BatchNormalizationState
+            Overwritten or added to.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the array has the wrong dtype or shape, or other channels than the state's kernel.
+        """
+        array, _ = as_image_array(source, "source")
+        command_buffer = array_queue(self.device).command_buffer()
+        self.encode_batch(command_buffer, batch_of(self.device, array), state)
+        state.synchronize(command_buffer)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+
+
+class BatchNormalization(_FusedNeuron, _core.BatchNormalization):
+    """``f((x - mean) * gamma / sqrt(variance + epsilon) + beta)`` (``MPSCNNBatchNormalization``).
+
+    All numbers are of one channel; f is the fused neuron. Mean and variance are the stored ones of
+    the data source (inference), or those in a state that `BatchNormalizationStatistics` has filled
+    (training). Nothing here updates the stored ones: that is the caller's, by a reload.
+
+    Parameters
+    ----------
+    data_source : BatchNormalizationDataSource
+        Read at once; see there for reloads.
+    fused_neuron_descriptor : NeuronDescriptor, optional
+        Copied. The gradient kernels need an equal one.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    TypeError
+        If the data source lacks a member.
+    ValueError
+        If it refuses to load, an array has not one value a channel, or ``epsilon`` or the neuron's
+        data is out of range.
+    """
+
+    _own_settings = ("epsilon",)
+
+    def __init__(
+        self,
+        data_source: Any,
+        fused_neuron_descriptor: _core.NeuronDescriptor | None = None,
+        *,
+        device: _core.Device | str | None = None,
+    ) -> None:
+        super().__init__(resolve_device(device), data_source, _fused(fused_neuron_descriptor))
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"data_source": self.data_source, **super()._arguments()}
+
+    def __call__(
+        self,
+        source: npt.ArrayLike,
+        state: _core.BatchNormalizationState | None = None,
+        *,
+        with_state: bool = False,
+        out: Any = None,
+    ) -> Any:
+        """Run the kernel on an array, and wait.
+
+        Parameters
+        ----------
+        source : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
+            Used in place on the CPU device if it is C-contiguous.
+        state : BatchNormalizationState, optional
+            Normalize with its statistics.
+        with_state : bool, default False
+            Make a new state, take the statistics of ``source`` into it, normalize with those, and
+            return the state as well: the forward pass of training on one whole batch.
+        out : ndarray, optional
+            Where to put the result: C-contiguous, of the result's shape.
+
+        Returns
+        -------
+        ndarray, or pair of ndarray and BatchNormalizationState
+            Same dtype as ``source`` unless ``out`` has another. Without ``state`` and
+            ``with_state``, normalized with the kernel's stored statistics.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape, or the state is of another kernel, or both
+            ``state`` and ``with_state`` are given.
+        StateError
+            If there are no statistics to normalize with.
+        """
+        if with_state and state is not None:
+            raise ValueError("BatchNormalization: give either state or with_state, not both")
+        array, single = as_image_array(source, "source")
+        sources = batch_of(self.device, array)
+        command_buffer = array_queue(self.device).command_buffer()
+        places: Any = _core.DEFAULT
+        if out is not None:
+            out = as_out_array(out, single)
+            places = batch_of(self.device, out)
+        if not with_state and state is None:
+            images = self.encode_batch(command_buffer, sources, allocator=places)
+            return finish(command_buffer, images, out, single)
+        if out is None:
+            descriptor = self.destination_descriptor(sources[0])
+            places = _core.ImageBatch.allocate(self.device, descriptor, len(array))
+        if state is None:
+            state = self.result_state(sources[0], places[0])
+            statistics = BatchNormalizationStatistics(device=self.device)
+            for name in ("source_feature_channel_offset", "source_feature_channel_max_count"):
+                setattr(statistics, name, getattr(self, name))
+            statistics.encode_batch(command_buffer, sources, state)
+        self.encode_batch(command_buffer, sources, places, batch_normalization_state=state)
+        state.synchronize(command_buffer)
+        result = finish(command_buffer, places, out, single)
+        return (result, state) if with_state else result
+
+
+class BatchNormalizationStatisticsGradient(
+    _FusedNeuron, _core.BatchNormalizationStatisticsGradient
+):
+    """Weight gradients of a batch (``MPSCNNBatchNormalizationStatisticsGradient``).
+
+    With x' the normalized source and g the incoming gradient before the neuron, the gradient of
+    gamma is the sum of ``g * x'`` and that of beta the sum of g, over the images of every encode
+    since the statistics. They go into the state, where `BatchNormalizationGradient` and optimizers
+    find them.
+
+    Parameters
+    ----------
+    fused_neuron_descriptor : NeuronDescriptor, optional
+        The forward kernel's; without one the incoming gradient counts as that before the neuron.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        If the neuron's data is out of range.
+    """
+
+    encode = _Absent("encode_batch")
+    destination_descriptor = _Absent("encode_batch")
+    configure = _Absent("encode_batch")
+
+    def __init__(
+        self,
+        fused_neuron_descriptor: _core.NeuronDescriptor | None = None,
+        *,
+        device: _core.Device | str | None = None,
+    ) -> None:
+        super().__init__(resolve_device(device), _fused(fused_neuron_descriptor))
+
+    def __call__(
+        self,
+        source_gradient: npt.ArrayLike,
+        source: npt.ArrayLike,
+        state: _core.BatchNormalizationState,
+    ) -> None:
+        """Add the sums over arrays to a state, and wait.
+
+        Parameters
+        ----------
+        source_gradient : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
+            Gradient of the loss with respect to the forward result.
+        source : array_like, float32 or float16, of the same shape
+            The source of the forward pass.
+        state : BatchNormalizationState
+            Holds the statistics of the whole batch.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape.
+        StateError
+            If the state has no statistics, or those of fewer images.
+        """
+        gradients, _ = as_image_array(source_gradient, "source_gradient")
+        sources, _ = as_image_array(source, "source")
+        command_buffer = array_queue(self.device).command_buffer()
+        self.encode_batch(
+            command_buffer, batch_of(self.device, gradients), batch_of(self.device, sources), state
+        )
+        state.synchronize(command_buffer)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+
+
+class BatchNormalizationGradient(
+    _FusedNeuron, ArrayGradientKernel, _core.BatchNormalizationGradient
+):
+    """Gradient with respect to the forward source (``MPSCNNBatchNormalizationGradient``).
+
+    With g, x' and the sums of `BatchNormalizationStatisticsGradient`, and m samples of a channel in
+    the batch: ``gamma / sqrt(variance + epsilon) * (g - sum(g) / m - x' * sum(g * x') / m)``. The
+    sums must be those of the whole batch, whatever part of it an encode is given.
+
+    Parameters
+    ----------
+    fused_neuron_descriptor : NeuronDescriptor, optional
+        Equal to that of `BatchNormalizationStatisticsGradient`.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        If the neuron's data is out of range.
+    """
+
+    def __init__(
+        self,
+        fused_neuron_descriptor: _core.NeuronDescriptor | None = None,
+        *,
+        device: _core.Device | str | None = None,
+    ) -> None:
+        super().__init__(resolve_device(device), _fused(fused_neuron_descriptor))
