@@ -4,6 +4,7 @@
 
 namespace mpsgrad {
 
+const BatchNormalizationBackend& metal_batch_normalization();
 const NeuronBackend& metal_neuron();
 const PoolingBackend& metal_pooling();
 const SoftMaxBackend& metal_softmax();
@@ -17,6 +18,9 @@ namespace {
 class MetalDevice final : public MetalDeviceBase {
  public:
   using MetalDeviceBase::MetalDeviceBase;
+  const BatchNormalizationBackend* batch_normalization() const override {
+    return &metal_batch_normalization();
+  }
   const NeuronBackend* neuron() const override { return &metal_neuron(); }
   const PoolingBackend* pooling() const override { return &metal_pooling(); }
   const SoftMaxBackend* softmax() const override { return &metal_softmax(); }

@@ -1,0 +1,439 @@
+// Batch normalization on the Metal device (MPSCNNBatchNormalizationStatistics,
+// MPSCNNBatchNormalization, MPSCNNBatchNormalizationStatisticsGradient,
+// MPSCNNBatchNormalizationGradient). Our state keeps Apple's for one accumulation, and copies of
+// its arrays, taken after each encode that writes them.
+#include <cstring>
+
+#include "kernels/batch_normalization/batch_normalization.hpp"
+#include "metal/metal_calls.hpp"
+#include "metal/metal_neuron.hpp"
+
+namespace mpsgrad {
+namespace {
+
+// What the data source of Apple's kernel answers: a copy of our arrays, valid while it is read.
+struct SourceNumbers {
+  Index channels = 0;
+  float epsilon = kDefaultNormalizationEpsilon;
+  std::vector<float> gamma, beta, mean, variance;  // empty: none
+};
+
+float* pointer_to(std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
+
+}  // namespace
+}  // namespace mpsgrad
+
+// Lives as long as Apple's kernel, but is asked only while ours makes or reloads it.
+@interface MPSGradBatchNormalizationSource : NSObject <MPSCNNBatchNormalizationDataSource> {
+ @public
+  mpsgrad::SourceNumbers* numbers_;
+}
+@end
+
+@implementation MPSGradBatchNormalizationSource
+- (NSUInteger)numberOfFeatureChannels {
+  return static_cast<NSUInteger>(numbers_->channels);
+}
+- (float*)gamma {
+  return mpsgrad::pointer_to(numbers_->gamma);
+}
+- (float*)beta {
+  return mpsgrad::pointer_to(numbers_->beta);
+}
+- (float*)mean {
+  return mpsgrad::pointer_to(numbers_->mean);
+}
+- (float*)variance {
+  return mpsgrad::pointer_to(numbers_->variance);
+}
+- (float)epsilon {
+  return numbers_->epsilon;
+}
+- (BOOL)load {
+  return YES;
+}
+- (void)purge {
+}
+- (NSString*)label {
+  return nil;
+}
+- (id)copyWithZone:(NSZone*)zone {
+  MPSGradBatchNormalizationSource* copy = [[[self class] allocWithZone:zone] init];
+  copy->numbers_ = numbers_;
+  return copy;
+}
+@end
+
+namespace mpsgrad {
+namespace {
+
+using metal::MetalCommandBuffer;
+using metal::PoolScope;
+using metal::Retained;
+
+constexpr const char* kForward = "MPSCNNBatchNormalization";
+
+MPSNNNeuronDescriptor* fused(const NeuronDescriptor& neuron) {
+  return neuron.type == NeuronType::None ? nil : metal::to_mps(neuron);
+}
+
+void set_options(MPSKernel* kernel, const KernelBase& ours) {
+  kernel.options = static_cast<MPSKernelOptions>(ours.options());
+  if (!ours.label.empty()) {
+    kernel.label = [NSString stringWithUTF8String:ours.label.c_str()];
+  }
+}
+
+id<MTLBuffer> mtl_buffer(const std::shared_ptr<Buffer>& buffer) {
+  return as<metal::MetalBuffer>(*buffer).get();
+}
+
+// Apple's array, as it is at this point of the command buffer, into ours.
+void copy_out(MetalCommandBuffer& command_buffer, const char* name, id<MTLBuffer> from,
+              const std::shared_ptr<Buffer>& to) {
+  require<DeviceError>(from != nil, "MPSCNNBatchNormalizationState: the device made no ", name);
+  require<DeviceError>([from length] >= to->size(), "MPSCNNBatchNormalizationState: ", name,
+                       " has ", [from length], " bytes, expected ", to->size());
+  id<MTLBlitCommandEncoder> encoder = [command_buffer.for_transfer() blitCommandEncoder];
+  [encoder copyFromBuffer:from
+             sourceOffset:0
+                 toBuffer:mtl_buffer(to)
+        destinationOffset:0
+                     size:to->size()];
+  [encoder endEncoding];
+  command_buffer.keep(from);
+  command_buffer.keep(mtl_buffer(to));
+}
+
+// Apple's state. An ordinary one always: read counts are ours to keep, and its arrays are copied.
+class MetalBatchPayload final : public StatePayload {
+ public:
+  MetalBatchPayload(Retained<MPSCNNBatchNormalization*> kernel, float epsilon)
+      : kernel_(std::move(kernel)), epsilon_(epsilon) {}
+
+  // A new one for each accumulation, so that work on its way keeps the old one.
+  void start(Device& device, const ImageDescriptor& image) {
+    MPSCNNBatchNormalization* kernel = kernel_.get();
+    kernel.epsilon = epsilon_;
+    kernel.offset = {0, 0, 0};
+    kernel.clipRect = MPSRectNoClip;
+    kernel.edgeMode = MPSImageEdgeModeZero;
+    kernel.sourceFeatureChannelOffset = 0;
+    kernel.sourceFeatureChannelMaxCount = NSUIntegerMax;
+    kernel.destinationFeatureChannelOffset = 0;
+    MPSImageDescriptor* like =
+        [MPSImageDescriptor imageDescriptorWithChannelFormat:MPSImageFeatureChannelFormatFloat16
+                                                       width:static_cast<NSUInteger>(image.width)
+                                                      height:static_cast<NSUInteger>(image.height)
+                                             featureChannels:kernel.numberOfFeatureChannels];
+    // Never written or read, so it gets no memory.
+    auto shape =
+        Retained<MPSImage*>::adopt([[MPSImage alloc] initWithDevice:metal::mtl_device(device)
+                                                    imageDescriptor:like]);
+    state_ = Retained<MPSCNNBatchNormalizationState*>::share([kernel
+        resultStateForSourceImage:shape.get()
+                     sourceStates:nil
+                 destinationImage:shape.get()]);
+    require<DeviceError>(static_cast<bool>(state_), kForward, ": the device made no state");
+  }
+  MPSCNNBatchNormalizationState* get() const {
+    require<DeviceError>(static_cast<bool>(state_), kForward, ": the state has no statistics");
+    return state_.get();
+  }
+  void end() override { state_ = {}; }
+
+ private:
+  Retained<MPSCNNBatchNormalization*> kernel_;
+  Retained<MPSCNNBatchNormalizationState*> state_;
+  float epsilon_;
+};
+
+MetalBatchPayload& payload_of(const BatchNormalizationState& state) {
+  return dynamic_cast<MetalBatchPayload&>(*state.payload);
+}
+
+class MetalBatchNormalization final : public BatchNormalizationEncoder {
+ public:
+  MetalBatchNormalization(Device& device, const BatchNormalizationArrays& arrays, Index channels,
+                          const NeuronDescriptor& neuron)
+      : device_(device), arrays_(arrays) {
+    const PoolScope pool;
+    numbers_.channels = channels;
+    copy_gamma_and_beta();
+    copy_mean_and_variance();
+    auto source = Retained<MPSGradBatchNormalizationSource*>::adopt(
+        [[MPSGradBatchNormalizationSource alloc] init]);
+    source.get()->numbers_ = &numbers_;
+    kernel_ = metal::adopt_kernel<MPSCNNBatchNormalization>(
+        [[MPSCNNBatchNormalization alloc] initWithDevice:metal::mtl_device(device)
+                                              dataSource:source.get()
+                                   fusedNeuronDescriptor:fused(neuron)],
+        kForward);
+  }
+
+  void gamma_and_beta_replaced() override {
+    const PoolScope pool;
+    copy_gamma_and_beta();
+    [kernel_.get() reloadGammaAndBetaFromDataSource];
+  }
+  void mean_and_variance_replaced() override {
+    const PoolScope pool;
+    copy_mean_and_variance();
+    [kernel_.get() reloadMeanAndVarianceFromDataSource];
+  }
+
+  void encode_reload(CommandBuffer& command_buffer,
+                     NormalizationGammaAndBetaState& state) override {
+    const PoolScope pool;
+    auto& own = check_reload(command_buffer);
+    auto container = Retained<MPSCNNNormalizationGammaAndBetaState*>::adopt(
+        [[MPSCNNNormalizationGammaAndBetaState alloc] initWithGamma:mtl_buffer(state.gamma())
+                                                               beta:mtl_buffer(state.beta())]);
+    [kernel_.get() reloadGammaAndBetaWithCommandBuffer:own.for_kernel()
+                                     gammaAndBetaState:container.get()];
+    own.keep(container.get());
+    own.keep(kernel_.get());
+  }
+  void encode_reload(CommandBuffer& command_buffer,
+                     NormalizationMeanAndVarianceState& state) override {
+    const PoolScope pool;
+    auto& own = check_reload(command_buffer);
+    auto container = Retained<MPSCNNNormalizationMeanAndVarianceState*>::adopt(
+        [[MPSCNNNormalizationMeanAndVarianceState alloc]
+            initWithMean:mtl_buffer(state.mean())
+                variance:mtl_buffer(state.variance())]);
+    [kernel_.get() reloadMeanAndVarianceWithCommandBuffer:own.for_kernel()
+                                     meanAndVarianceState:container.get()];
+    own.keep(container.get());
+    own.keep(kernel_.get());
+  }
+
+  BatchNormalizationState::Contents make_state(const ForwardSnapshot& snapshot, float epsilon,
+                                               CommandBuffer* temporary) override {
+    const auto make = [&] {
+      const auto bytes = static_cast<std::size_t>(snapshot.consumed_channels) * sizeof(float);
+      return temporary ? device_.make_temporary_buffer(*temporary, bytes)
+                       : device_.make_buffer(bytes);
+    };
+    auto mean = make();
+    auto variance = make();
+    auto gamma = make();
+    auto beta = make();
+    return {std::move(mean), std::move(variance), std::move(gamma), std::move(beta),
+            std::make_shared<MetalBatchPayload>(kernel_, epsilon)};
+  }
+
+  void encode(CommandBuffer& command_buffer, const UnaryCall& call,
+              const BatchNormalizationOperands& operands, BatchNormalizationState* state) override {
+    const PoolScope pool;
+    MPSCNNBatchNormalization* kernel = kernel_.get();
+    kernel.epsilon = operands.epsilon;
+    if (state == nullptr) {
+      metal::encode(command_buffer, kernel, call);
+      return;
+    }
+    auto& own = as<MetalCommandBuffer>(command_buffer);
+    metal::set_properties(kernel, call);
+    MPSCNNBatchNormalizationState* statistics = payload_of(*state).get();
+    NSArray<MPSImage*>* sources = metal::mps_images(call.sources, false);
+    NSArray<MPSImage*>* destinations = metal::mps_images(call.destinations, true);
+    if (call.batch) {
+      [kernel encodeBatchToCommandBuffer:own.for_kernel()
+                            sourceImages:sources
+                 batchNormalizationState:statistics
+                       destinationImages:destinations];
+    } else {
+      [kernel encodeToCommandBuffer:own.for_kernel()
+                        sourceImage:[sources objectAtIndex:0]
+            batchNormalizationState:statistics
+                   destinationImage:[destinations objectAtIndex:0]];
+    }
+    for (const id object : {static_cast<id>(sources), static_cast<id>(destinations),
+                            static_cast<id>(statistics), static_cast<id>(kernel)}) {
+      own.keep(object);
+    }
+  }
+
+ private:
+  static MetalCommandBuffer& check_reload(CommandBuffer& command_buffer) {
+    require<UnsupportedError>(command_buffer.predicate == nullptr,
+                              "BatchNormalization: Metal cannot make a reload depend on a "
+                              "predicate; encode it while none is set");
+    return as<MetalCommandBuffer>(command_buffer);
+  }
+  std::vector<float> values_of(const std::shared_ptr<Buffer>& buffer) const {
+    std::vector<float> values;
+    if (buffer) {
+      values.resize(static_cast<std::size_t>(numbers_.channels));
+      std::memcpy(values.data(), buffer->for_reading(), values.size() * sizeof(float));
+    }
+    return values;
+  }
+  void copy_gamma_and_beta() {
+    numbers_.gamma = values_of(arrays_.gamma_and_beta->first());
+    numbers_.beta = values_of(arrays_.gamma_and_beta->second());
+  }
+  void copy_mean_and_variance() {
+    numbers_.mean = values_of(arrays_.mean_and_variance->first());
+    numbers_.variance = values_of(arrays_.mean_and_variance->second());
+  }
+
+  Device& device_;
+  BatchNormalizationArrays arrays_;
+  SourceNumbers numbers_;
+  Retained<MPSCNNBatchNormalization*> kernel_;
+};
+
+class MetalStatistics final : public BatchNormalizationSumsEncoder {
+ public:
+  explicit MetalStatistics(Device& device) : device_(device) {
+    const PoolScope pool;
+    kernel_ = metal::adopt_kernel<MPSCNNBatchNormalizationStatistics>(
+        [[MPSCNNBatchNormalizationStatistics alloc] initWithDevice:metal::mtl_device(device)],
+        "MPSCNNBatchNormalizationStatistics");
+  }
+
+  void encode(CommandBuffer& command_buffer, const BatchNormalizationSums& sums,
+              const BatchNormalizationOperands&) override {
+    const PoolScope pool;
+    auto& own = as<MetalCommandBuffer>(command_buffer);
+    MetalBatchPayload& payload = payload_of(sums.state);
+    if (sums.start) {
+      payload.start(device_, sums.sources.front()->descriptor());
+    }
+    MPSCNNBatchNormalizationStatistics* kernel = kernel_.get();
+    set_options(kernel, sums.kernel);
+    kernel.sourceFeatureChannelOffset = static_cast<NSUInteger>(sums.source_channel_offset);
+    kernel.sourceFeatureChannelMaxCount = static_cast<NSUInteger>(sums.state.channels());
+    NSArray<MPSImage*>* sources = metal::mps_images(sums.sources, false);
+    [kernel encodeBatchToCommandBuffer:own.for_kernel()
+                          sourceImages:sources
+               batchNormalizationState:payload.get()];
+    for (const id object :
+         {static_cast<id>(sources), static_cast<id>(payload.get()), static_cast<id>(kernel)}) {
+      own.keep(object);
+    }
+    copy_out(own, "mean", [payload.get() mean], sums.state.batch_mean());
+    copy_out(own, "variance", [payload.get() variance], sums.state.batch_variance());
+  }
+
+ private:
+  Device& device_;
+  Retained<MPSCNNBatchNormalizationStatistics*> kernel_;
+};
+
+class MetalStatisticsGradient final : public BatchNormalizationSumsEncoder {
+ public:
+  MetalStatisticsGradient(Device& device, const NeuronDescriptor& neuron) {
+    const PoolScope pool;
+    kernel_ = metal::adopt_kernel<MPSCNNBatchNormalizationStatisticsGradient>(
+        [[MPSCNNBatchNormalizationStatisticsGradient alloc] initWithDevice:metal::mtl_device(device)
+                                                     fusedNeuronDescriptor:fused(neuron)],
+        "MPSCNNBatchNormalizationStatisticsGradient");
+  }
+
+  void encode(CommandBuffer& command_buffer, const BatchNormalizationSums& sums,
+              const BatchNormalizationOperands&) override {
+    const PoolScope pool;
+    auto& own = as<MetalCommandBuffer>(command_buffer);
+    const auto channels = static_cast<NSUInteger>(sums.state.channels());
+    MPSCNNBatchNormalizationStatisticsGradient* kernel = kernel_.get();
+    set_options(kernel, sums.kernel);
+    kernel.primarySourceFeatureChannelOffset =
+        static_cast<NSUInteger>(sums.gradient_channel_offset);
+    kernel.primarySourceFeatureChannelMaxCount = channels;
+    kernel.secondarySourceFeatureChannelOffset =
+        static_cast<NSUInteger>(sums.source_channel_offset);
+    kernel.secondarySourceFeatureChannelMaxCount = channels;
+    MPSCNNBatchNormalizationState* state = payload_of(sums.state).get();
+    NSArray<MPSImage*>* gradients = metal::mps_images(*sums.gradients, false);
+    NSArray<MPSImage*>* sources = metal::mps_images(sums.sources, false);
+    [kernel encodeBatchToCommandBuffer:own.for_kernel()
+                       sourceGradients:gradients
+                          sourceImages:sources
+               batchNormalizationState:state];
+    for (const id object : {static_cast<id>(gradients), static_cast<id>(sources),
+                            static_cast<id>(state), static_cast<id>(kernel)}) {
+      own.keep(object);
+    }
+    copy_out(own, "gradientForGamma", [state gradientForGamma], sums.state.gamma_sums());
+    copy_out(own, "gradientForBeta", [state gradientForBeta], sums.state.beta_sums());
+  }
+
+ private:
+  Retained<MPSCNNBatchNormalizationStatisticsGradient*> kernel_;
+};
+
+class MetalBatchNormalizationGradient final : public BatchNormalizationGradientEncoder {
+ public:
+  MetalBatchNormalizationGradient(Device& device, const NeuronDescriptor& neuron) {
+    const PoolScope pool;
+    kernel_ = metal::adopt_kernel<MPSCNNBatchNormalizationGradient>(
+        [[MPSCNNBatchNormalizationGradient alloc] initWithDevice:metal::mtl_device(device)
+                                           fusedNeuronDescriptor:fused(neuron)],
+        "MPSCNNBatchNormalizationGradient");
+  }
+
+  void encode(CommandBuffer& command_buffer, const GradientCall& call,
+              const BatchNormalizationOperands&, BatchNormalizationState& ours) override {
+    const PoolScope pool;
+    auto& own = as<MetalCommandBuffer>(command_buffer);
+    MPSCNNBatchNormalizationGradient* kernel = kernel_.get();
+    metal::set_properties(kernel, call);
+    kernel.clipRect = MPSRectNoClip;  // as ours has
+    MPSCNNBatchNormalizationState* state = payload_of(ours).get();
+    NSArray<MPSImage*>* gradients = metal::mps_images(call.gradients, false);
+    NSArray<MPSImage*>* sources = metal::mps_images(call.sources, false);
+    NSArray<MPSImage*>* destinations = metal::mps_images(call.destinations, true);
+    if (call.batch) {
+      [kernel encodeBatchToCommandBuffer:own.for_kernel()
+                         sourceGradients:gradients
+                            sourceImages:sources
+                 batchNormalizationState:state
+                    destinationGradients:destinations];
+    } else {
+      [kernel encodeToCommandBuffer:own.for_kernel()
+                     sourceGradient:[gradients objectAtIndex:0]
+                        sourceImage:[sources objectAtIndex:0]
+            batchNormalizationState:state
+                destinationGradient:[destinations objectAtIndex:0]];
+    }
+    for (const id object :
+         {static_cast<id>(gradients), static_cast<id>(sources), static_cast<id>(destinations),
+          static_cast<id>(state), static_cast<id>(kernel)}) {
+      own.keep(object);
+    }
+  }
+
+ private:
+  Retained<MPSCNNBatchNormalizationGradient*> kernel_;
+};
+
+class MetalBatchNormalizationBackend final : public BatchNormalizationBackend {
+ public:
+  std::unique_ptr<BatchNormalizationEncoder> make_forward(
+      Device& device, const BatchNormalizationArrays& arrays, Index channels,
+      const NeuronDescriptor& neuron) const override {
+    return std::make_unique<MetalBatchNormalization>(device, arrays, channels, neuron);
+  }
+  std::unique_ptr<BatchNormalizationSumsEncoder> make_statistics(Device& device) const override {
+    return std::make_unique<MetalStatistics>(device);
+  }
+  std::unique_ptr<BatchNormalizationSumsEncoder> make_statistics_gradient(
+      Device& device, const NeuronDescriptor& neuron) const override {
+    return std::make_unique<MetalStatisticsGradient>(device, neuron);
+  }
+  std::unique_ptr<BatchNormalizationGradientEncoder> make_gradient(
+      Device& device, const NeuronDescriptor& neuron) const override {
+    return std::make_unique<MetalBatchNormalizationGradient>(device, neuron);
+  }
+};
+
+}  // namespace
+
+const BatchNormalizationBackend& metal_batch_normalization() {
+  static const MetalBatchNormalizationBackend backend;
+  return backend;
+}
+
+}  // namespace mpsgrad
