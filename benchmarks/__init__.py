@@ -11,6 +11,7 @@ FAMILIES = (
     "convolution",
     "fully_connected",
     "pooling",
+    "batch_normalization",
     "neuron",
     "softmax",
     "loss",

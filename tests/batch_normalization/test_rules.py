@@ -918,3 +918,29 @@ def test_a_fused_neuron_reports_itself(device):
     assert kernel.fused_neuron_descriptor == mg.NeuronDescriptor(mg.NeuronType.RELU, a=0.25)
     assert forward_kernel(device, 5).fused_neuron_descriptor is None
     assert values(mg.Buffer(device, np.ones(3, np.float32)), 2).tolist() == [1, 1]
+
+
+def test_objects_of_another_device(device):
+    if device.kind == "cpu":
+        pytest.skip("this build has one device")
+    kernels, others = Kernels(device), Kernels(mg.Device("cpu"))
+    weights = mg.NormalizationGammaAndBetaState([1] * 5, [1] * 5, device="cpu")
+    words = "on another device"
+    with Work(device) as work:
+        kernels.encode(work.buffer, "S")
+        with rejects(ValueError, words):
+            kernels.statistics.encode_batch(work.buffer, others.x, kernels.state)
+        with rejects(ValueError, words):
+            kernels.statistics.encode_batch(work.buffer, kernels.x, others.state)
+        with rejects(ValueError, words):
+            kernels.forward.encode_batch(
+                work.buffer, kernels.x, kernels.y, batch_normalization_state=others.state
+            )
+        with rejects(ValueError, words):
+            kernels.sums.encode_batch(work.buffer, others.g, kernels.x, kernels.state)
+        with rejects(ValueError, words):
+            kernels.forward.reload_gamma_and_beta(work.buffer, weights)
+        with rejects(ValueError, words):
+            others.encode(work.buffer, "S")
+        with rejects(ValueError, "source and destination must be on the kernel's device"):
+            kernels.forward.result_state(others.x[0], kernels.y[0])
