@@ -101,9 +101,39 @@ def build(context: Context, line: Line, batch: int, dtype: str, name: str) -> Wo
         samples = Samples(index, exact, scale + 1e-3 * factor[c], 16)
         outputs.append(Output("dx", lambda: context.read(gradients), samples))
         arrays = 4
+    numbers = [a.astype(dtype) for a in (gamma, beta)]
+    stored = [a.astype(np.float32).astype(dtype) for a in (mean, variance)]
     return Work(
-        lambda: context.run(run), outputs, bytes=x.nbytes * arrays, arrays=x.nbytes * arrays
+        lambda: context.run(run),
+        outputs,
+        bytes=x.nbytes * arrays,
+        arrays=x.nbytes * arrays,
+        peers={"torch": lambda peer: torch_calls(peer, name, x, g, numbers, stored)},
     )
+
+
+def torch_calls(
+    peer: Any, name: str, x: Any, g: Any, numbers: list[Any], stored: list[Any]
+) -> dict[str, Any]:
+    """PyTorch: the operators behind ``batch_norm``, in training without running averages."""
+    gamma, beta = (peer.array(array) for array in numbers)
+    averages = [peer.array(array) for array in stored] if name == "inference" else [None, None]
+    training = name != "inference"
+
+    def forward(x: Any) -> Any:
+        return peer.aten.native_batch_norm(x, gamma, beta, *averages, training, 0.1, EPSILON)
+
+    def step(x: Any, g: Any) -> Any:
+        y, mean, inverse = forward(x)
+        mask = [True, True, True]
+        gradients = peer.aten.native_batch_norm_backward(
+            g, x, gamma, None, None, mean, inverse, True, EPSILON, mask
+        )
+        return y, gradients[0]
+
+    if name == "step":
+        return dict(peer.images(step, [x, g]))
+    return dict(peer.images(lambda x: forward(x)[0], [x]))
 
 
 def _statistics(x: Any) -> tuple[Any, Any]:

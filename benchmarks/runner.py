@@ -92,7 +92,11 @@ class Runner:
         for peer in self.peers:
             if peer.name in work.peers:
                 candidates.update(self._variants(peer, work, outcome))
-        timings = measure(candidates, self.effort, self.machine.cache)
+        try:
+            timings = measure(candidates, self.effort, self.machine.cache)
+        except Exception as error:
+            outcome.wrong = f"when repeated: {type(error).__name__}: {_line(error)}"
+            return outcome
         outcome.record = self._record(case, work, timings, outcome.notes)
         return outcome
 
