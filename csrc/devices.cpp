@@ -11,6 +11,7 @@ namespace mpsgrad {
 
 const BatchNormalizationBackend& cpu_batch_normalization();
 const ConvolutionBackend& cpu_convolution();
+const LocalNormalizationBackend& cpu_local_normalization();
 const LossBackend& cpu_loss();
 const NeuronBackend& cpu_neuron();
 const OptimizerBackend& cpu_optimizer();
@@ -25,6 +26,9 @@ class CpuDevice final : public cpu::CpuDeviceBase {
     return &cpu_batch_normalization();
   }
   const ConvolutionBackend* convolution() const override { return &cpu_convolution(); }
+  const LocalNormalizationBackend* local_normalization() const override {
+    return &cpu_local_normalization();
+  }
   const LossBackend* loss() const override { return &cpu_loss(); }
   const NeuronBackend* neuron() const override { return &cpu_neuron(); }
   const OptimizerBackend* optimizer() const override { return &cpu_optimizer(); }

@@ -86,6 +86,14 @@ from mpsgrad.convolution import (
     WeightsQuantizationType,
 )
 from mpsgrad.enums import DataType, KernelOptions, PaddingMethod, TextureUsage
+from mpsgrad.local_normalization import (
+    CrossChannelNormalization,
+    CrossChannelNormalizationGradient,
+    LocalContrastNormalization,
+    LocalContrastNormalizationGradient,
+    SpatialNormalization,
+    SpatialNormalizationGradient,
+)
 from mpsgrad.loss import (
     ForwardLoss,
     InitialGradient,
@@ -150,6 +158,8 @@ __all__ = [
     "ConvolutionGradientState",
     "ConvolutionWeightsAndBiasesState",
     "ConvolutionWeightsLayout",
+    "CrossChannelNormalization",
+    "CrossChannelNormalizationGradient",
     "DataLayout",
     "DataType",
     "DefaultPadding",
@@ -173,6 +183,8 @@ __all__ = [
     "InitialGradient",
     "Kernel",
     "KernelOptions",
+    "LocalContrastNormalization",
+    "LocalContrastNormalizationGradient",
     "LogSoftMax",
     "LogSoftMaxGradient",
     "Loss",
@@ -210,6 +222,8 @@ __all__ = [
     "ResourceList",
     "SoftMax",
     "SoftMaxGradient",
+    "SpatialNormalization",
+    "SpatialNormalizationGradient",
     "State",
     "StateResourceType",
     "StochasticGradientDescent",

@@ -88,13 +88,10 @@ def channel_sum(values: Array, size: int, *, transposed: bool = False) -> Array:
 
 def pixel_sum(values: Array, size: int, edge: str = "zero", *, transposed: bool = False) -> Array:
     """Sum over a square window of pixels."""
-    result = np.zeros_like(values)
     rows, columns = (np.arange(n) for n in values.shape[1:3])
     offsets = window(size, transposed=transposed)
-    for dy in offsets:
-        for dx in offsets:
-            result += sample(values, rows + dy, columns + dx, edge)
-    return result
+    down = sum(sample(values, rows + dy, columns, edge) for dy in offsets)
+    return sum(sample(down, rows, columns + dx, edge) for dx in offsets)
 
 
 def _power(base: Array, exponent: float) -> Array:

@@ -1,0 +1,199 @@
+// Rules of the local normalization kernels.
+#include "kernels/local_normalization/local_normalization.hpp"
+
+#include <cmath>
+
+#include "base/errors.hpp"
+
+namespace mpsgrad {
+namespace {
+
+using Kind = LocalNormalizationKind;
+using Parameter = LocalNormalizationParameter;
+using Parameters = LocalNormalizationParameters;
+
+// Where the family keeps its settings in the properties' `extra`.
+constexpr std::size_t kKernelSize = 0;
+constexpr std::size_t place_of(Parameter parameter) {
+  return 1 + static_cast<std::size_t>(parameter);
+}
+
+const char* name_of(Parameter parameter) {
+  constexpr const char* kNames[] = {"alpha", "beta", "delta", "p0", "pm", "ps"};
+  return kNames[static_cast<std::size_t>(parameter)];
+}
+
+std::vector<double> default_settings(Kind kind, Index kernel_size) {
+  Parameters p;
+  if (kind == Kind::LocalContrast) {
+    p.alpha = 0.0F;
+    p.beta = 0.5F;
+    p.delta = 1.0F / 1024.0F;
+  }
+  return {static_cast<double>(kernel_size), p.alpha, p.beta, p.delta, p.p0, p.pm, p.ps};
+}
+
+Index size_of(const std::vector<double>& extra) { return static_cast<Index>(extra[kKernelSize]); }
+
+Parameters load(const std::vector<double>& extra) {
+  const auto at = [&](Parameter parameter) {
+    return static_cast<float>(extra[place_of(parameter)]);
+  };
+  return {at(Parameter::Alpha), at(Parameter::Beta), at(Parameter::Delta),
+          at(Parameter::P0),    at(Parameter::Pm),   at(Parameter::Ps)};
+}
+
+void store(const KernelBase& kernel, Kind kind, std::vector<double>& extra, Parameter parameter,
+           double value) {
+  const auto rounded = static_cast<float>(value);
+  require(std::isfinite(rounded), kernel.class_name(), ": ", name_of(parameter),
+          " must be a finite float32 number, got ", value);
+  require(kind == Kind::LocalContrast || parameter != Parameter::Alpha || value >= 0.0,
+          kernel.class_name(), ": alpha must not be negative, got ", value);
+  extra[place_of(parameter)] = rounded;
+}
+
+const LocalNormalizationBackend& backend_of(const KernelBase& kernel) {
+  const LocalNormalizationBackend* backend = kernel.device()->local_normalization();
+  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
+                            kernel.device()->kind(), "' has no local normalization kernels");
+  return *backend;
+}
+
+// The window over pixels: none across channels.
+Window window_of(Kind kind, Index width, Index height) {
+  return kind == Kind::CrossChannel ? Window{} : Window{width, height, 1, 1, 1, 1};
+}
+
+void check_kernel_size(const KernelBase& kernel, Kind kind, Index width, Index height) {
+  if (kind == Kind::CrossChannel) {
+    require(width >= 1 && width <= kMaximumWindow, kernel.class_name(),
+            ": kernel_size must be between 1 and ", kMaximumWindow, ", got ", width);
+    return;
+  }
+  require(width == height, kernel.class_name(),
+          ": kernel_width and kernel_height must be equal, got ", width, " and ", height);
+}
+
+}  // namespace
+
+Parameters parameters_of(const UnaryProperties& properties) { return load(properties.extra); }
+Parameters parameters_of(const BinaryProperties& properties) { return load(properties.extra); }
+
+LocalNormalization::LocalNormalization(std::shared_ptr<Device> device, const char* class_name,
+                                       Kind kind, Index kernel_width, Index kernel_height)
+    : UnaryKernel(std::move(device), class_name, window_of(kind, kernel_width, kernel_height)),
+      kind_(kind) {
+  check_kernel_size(*this, kind, kernel_width, kernel_height);
+  extra() = default_settings(kind, kernel_width);
+  encoder_ = backend_of(*this).make_forward(*this->device(), kind, kernel_width);
+}
+
+Index LocalNormalization::kernel_size() const { return size_of(properties().extra); }
+
+void LocalNormalization::set_parameter(Parameter parameter, double value) {
+  store(*this, kind_, extra(), parameter, value);
+}
+
+void LocalNormalization::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+std::shared_ptr<GradientState> LocalNormalization::make_state(
+    ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
+  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
+  state->payload = encoder_->make_payload(state->snapshot());
+  return state;
+}
+
+CrossChannelNormalization::CrossChannelNormalization(std::shared_ptr<Device> device,
+                                                     Index kernel_size)
+    : LocalNormalization(std::move(device), "CrossChannelNormalization", Kind::CrossChannel,
+                         kernel_size, kernel_size) {}
+
+SpatialNormalization::SpatialNormalization(std::shared_ptr<Device> device, Index kernel_width,
+                                           Index kernel_height)
+    : LocalNormalization(std::move(device), "SpatialNormalization", Kind::Spatial, kernel_width,
+                         kernel_height) {}
+
+LocalContrastNormalization::LocalContrastNormalization(std::shared_ptr<Device> device,
+                                                       Index kernel_width, Index kernel_height)
+    : LocalNormalization(std::move(device), "LocalContrastNormalization", Kind::LocalContrast,
+                         kernel_width, kernel_height) {}
+
+LocalNormalizationGradient::LocalNormalizationGradient(std::shared_ptr<Device> device,
+                                                       const char* class_name,
+                                                       const char* forward_class, Kind kind,
+                                                       Index kernel_width, Index kernel_height)
+    : GradientKernel(std::move(device), class_name, forward_class,
+                     window_of(kind, kernel_width, kernel_height)),
+      kind_(kind) {
+  check_kernel_size(*this, kind, kernel_width, kernel_height);
+  properties_.extra = default_settings(kind, kernel_width);
+  encoder_ = backend_of(*this).make_gradient(*this->device(), kind, kernel_width);
+}
+
+Index LocalNormalizationGradient::kernel_size() const { return size_of(properties_.extra); }
+
+void LocalNormalizationGradient::set_parameter(Parameter parameter, double value) {
+  store(*this, kind_, properties_.extra, parameter, value);
+}
+
+void LocalNormalizationGradient::apply_state(const GradientState& state) {
+  // Where in the forward result the first pixel of the forward source went.
+  const ForwardSnapshot& shot = state.snapshot();
+  properties_.primary.offset.x = shot.clip.origin.x - shot.properties.offset.x;
+  properties_.primary.offset.y = shot.clip.origin.y - shot.properties.offset.y;
+  properties_.secondary.offset.x = properties_.secondary.offset.y = 0;
+}
+
+void LocalNormalizationGradient::check_state(const GradientState& state) const {
+  const UnaryProperties& forward = state.snapshot().properties;
+  require(size_of(forward.extra) == kernel_size(), class_name(), ": the kernel's window is ",
+          kernel_size(), " long, but the state was made with ", size_of(forward.extra));
+  require(forward.edge_mode == EdgeMode::Zero, class_name(),
+          ": only edge mode ZERO has a gradient, but the state was made with ", forward.edge_mode);
+}
+
+void LocalNormalizationGradient::check_call(const GradientCall& call) const {
+  const BinaryProperties& p = call.properties;
+  require(p.kernel_offset_x == 0 && p.kernel_offset_y == 0, class_name(),
+          ": kernel_offset_x and kernel_offset_y must be 0, got (", p.kernel_offset_x, ", ",
+          p.kernel_offset_y, "); set primary_offset and secondary_offset instead");
+  const auto check_source = [&](const char* name, const SourceProperties& source) {
+    require(source.edge_mode == EdgeMode::Zero, class_name(), ": ", name,
+            "_edge_mode must be ZERO, got ", source.edge_mode);
+    require(source.window.stride_x == 1 && source.window.stride_y == 1, class_name(), ": ", name,
+            "_stride_in_pixels must be (1, 1), got (", source.window.stride_x, ", ",
+            source.window.stride_y, ")");
+  };
+  check_source("primary", p.primary);
+  check_source("secondary", p.secondary);
+  require_equal_sizes(call);
+  require_equal_channels(call);
+}
+
+void LocalNormalizationGradient::encode_on_device(CommandBuffer& command_buffer,
+                                                  const GradientCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+CrossChannelNormalizationGradient::CrossChannelNormalizationGradient(std::shared_ptr<Device> device,
+                                                                     Index kernel_size)
+    : LocalNormalizationGradient(std::move(device), "CrossChannelNormalizationGradient",
+                                 "CrossChannelNormalization", Kind::CrossChannel, kernel_size,
+                                 kernel_size) {}
+
+SpatialNormalizationGradient::SpatialNormalizationGradient(std::shared_ptr<Device> device,
+                                                           Index kernel_width, Index kernel_height)
+    : LocalNormalizationGradient(std::move(device), "SpatialNormalizationGradient",
+                                 "SpatialNormalization", Kind::Spatial, kernel_width,
+                                 kernel_height) {}
+
+LocalContrastNormalizationGradient::LocalContrastNormalizationGradient(
+    std::shared_ptr<Device> device, Index kernel_width, Index kernel_height)
+    : LocalNormalizationGradient(std::move(device), "LocalContrastNormalizationGradient",
+                                 "LocalContrastNormalization", Kind::LocalContrast, kernel_width,
+                                 kernel_height) {}
+
+}  // namespace mpsgrad

@@ -1,0 +1,73 @@
+// Loops of the local normalization kernels: sums over windows, one direction at a time, and what is
+// made of them.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/isa.hpp"
+
+namespace mpsgrad {
+
+// The parameters as the loops need them, N values in a window.
+struct LocalNormalizationFormula {
+  float delta, exponent;  // base = delta + scale * squares, raised to -beta
+  float scale;            // alpha / N
+  float weight;           // 2 alpha beta / N
+  float p0, pm, ps;
+  float mean_weight;      // p0 / N
+  double alpha, inverse;  // 1 / N
+};
+
+// No two arrays overlap, but for what is said to be changed.
+struct LocalNormalizationLoops {
+  // Sums of rows, elements apart: weight * the sum over `count` rows of what each name says, added
+  // to what the result holds unless `begins`.
+  void (*add_rows)(const float* const* rows, std::int64_t count, bool begins, std::int64_t elements,
+                   float* sums);
+  void (*add_squares)(const float* const* rows, std::int64_t count, float weight, bool begins,
+                      std::int64_t elements, float* squares);
+  void (*add_moments)(const float* const* rows, std::int64_t count, double weight, bool begins,
+                      std::int64_t elements, double* sums, double* squares);
+
+  // Sums along a row: out[e] = values[e] + values[e + step] + ..., `taps` of them. Destroys
+  // values, which hold elements + (taps - 1) * step.
+  void (*add_taps)(float* values, std::int64_t taps, std::int64_t step, std::int64_t elements,
+                   float* out);
+  void (*add_taps_wide)(double* values, std::int64_t taps, std::int64_t step, std::int64_t elements,
+                        double* out);
+
+  // Pixels with gaps of zeros before and after each: the first channel of pixel p lies at
+  // gap + p * (channels + gap), and `taps` of zeros follow the last. Squares, or values.
+  void (*open_squares)(const float* x, std::int64_t pixels, std::int64_t channels, std::int64_t gap,
+                       std::int64_t taps, float* out);
+  void (*open_values)(const float* x, std::int64_t pixels, std::int64_t channels, std::int64_t gap,
+                      std::int64_t taps, float* out);
+  // The way back: pixel p begins at p * (channels + gap).
+  void (*close)(const float* opened, std::int64_t pixels, std::int64_t channels, std::int64_t gap,
+                float* out);
+
+  // x * base^-beta.
+  void (*normalize)(const LocalNormalizationFormula& f, const float* x, const float* squares,
+                    std::int64_t elements, float* out);
+  // scaled = gradient * base^-beta, shared = scaled * x / base.
+  void (*share)(const LocalNormalizationFormula& f, const float* gradient, const float* x,
+                const float* squares, std::int64_t elements, float* scaled, float* shared);
+  // scaled - weight * x * (shared summed over the transposed window).
+  void (*collect)(const LocalNormalizationFormula& f, const float* x, const float* scaled,
+                  const float* shared, std::int64_t elements, float* out);
+
+  // The same for local contrast: its base is delta + alpha * variance, and what is shared comes in
+  // two parts, one of them to be multiplied by x.
+  void (*contrast)(const LocalNormalizationFormula& f, const float* x, const double* sums,
+                   const double* squares, std::int64_t elements, float* out);
+  void (*share_contrast)(const LocalNormalizationFormula& f, const float* gradient, const float* x,
+                         const double* sums, const double* squares, std::int64_t elements,
+                         float* scaled, float* by_value, float* by_mean);
+  void (*collect_contrast)(const LocalNormalizationFormula& f, const float* x, const float* scaled,
+                           const float* by_value, const float* by_mean, std::int64_t elements,
+                           float* out);
+};
+
+MPSGRAD_LOOPS(LocalNormalizationLoops, local_normalization_loops)
+
+}  // namespace mpsgrad
