@@ -11,6 +11,7 @@ namespace mpsgrad {
 
 const BatchNormalizationBackend& cpu_batch_normalization();
 const ConvolutionBackend& cpu_convolution();
+const GroupNormalizationBackend& cpu_group_normalization();
 const LocalNormalizationBackend& cpu_local_normalization();
 const LossBackend& cpu_loss();
 const NeuronBackend& cpu_neuron();
@@ -26,6 +27,9 @@ class CpuDevice final : public cpu::CpuDeviceBase {
     return &cpu_batch_normalization();
   }
   const ConvolutionBackend* convolution() const override { return &cpu_convolution(); }
+  const GroupNormalizationBackend* group_normalization() const override {
+    return &cpu_group_normalization();
+  }
   const LocalNormalizationBackend* local_normalization() const override {
     return &cpu_local_normalization();
   }

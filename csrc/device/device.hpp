@@ -18,6 +18,7 @@ class ImageStorage;
 
 class BatchNormalizationBackend;
 class ConvolutionBackend;
+class GroupNormalizationBackend;
 class LocalNormalizationBackend;
 class LossBackend;
 class NeuronBackend;
@@ -61,6 +62,7 @@ class Device : public std::enable_shared_from_this<Device> {
                            const std::shared_ptr<Buffer>& to, std::size_t bytes) = 0;
 
   virtual const ConvolutionBackend* convolution() const { return nullptr; }
+  virtual const GroupNormalizationBackend* group_normalization() const { return nullptr; }
   virtual const LocalNormalizationBackend* local_normalization() const { return nullptr; }
   virtual const LossBackend* loss() const { return nullptr; }
   virtual const NeuronBackend* neuron() const { return nullptr; }

@@ -1,0 +1,31 @@
+// Loops over runs of whole pixels for kernels that centre and scale each channel.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/isa.hpp"
+
+namespace mpsgrad {
+
+// Arrays of coefficients and sums hold a tile: what one channel after the other needs, repeated
+// until the tile is wide enough for vector registers. x and g hold `count` values, a run of whole
+// pixels that starts at a tile's start; y overlaps none of them.
+struct StandardizeLoops {
+  // sum += x - shift and squares += (x - shift)^2
+  void (*moments)(const float* x, std::int64_t count, const double* shift, double* sum,
+                  double* squares, std::int64_t tile);
+  // y = (x - mean) * scale + offset
+  void (*forward)(const float* x, float* y, std::int64_t count, const float* mean,
+                  const float* scale, const float* offset, std::int64_t tile);
+  // sum_g += g and sum_gx += g * ((x - mean) * r)
+  void (*gradient_sums)(const float* g, const float* x, std::int64_t count, const double* mean,
+                        const double* r, double* sum_g, double* sum_gx, std::int64_t tile);
+  // y = scale * g - (constant + (x - mean) * slope)
+  void (*gradient)(const float* g, const float* x, float* y, std::int64_t count, const float* mean,
+                   const float* scale, const float* constant, const float* slope,
+                   std::int64_t tile);
+};
+
+MPSGRAD_LOOPS(StandardizeLoops, standardize_loops)
+
+}  // namespace mpsgrad
