@@ -20,7 +20,7 @@ MPSGRAD_INLINE void for_tiles(Index count, Index tile, const Body& body) {
 void moments(const float* x, Index count, const double* MPSGRAD_RESTRICT shift,
              double* MPSGRAD_RESTRICT sum, double* MPSGRAD_RESTRICT squares, Index tile) {
   for_tiles(count, tile, [=](Index first, Index length) {
-    const float* values = x + first;
+    const float* MPSGRAD_RESTRICT values = x + first;
     MPSGRAD_VECTOR_LOOP
     for (Index j = 0; j < length; ++j) {
       const double d = static_cast<double>(values[j]) - shift[j];
@@ -34,7 +34,7 @@ void forward(const float* x, float* y, Index count, const float* MPSGRAD_RESTRIC
              const float* MPSGRAD_RESTRICT scale, const float* MPSGRAD_RESTRICT offset,
              Index tile) {
   for_tiles(count, tile, [=](Index first, Index length) {
-    const float* values = x + first;
+    const float* MPSGRAD_RESTRICT values = x + first;
     float* MPSGRAD_RESTRICT out = y + first;
     MPSGRAD_VECTOR_LOOP
     for (Index j = 0; j < length; ++j) {

@@ -7,8 +7,8 @@
 #include "cpu/cpu_calls.hpp"
 #include "cpu/cpu_device.hpp"
 #include "cpu/simd/neuron_function.hpp"
+#include "cpu/simd/standardize.hpp"
 #include "kernels/batch_normalization/batch_normalization.hpp"
-#include "kernels/batch_normalization/batch_normalization_simd.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -213,7 +213,7 @@ class CpuStatistics final : public BatchNormalizationSumsEncoder {
     std::copy(shift, shift + channels, shifts.begin());
     repeat_pixel(shifts.data(), channels, tile);
     std::vector<double> totals(static_cast<std::size_t>(2 * channels));
-    const BatchNormalizationLoops& loops = batch_normalization_loops();
+    const StandardizeLoops& loops = standardize_loops();
     sum_over_pixels(
         {&source}, totals.data(), [&](const float* const* in, Index pixels, double* into) {
           loops.moments(in[0], pixels * channels, shifts.data(), into, into + tile, tile);
@@ -245,7 +245,7 @@ class FusedNeuron {
       return g;
     }
     float* scratch = cpu::thread_scratch(kScratchOfNeuron, pixels * channels);
-    batch_normalization_loops().normalize(x, scratch, pixels * channels, mean, scale, offset, tile);
+    standardize_loops().forward(x, scratch, pixels * channels, mean, scale, offset, tile);
     neuron_loops().gradient(function_of(*neuron_), g, scratch, scratch, pixels, channels);
     return scratch;
   }
@@ -298,7 +298,7 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     repeat_pixel(mean, channels, tile);
     repeat_pixel(r, channels, tile);
     std::vector<double> totals(static_cast<std::size_t>(2 * channels));
-    const BatchNormalizationLoops& loops = batch_normalization_loops();
+    const StandardizeLoops& loops = standardize_loops();
     sum_over_pixels(
         {&gradient, &source}, totals.data(),
         [&](const float* const* in, Index pixels, double* into) {
@@ -353,10 +353,10 @@ class CpuBatchNormalization final : public BatchNormalizationEncoder {
           const Index tile = tile_of(channels);
           const auto tiles = coefficient_tiles<3>(tile);
           fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
-          const BatchNormalizationLoops& loops = batch_normalization_loops();
+          const StandardizeLoops& loops = standardize_loops();
           cpu::map_pixels(
               {source}, destination, clip, [&](const float* const* in, float* out, Index pixels) {
-                loops.normalize(in[0], out, pixels * channels, tiles[0], tiles[1], tiles[2], tile);
+                loops.forward(in[0], out, pixels * channels, tiles[0], tiles[1], tiles[2], tile);
                 neuron.forward(out, pixels, channels);
               });
         });
@@ -403,7 +403,7 @@ class CpuBatchNormalizationGradient final : public BatchNormalizationGradientEnc
     }
     repeat_pixel(constant, channels, tile);
     repeat_pixel(slope, channels, tile);
-    const BatchNormalizationLoops& loops = batch_normalization_loops();
+    const StandardizeLoops& loops = standardize_loops();
     cpu::map_pixels(
         {gradient, source}, destination, clip,
         [&, mean = mean, scale = scale, offset = offset, constant = constant, slope = slope](
