@@ -32,6 +32,8 @@ __all__: list[str] = [
     "ConvolutionGradient",
     "ConvolutionGradientState",
     "ConvolutionWeightsAndBiasesState",
+    "CrossChannelNormalization",
+    "CrossChannelNormalizationGradient",
     "DEFAULT",
     "DataLayout",
     "DefaultPadding",
@@ -47,12 +49,20 @@ __all__: list[str] = [
     "FullyConnectedGradient",
     "GradientKernel",
     "GradientState",
+    "GroupNormalization",
+    "GroupNormalizationGradient",
+    "GroupNormalizationGradientState",
     "Image",
     "ImageAllocator",
     "ImageBatch",
     "ImageDescriptor",
     "InitialGradient",
+    "InstanceNormalization",
+    "InstanceNormalizationGradient",
+    "InstanceNormalizationGradientState",
     "Kernel",
+    "LocalContrastNormalization",
+    "LocalContrastNormalizationGradient",
     "LogSoftMax",
     "LogSoftMaxGradient",
     "Loss",
@@ -90,6 +100,8 @@ __all__: list[str] = [
     "ResourceList",
     "SoftMax",
     "SoftMaxGradient",
+    "SpatialNormalization",
+    "SpatialNormalizationGradient",
     "State",
     "StateResourceType",
     "StochasticGradientDescent",
@@ -2575,6 +2587,396 @@ class ConvolutionGradient(GradientKernel):
 
 class FullyConnectedGradient(ConvolutionGradient):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
+
+class InstanceNormalizationGradientState(GradientState):
+    """
+    One image's weight gradients (``MPSCNNInstanceNormalizationGradientState``).
+
+    Made by `InstanceNormalization`, one for each image. The gradient of a batch is the sum over its states.
+    """
+
+    @property
+    def beta(self) -> Buffer:
+        """
+        `Buffer` of the kernel's offset as it is now; None where its data source has none.
+        """
+
+    @property
+    def gamma(self) -> Buffer:
+        """
+        `Buffer` of the kernel's scale as it is now, float32, one a channel; None where its data source has none.
+        """
+
+    @property
+    def gradient_for_beta(self) -> Buffer:
+        """
+        `Buffer` of this image's gradient, float32, one a channel; a StateError before a gradient encode.
+        """
+
+    @property
+    def gradient_for_gamma(self) -> Buffer:
+        """
+        `Buffer` of this image's gradient, float32, one a channel; a StateError before a gradient encode.
+        """
+
+    @property
+    def instance_normalization(self) -> Kernel:
+        """
+        The kernel that made it.
+        """
+
+class GroupNormalizationGradientState(GradientState):
+    """
+    One image's weight gradients (``MPSCNNGroupNormalizationGradientState``).
+
+    Made by `GroupNormalization`, one for each image. The gradient of a batch is the sum over its states.
+    """
+
+    @property
+    def beta(self) -> Buffer:
+        """
+        `Buffer` of the kernel's offset as it is now; None where its data source has none.
+        """
+
+    @property
+    def gamma(self) -> Buffer:
+        """
+        `Buffer` of the kernel's scale as it is now, float32, one a channel; None where its data source has none.
+        """
+
+    @property
+    def gradient_for_beta(self) -> Buffer:
+        """
+        `Buffer` of this image's gradient, float32, one a channel; a StateError before a gradient encode.
+        """
+
+    @property
+    def gradient_for_gamma(self) -> Buffer:
+        """
+        `Buffer` of this image's gradient, float32, one a channel; a StateError before a gradient encode.
+        """
+
+    @property
+    def group_normalization(self) -> Kernel:
+        """
+        The kernel that made it.
+        """
+
+class InstanceNormalization(UnaryKernel):
+    def __init__(self, device: Device, data_source: typing.Any) -> None: ...
+    def reload_gamma_and_beta(
+        self, command_buffer: CommandBuffer, gamma_and_beta_state: NormalizationGammaAndBetaState
+    ) -> None:
+        """
+        Encode a copy of a state's scale and offset into the kernel, for the encodes after it. Reads the state once.
+        """
+
+    def reload_gamma_and_beta_from_data_source(self) -> None:
+        """
+        Read scale and offset from the data source again; work that is encoded already keeps those it was encoded with.
+        """
+
+    @property
+    def data_source(self) -> typing.Any: ...
+    @property
+    def epsilon(self) -> float:
+        """
+        Added to the variance under the root; float32, finite and not negative. A state keeps the value it was made with.
+        """
+
+    @epsilon.setter
+    def epsilon(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def number_of_feature_channels(self) -> int:
+        """
+        Channels of the data source.
+        """
+
+class GroupNormalization(UnaryKernel):
+    def __init__(self, device: Device, data_source: typing.Any) -> None: ...
+    def reload_gamma_and_beta(
+        self, command_buffer: CommandBuffer, gamma_and_beta_state: NormalizationGammaAndBetaState
+    ) -> None:
+        """
+        Encode a copy of a state's scale and offset into the kernel, for the encodes after it. Reads the state once.
+        """
+
+    def reload_gamma_and_beta_from_data_source(self) -> None:
+        """
+        Read scale and offset from the data source again; work that is encoded already keeps those it was encoded with.
+        """
+
+    @property
+    def data_source(self) -> typing.Any: ...
+    @property
+    def epsilon(self) -> float:
+        """
+        Added to the variance under the root; float32, finite and not negative. A state keeps the value it was made with.
+        """
+
+    @epsilon.setter
+    def epsilon(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def number_of_feature_channels(self) -> int:
+        """
+        Channels of the data source.
+        """
+
+    @property
+    def number_of_groups(self) -> int:
+        """
+        Groups of consecutive channels; read from the data source once.
+        """
+
+class InstanceNormalizationGradient(GradientKernel):
+    def __init__(self, device: Device) -> None: ...
+
+class GroupNormalizationGradient(GradientKernel):
+    def __init__(self, device: Device) -> None: ...
+
+class CrossChannelNormalization(UnaryKernel):
+    def __init__(
+        self, device: Device, kernel_size: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def alpha(self) -> float:
+        """
+        Weight of the window.
+        """
+
+    @alpha.setter
+    def alpha(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def beta(self) -> float:
+        """
+        Exponent of the denominator.
+        """
+
+    @beta.setter
+    def beta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def delta(self) -> float:
+        """
+        What the denominator's base begins with.
+        """
+
+    @delta.setter
+    def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def kernel_size(self) -> int:
+        """
+        Channels in a window.
+        """
+
+class CrossChannelNormalizationGradient(GradientKernel):
+    def __init__(
+        self, device: Device, kernel_size: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def alpha(self) -> float:
+        """
+        Weight of the window.
+        """
+
+    @alpha.setter
+    def alpha(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def beta(self) -> float:
+        """
+        Exponent of the denominator.
+        """
+
+    @beta.setter
+    def beta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def delta(self) -> float:
+        """
+        What the denominator's base begins with.
+        """
+
+    @delta.setter
+    def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def kernel_size(self) -> int:
+        """
+        Channels in a window.
+        """
+
+class SpatialNormalization(UnaryKernel):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def alpha(self) -> float:
+        """
+        Weight of the window.
+        """
+
+    @alpha.setter
+    def alpha(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def beta(self) -> float:
+        """
+        Exponent of the denominator.
+        """
+
+    @beta.setter
+    def beta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def delta(self) -> float:
+        """
+        What the denominator's base begins with.
+        """
+
+    @delta.setter
+    def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class SpatialNormalizationGradient(GradientKernel):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def alpha(self) -> float:
+        """
+        Weight of the window.
+        """
+
+    @alpha.setter
+    def alpha(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def beta(self) -> float:
+        """
+        Exponent of the denominator.
+        """
+
+    @beta.setter
+    def beta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def delta(self) -> float:
+        """
+        What the denominator's base begins with.
+        """
+
+    @delta.setter
+    def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class LocalContrastNormalization(UnaryKernel):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def alpha(self) -> float:
+        """
+        Weight of the window.
+        """
+
+    @alpha.setter
+    def alpha(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def beta(self) -> float:
+        """
+        Exponent of the denominator.
+        """
+
+    @beta.setter
+    def beta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def delta(self) -> float:
+        """
+        What the denominator's base begins with.
+        """
+
+    @delta.setter
+    def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def p0(self) -> float:
+        """
+        Weight of the mean.
+        """
+
+    @p0.setter
+    def p0(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def pm(self) -> float:
+        """
+        Added to the result.
+        """
+
+    @pm.setter
+    def pm(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def ps(self) -> float:
+        """
+        Scale of the result.
+        """
+
+    @ps.setter
+    def ps(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class LocalContrastNormalizationGradient(GradientKernel):
+    def __init__(
+        self,
+        device: Device,
+        kernel_width: typing.SupportsInt | typing.SupportsIndex,
+        kernel_height: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def alpha(self) -> float:
+        """
+        Weight of the window.
+        """
+
+    @alpha.setter
+    def alpha(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def beta(self) -> float:
+        """
+        Exponent of the denominator.
+        """
+
+    @beta.setter
+    def beta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def delta(self) -> float:
+        """
+        What the denominator's base begins with.
+        """
+
+    @delta.setter
+    def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def p0(self) -> float:
+        """
+        Weight of the mean.
+        """
+
+    @p0.setter
+    def p0(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def pm(self) -> float:
+        """
+        Added to the result.
+        """
+
+    @pm.setter
+    def pm(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def ps(self) -> float:
+        """
+        Scale of the result.
+        """
+
+    @ps.setter
+    def ps(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
 
 class LossType:
     """

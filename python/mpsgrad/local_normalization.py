@@ -32,7 +32,7 @@ _CONTRAST = (*_BASE, "p0", "pm", "ps")
 class _ChannelWindow(KernelFacade):
     """What the kernels over channels share: their constructor."""
 
-    _own_settings = _BASE
+    _own_settings: tuple[str, ...] = _BASE
 
     def __init__(self, kernel_size: int = 5, *, device: _core.Device | str | None = None) -> None:
         super().__init__(resolve_device(device), kernel_size)  # type: ignore[call-arg]
@@ -45,7 +45,7 @@ class _PixelWindow(KernelFacade):
     """What the kernels over pixels share: their constructor."""
 
     _prefix = ""  # of the properties that hold the window
-    _own_settings = _BASE
+    _own_settings: tuple[str, ...] = _BASE
 
     def __init__(
         self,
