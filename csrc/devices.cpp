@@ -9,6 +9,7 @@
 
 namespace mpsgrad {
 
+const ArithmeticBackend& cpu_arithmetic();
 const BatchNormalizationBackend& cpu_batch_normalization();
 const ConvolutionBackend& cpu_convolution();
 const GroupNormalizationBackend& cpu_group_normalization();
@@ -23,6 +24,7 @@ namespace {
 
 class CpuDevice final : public cpu::CpuDeviceBase {
  public:
+  const ArithmeticBackend* arithmetic() const override { return &cpu_arithmetic(); }
   const BatchNormalizationBackend* batch_normalization() const override {
     return &cpu_batch_normalization();
   }

@@ -12,6 +12,7 @@
 
 namespace mpsgrad {
 
+void bind_arithmetic(py::module_& m);
 void bind_batch_normalization(py::module_& m);
 void bind_convolution(py::module_& m);
 void bind_core(py::module_& m);
@@ -154,6 +155,7 @@ PYBIND11_MODULE(_core, m) {
   bind_vector(m);
   bind_core(m);
   bind_normalization_states(m);
+  bind_arithmetic(m);
   bind_batch_normalization(m);
   bind_convolution(m);
   bind_group_normalization(m);

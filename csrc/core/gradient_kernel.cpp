@@ -5,67 +5,6 @@
 
 namespace mpsgrad {
 
-BinaryKernel::BinaryKernel(std::shared_ptr<Device> device, const char* class_name)
-    : KernelBase(std::move(device), class_name),
-      padding_(std::make_shared<DefaultPadding>(padding_method::kSizeSame)),
-      allocator_(temporary_image_allocator()) {}
-
-void BinaryKernel::set_offset(bool secondary, const Offset& offset) {
-  check_offset(*this, secondary ? "secondary_offset" : "primary_offset", offset);
-  source_properties(secondary).offset = offset;
-}
-
-void BinaryKernel::set_edge_mode(bool secondary, EdgeMode mode) {
-  check_edge_mode(*this, secondary ? "secondary_edge_mode" : "primary_edge_mode", mode);
-  source_properties(secondary).edge_mode = mode;
-}
-
-void BinaryKernel::set_channel_offset(bool secondary, Index value) {
-  check_channel_offset(*this,
-                       secondary ? "secondary_source_feature_channel_offset"
-                                 : "primary_source_feature_channel_offset",
-                       value);
-  source_properties(secondary).channel_offset = value;
-}
-
-void BinaryKernel::set_channel_maximum(bool secondary, Index value) {
-  require(value >= 1, class_name(), ": ", secondary ? "secondary" : "primary",
-          "_source_feature_channel_max_count must be at least 1, got ", value);
-  source_properties(secondary).channel_maximum = value;
-}
-
-void BinaryKernel::set_stride(bool secondary, bool vertical, Index value) {
-  require(value >= 1, class_name(), ": ", secondary ? "secondary" : "primary", "_stride_in_pixels_",
-          vertical ? "y" : "x", " must be at least 1, got ", value);
-  require(value <= kMaximumWindow, class_name(), ": ", secondary ? "secondary" : "primary",
-          "_stride_in_pixels_", vertical ? "y" : "x", " must be at most ", kMaximumWindow, ", got ",
-          value);
-  Window& window = source_properties(secondary).window;
-  (vertical ? window.stride_y : window.stride_x) = value;
-}
-
-void BinaryKernel::set_clip_rect(const Region& clip) {
-  check_clip(*this, clip);
-  properties_.clip_rect = clip;
-}
-
-void BinaryKernel::set_destination_channel_offset(Index value) {
-  check_channel_offset(*this, "destination_feature_channel_offset", value);
-  properties_.destination_channel_offset = value;
-}
-
-void BinaryKernel::set_padding(std::shared_ptr<Padding> padding) {
-  require<TypeError>(padding != nullptr, class_name(), ": padding must be a Padding, got None");
-  padding_method::check(padding->method(), class_name());
-  padding_ = std::move(padding);
-}
-
-void BinaryKernel::set_allocator(std::shared_ptr<ImageAllocator> allocator) {
-  require<TypeError>(allocator != nullptr, class_name(),
-                     ": destination_image_allocator must not be None");
-  allocator_ = std::move(allocator);
-}
-
 void GradientKernel::set_kernel_offset_x(Index value) {
   check_position(*this, "kernel_offset_x", value);
   properties_.kernel_offset_x = value;
@@ -87,16 +26,55 @@ GradientKernel::GradientKernel(std::shared_ptr<Device> device, const char* class
   properties_.primary.window.stride_y = window.stride_y;
 }
 
-const GradientState& GradientKernel::own_state(const std::shared_ptr<State>& state) const {
-  const auto* own = dynamic_cast<const GradientState*>(state.get());
+void GradientKernel::require_forward_class(const char* kernel_class) const {
+  require<TypeError>(kernel_class == std::string_view(forward_class_), class_name(),
+                     ": state must come from ", forward_class_, ", but it was made by ",
+                     kernel_class);
+}
+
+const GradientState& GradientKernel::own_state(const State* state) const {
+  const auto* own = dynamic_cast<const GradientState*>(state);
   require<TypeError>(own != nullptr, class_name(), ": state must come from ", forward_class_,
                      ", got ", state ? state->class_name() : "None");
-  require<TypeError>(own->snapshot().kernel_class == std::string_view(forward_class_), class_name(),
-                     ": state must come from ", forward_class_, ", but it was made by ",
-                     own->snapshot().kernel_class);
+  require_forward_class(own->snapshot().kernel_class);
   check_state(*own);
   return *own;
 }
+
+ForwardPass GradientKernel::forward_pass(const State* state) const {
+  const ForwardSnapshot& shot = own_state(state).snapshot();
+  const UnaryProperties& forward = shot.properties;
+  ForwardPass pass;
+  pass.gradient_channels = shot.produced_channels;
+  pass.result_width = shot.source_width;
+  pass.result_height = shot.source_height;
+  pass.result_channels = shot.consumed_channels;
+  pass.primary_stride_x = forward.window.stride_x;
+  pass.primary_stride_y = forward.window.stride_y;
+  pass.secondary_window = forward.window;
+  pass.secondary_edge_mode = forward.edge_mode;
+  if (secondary_ == Secondary::ForwardSource) {
+    pass.secondary_width = shot.source_width;
+    pass.secondary_height = shot.source_height;
+    pass.secondary_channels = shot.consumed_channels;
+    pass.secondary_channel_offset = forward.source_channel_offset;
+  } else {
+    pass.secondary_role = "result";
+    pass.secondary_width = shot.destination_width;
+    pass.secondary_height = shot.destination_height;
+    pass.secondary_channels = shot.produced_channels;
+    pass.secondary_channel_offset = forward.destination_channel_offset;
+  }
+  return pass;
+}
+
+bool GradientKernel::from_one_encode(const State& a, const State& b) const {
+  const ForwardSnapshot& first = own_state(&a).snapshot();
+  const ForwardSnapshot& second = own_state(&b).snapshot();
+  return first.properties == second.properties && first.clip == second.clip;
+}
+
+void GradientKernel::apply_forward(const State& state) { apply_state(own_state(&state)); }
 
 void GradientKernel::require_equal_sizes(const GradientCall& call) const {
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
@@ -123,27 +101,22 @@ ImageDescriptor GradientKernel::destination_descriptor(
           " images");
   require(states.size() == 1, class_name(), ": destination_descriptor takes one state, got ",
           states.size());
-  const GradientState& state = own_state(states.front());
-  const ForwardSnapshot& shot = state.snapshot();
+  const ForwardPass pass = forward_pass(states.front().get());
   const BinaryProperties saved = properties_;
   const std::weak_ptr<State> previous = configured_for_;
   configured_for_ = states.front();
   try {
-    properties_.primary.window.stride_x = shot.properties.window.stride_x;
-    properties_.primary.window.stride_y = shot.properties.window.stride_y;
-    properties_.secondary.window = shot.properties.window;
-    properties_.secondary.edge_mode = shot.properties.edge_mode;
-    const bool forward_source = secondary_ == Secondary::ForwardSource;
-    properties_.secondary.channel_offset = forward_source
-                                               ? shot.properties.source_channel_offset
-                                               : shot.properties.destination_channel_offset;
-    properties_.secondary.channel_maximum =
-        forward_source ? shot.consumed_channels : shot.produced_channels;
-    apply_state(state);
+    properties_.primary.window.stride_x = pass.primary_stride_x;
+    properties_.primary.window.stride_y = pass.primary_stride_y;
+    properties_.secondary.window = pass.secondary_window;
+    properties_.secondary.edge_mode = pass.secondary_edge_mode;
+    properties_.secondary.channel_offset = pass.secondary_channel_offset;
+    properties_.secondary.channel_maximum = pass.secondary_channels;
+    apply_forward(*states.front());
     ImageDescriptor result;
-    result.width = shot.source_width;
-    result.height = shot.source_height;
-    result.feature_channels = properties_.destination_channel_offset + shot.consumed_channels;
+    result.width = pass.result_width;
+    result.height = pass.result_height;
+    result.feature_channels = properties_.destination_channel_offset + pass.result_channels;
     result.channel_format = gradient_and_source.front()->descriptor().channel_format;
     if (padding()->method() & padding_method::kCustom) {
       result = padding()->customize(gradient_and_source, states, *this, result);
@@ -171,22 +144,16 @@ void GradientKernel::check_sources(const CommandBuffer& command_buffer,
   require(gradients.size() == sources.size(), class_name(), ": source_gradient has ",
           gradients.size(), " images, but source has ", sources.size());
   check_states(*this, command_buffer, "gradient_state", states, static_cast<Index>(sources.size()));
-  const GradientState& state = own_state(states.front());
+  const ForwardPass pass = forward_pass(states.front().get());
   for (const auto& other : states) {
-    if (other != states.front()) {
-      const ForwardSnapshot& a = own_state(other).snapshot();
-      require(a.properties == state.snapshot().properties && a.clip == state.snapshot().clip,
-              class_name(), ": the states of a batch must come from one encode");
-    }
+    require(other == states.front() || from_one_encode(*states.front(), *other), class_name(),
+            ": the states of a batch must come from one encode");
   }
-  const ForwardSnapshot& shot = state.snapshot();
   const ImageDescriptor& image = source.descriptor();
-  const bool forward_source = secondary_ == Secondary::ForwardSource;
-  const Index width = forward_source ? shot.source_width : shot.destination_width;
-  const Index height = forward_source ? shot.source_height : shot.destination_height;
-  require(image.width == width && image.height == height, class_name(), ": source is ", image.width,
-          "x", image.height, ", but the state was made for a forward ",
-          forward_source ? "source" : "result", " of ", width, "x", height);
+  require(image.width == pass.secondary_width && image.height == pass.secondary_height,
+          class_name(), ": source is ", image.width, "x", image.height,
+          ", but the state was made for a forward ", pass.secondary_role, " of ",
+          pass.secondary_width, "x", pass.secondary_height);
 }
 
 void GradientKernel::encode_checked(const std::shared_ptr<CommandBuffer>& command_buffer,
@@ -202,8 +169,7 @@ void GradientKernel::encode_checked(const std::shared_ptr<CommandBuffer>& comman
           gradients.size(), " images, but destination has ", destinations.size());
   check_aliasing(*this, gradient, destination);
   check_aliasing(*this, source, destination);
-  const ForwardSnapshot& shot = own_state(states.front()).snapshot();
-  const bool forward_source = secondary_ == Secondary::ForwardSource;
+  const ForwardPass pass = forward_pass(states.front().get());
   GradientCall call{gradients,
                     sources,
                     states,
@@ -215,17 +181,17 @@ void GradientKernel::encode_checked(const std::shared_ptr<CommandBuffer>& comman
                     properties_.secondary.offset.z,
                     0,
                     0,
-                    shot.consumed_channels,
+                    pass.result_channels,
                     creates,
                     *this};
   check_depth(*this, gradient, call.first_gradient, call.images());
   check_depth(*this, source, call.first_source, call.images());
   call.gradient_channels =
       consumed_channels(*this, gradient, properties_.primary.channel_offset,
-                        properties_.primary.channel_maximum, shot.produced_channels);
-  call.source_channels = consumed_channels(
-      *this, source, properties_.secondary.channel_offset, properties_.secondary.channel_maximum,
-      forward_source ? shot.consumed_channels : shot.produced_channels);
+                        properties_.primary.channel_maximum, pass.gradient_channels);
+  call.source_channels =
+      consumed_channels(*this, source, properties_.secondary.channel_offset,
+                        properties_.secondary.channel_maximum, pass.secondary_channels);
   const Index last = properties_.destination_channel_offset + call.produced_channels;
   require(last <= destination.descriptor().feature_channels, class_name(), ": channels ",
           properties_.destination_channel_offset, " to ", last, " do not fit a destination of ",

@@ -1,70 +1,14 @@
-// BinaryKernel (MPSCNNBinaryKernel) and GradientKernel (MPSCNNGradientKernel): from the gradient
-// with respect to a forward result (primary) and a forward image (secondary), the gradient with
-// respect to the forward source.
+// GradientKernel (MPSCNNGradientKernel): from the gradient with respect to a forward result
+// (primary) and a forward image (secondary), the gradient with respect to the forward source.
 #pragma once
 
 #include <memory>
 #include <string_view>
 
+#include "core/binary_kernel.hpp"
 #include "core/gradient_state.hpp"
-#include "core/kernel.hpp"
-#include "core/unary_kernel.hpp"
 
 namespace mpsgrad {
-
-// What a binary kernel knows about one of its sources.
-struct SourceProperties {
-  Offset offset;
-  Index channel_offset = 0;
-  Index channel_maximum = kUnlimited;
-  EdgeMode edge_mode = EdgeMode::Zero;
-  Window window;  // strides may be set, the rest is fixed by the subclass
-  bool operator==(const SourceProperties&) const = default;
-};
-
-struct BinaryProperties {
-  SourceProperties primary;
-  SourceProperties secondary;
-  Region clip_rect;
-  Index destination_channel_offset = 0;
-  Index kernel_offset_x = 0;  // gradient kernels: in the zero-inserted gradient
-  Index kernel_offset_y = 0;
-  std::vector<double> extra;  // of the family
-  bool operator==(const BinaryProperties&) const = default;
-};
-
-class BinaryKernel : public KernelBase {
- public:
-  BinaryKernel(std::shared_ptr<Device> device, const char* class_name);
-
-  const BinaryProperties& properties() const { return properties_; }
-  SourceProperties& source_properties(bool secondary) {
-    return secondary ? properties_.secondary : properties_.primary;
-  }
-  void set_offset(bool secondary, const Offset& offset);
-  void set_edge_mode(bool secondary, EdgeMode mode);
-  void set_channel_offset(bool secondary, Index value);
-  void set_channel_maximum(bool secondary, Index value);
-  void set_stride(bool secondary, bool vertical, Index value);
-  void set_clip_rect(const Region& clip);
-  void set_destination_channel_offset(Index value);
-  const std::shared_ptr<Padding>& padding() const { return padding_; }
-  void set_padding(std::shared_ptr<Padding> padding);
-  const std::shared_ptr<ImageAllocator>& allocator() const { return allocator_; }
-  void set_allocator(std::shared_ptr<ImageAllocator> allocator);
-
-  virtual bool is_backwards() const { return false; }
-  virtual bool is_state_modified() const { return false; }
-  virtual bool is_result_state_reused_across_batch() const { return false; }
-  virtual bool append_batch_barrier() const { return false; }
-
- protected:
-  BinaryProperties properties_;
-
- private:
-  std::shared_ptr<Padding> padding_;
-  std::shared_ptr<ImageAllocator> allocator_;
-};
 
 // One gradient encode after every check. Image i of the work is gradient `first_gradient + i`,
 // source `first_source + i` and destination `clip.origin.z + i`, counted as in UnaryCall.
@@ -84,7 +28,22 @@ struct GradientCall {
   bool creates_destination;
   const KernelBase& kernel;
   Index images() const { return clip.size.depth; }
+  // Of a kernel with one source.
   const GradientState& state() const { return static_cast<const GradientState&>(*states.front()); }
+};
+
+// What the rules of gradient encodes take from the forward pass that a state records.
+struct ForwardPass {
+  const char* secondary_role = "source";  // which image of the forward pass the secondary source is
+  Index secondary_width = 0, secondary_height = 0;
+  Index secondary_channels = 0;  // read of it
+  Index secondary_channel_offset = 0;
+  EdgeMode secondary_edge_mode = EdgeMode::Zero;
+  Window secondary_window;
+  Index primary_stride_x = 1, primary_stride_y = 1;
+  Index gradient_channels = 0;                // of the incoming gradient
+  Index result_width = 0, result_height = 0;  // of what it is differentiated by
+  Index result_channels = 0;
 };
 
 // What a device supplies to a gradient kernel without parameters that change between encodes.
@@ -124,7 +83,14 @@ class GradientKernel : public BinaryKernel {
                                               ImageAllocator* allocator);
 
  protected:
-  // Family hooks. The base has copied what every family copies when apply_state runs.
+  // What a state records; throws unless it comes from the forward kernel.
+  virtual ForwardPass forward_pass(const State* state) const;
+  // Whether one forward encode can have made both.
+  virtual bool from_one_encode(const State& a, const State& b) const;
+  // The base has copied what every kernel copies.
+  virtual void apply_forward(const State& state);
+
+  // Hooks of families whose forward kernels have one source.
   virtual void apply_state(const GradientState&) {}
   virtual void check_state(const GradientState&) const {}  // throws on a state of other parameters
   virtual void check_call(const GradientCall&) const {}
@@ -132,7 +98,10 @@ class GradientKernel : public BinaryKernel {
   virtual bool writes_whole_destination() const { return true; }
   virtual void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) = 0;
 
-  const GradientState& own_state(const std::shared_ptr<State>& state) const;
+  const GradientState& own_state(const State* state) const;
+  const char* forward_class() const { return forward_class_; }
+  // The class of a state's kernel; throws unless it is forward_class().
+  void require_forward_class(const char* kernel_class) const;
   // Everything about the command buffer, the images and the states that can be wrong before a
   // destination is known.
   void check_sources(const CommandBuffer& command_buffer, const ImageBatch::Images& gradients,

@@ -57,6 +57,12 @@ const std::shared_ptr<ImageAllocator>& ordinary_image_allocator();  // MPSImage.
 const std::shared_ptr<ImageAllocator>&
 temporary_image_allocator();  // MPSTemporaryImage.defaultAllocator
 
+// What an encode that creates its destination returns.
+struct EncodeResult {
+  std::shared_ptr<ImageBatch> images;
+  StateBatch states;  // empty if none were asked for, or the kernel has none
+};
+
 // One image argument of an encode: a batch, or one image that may be a container.
 struct Operand {
   const char* name;

@@ -10,6 +10,7 @@
 
 namespace mpsgrad {
 
+void bind_forward_binary(py::module_& m);
 void bind_neuron_descriptor(py::module_& m);
 
 namespace {
@@ -665,6 +666,7 @@ void bind_core(py::module_& m) {
   bind_kernel_base(m);
   bind_unary(m);
   bind_binary(m);
+  bind_forward_binary(m);
   bind_gradient(m);
 }
 

@@ -2,31 +2,9 @@
 #include "core/unary_kernel.hpp"
 
 #include "base/errors.hpp"
+#include "core/property_guard.hpp"
 
 namespace mpsgrad {
-namespace {
-
-// Puts a kernel's properties back unless the encode that changed them succeeded.
-class PropertyGuard {
- public:
-  explicit PropertyGuard(UnaryProperties& properties)
-      : properties_(properties), saved_(properties) {}
-  ~PropertyGuard() {
-    if (armed_) {
-      properties_ = std::move(saved_);
-    }
-  }
-  PropertyGuard(const PropertyGuard&) = delete;
-  PropertyGuard& operator=(const PropertyGuard&) = delete;
-  void keep() { armed_ = false; }
-
- private:
-  UnaryProperties& properties_;
-  UnaryProperties saved_;
-  bool armed_ = true;
-};
-
-}  // namespace
 
 UnaryKernel::UnaryKernel(std::shared_ptr<Device> device, const char* class_name,
                          const Window& window)

@@ -38,11 +38,6 @@ class UnaryEncoder {
   virtual std::shared_ptr<StatePayload> make_payload(const ForwardSnapshot&) { return nullptr; }
 };
 
-struct EncodeResult {
-  std::shared_ptr<ImageBatch> images;
-  StateBatch states;  // empty if none were asked for, or the kernel has none
-};
-
 class UnaryKernel : public KernelBase {
  public:
   UnaryKernel(std::shared_ptr<Device> device, const char* class_name, const Window& window);

@@ -16,6 +16,7 @@ class CommandBuffer;
 class CommandQueue;
 class ImageStorage;
 
+class ArithmeticBackend;
 class BatchNormalizationBackend;
 class ConvolutionBackend;
 class GroupNormalizationBackend;
@@ -61,6 +62,7 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual void copy_buffer(CommandBuffer&, const std::shared_ptr<Buffer>& from,
                            const std::shared_ptr<Buffer>& to, std::size_t bytes) = 0;
 
+  virtual const ArithmeticBackend* arithmetic() const { return nullptr; }
   virtual const ConvolutionBackend* convolution() const { return nullptr; }
   virtual const GroupNormalizationBackend* group_normalization() const { return nullptr; }
   virtual const LocalNormalizationBackend* local_normalization() const { return nullptr; }

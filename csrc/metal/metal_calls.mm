@@ -105,7 +105,7 @@ NSArray<MPSImage*>* mps_images(const ImageBatch::Images& images, bool kernel_wri
 }
 
 MetalStatePayload& payload_of(const State& state) {
-  const auto* ours = dynamic_cast<const GradientState*>(&state);
+  const auto* ours = dynamic_cast<const ForwardState*>(&state);
   auto* payload = ours ? dynamic_cast<MetalStatePayload*>(ours->payload.get()) : nullptr;
   require(payload != nullptr, "object belongs to another device");
   return *payload;

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
+    "ArrayBinaryKernel",
     "ArrayGradientKernel",
     "ArrayResultGradientKernel",
     "ArrayUnaryKernel",
@@ -74,6 +75,28 @@ def as_image_array(array: Any, name: str) -> tuple[npt.NDArray[Any], bool]:
     if single:
         array = array[np.newaxis]
     return np.require(array, requirements=["C", "A"]), single
+
+
+def pair_of_arrays(
+    first: Any, first_name: str, second: Any, second_name: str
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], bool]:
+    """Return two arrays as `as_image_array` does, and whether both were one image.
+
+    Raises
+    ------
+    TypeError
+        If one is not float32 or float16.
+    ValueError
+        If one has neither 3 nor 4 axes, or they differ in the number of images.
+    """
+    first_array, single = as_image_array(first, first_name)
+    second_array, second_single = as_image_array(second, second_name)
+    if single != second_single or len(first_array) != len(second_array):
+        raise ValueError(
+            f"{first_name} has shape {np.shape(first)}, but {second_name} has "
+            f"{np.shape(second)}: both must be one image, or batches of one length"
+        )
+    return first_array, second_array, single
 
 
 def as_out_array(out: Any, single: bool) -> npt.NDArray[Any]:
@@ -168,6 +191,57 @@ class ArrayUnaryKernel:
         return result, states
 
 
+class ArrayBinaryKernel:
+    """Mixed into facades of forward binary kernels: calling the kernel with two arrays runs it."""
+
+    def __call__(
+        self: Any, primary: Any, secondary: Any, *, with_state: bool = False, out: Any = None
+    ) -> Any:
+        """Run the kernel on two arrays, and wait.
+
+        Parameters
+        ----------
+        primary, secondary : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
+            Used in place on the CPU device if they are C-contiguous.
+        with_state : bool, default False
+            Return the state for the gradient kernels as well.
+        out : ndarray, optional
+            Where to put the result: C-contiguous, of the result's shape.
+
+        Returns
+        -------
+        ndarray, or pair of ndarray and state
+            Same dtype as ``primary`` unless ``out`` has another. The state is one object for one
+            image, else a list with one an image, and None for a kernel without a state.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape.
+        """
+        primary_array, secondary_array, single = pair_of_arrays(
+            primary, "primary", secondary, "secondary"
+        )
+        sources = batch_of(self.device, primary_array), batch_of(self.device, secondary_array)
+        command_buffer = array_queue(self.device).command_buffer()
+        places: Any = _core.DEFAULT
+        if out is not None:
+            out = as_out_array(out, single)
+            places = batch_of(self.device, out)
+        images = self.encode_batch(
+            command_buffer, *sources, with_state=with_state, allocator=places
+        )
+        states: Any = None
+        if with_state:
+            images, states = images
+        result = finish(command_buffer, images, out, single)
+        if not with_state:
+            return result
+        if states is not None and (single or self.is_result_state_reused_across_batch):
+            states = states[0]
+        return result, states
+
+
 class ArrayGradientKernel:
     """Mixed into facades of `GradientKernel` classes: calling the kernel with arrays runs it."""
 
@@ -238,13 +312,9 @@ def run_gradient(
     kernel: Any, source_gradient: Any, source: Any, source_name: str, state: Any, out: Any
 ) -> npt.NDArray[Any]:
     """Run a gradient kernel on arrays, and wait; messages call ``source`` by ``source_name``."""
-    gradient_array, single = as_image_array(source_gradient, "source_gradient")
-    source_array, source_single = as_image_array(source, source_name)
-    if single != source_single or len(gradient_array) != len(source_array):
-        raise ValueError(
-            f"source_gradient has shape {np.shape(source_gradient)}, but {source_name} has "
-            f"{np.shape(source)}: both must be one image, or batches of one length"
-        )
+    gradient_array, source_array, single = pair_of_arrays(
+        source_gradient, "source_gradient", source, source_name
+    )
     gradients = batch_of(kernel.device, gradient_array)
     sources = batch_of(kernel.device, source_array)
     command_buffer = array_queue(kernel.device).command_buffer()

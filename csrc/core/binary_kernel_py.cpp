@@ -1,0 +1,167 @@
+// Binds the encodes of forward binary kernels, and the states they make.
+#include "core/arguments_py.hpp"
+#include "core/binary_kernel.hpp"
+
+namespace mpsgrad {
+namespace {
+
+using namespace pybind11::literals;
+using Kernel = ForwardBinaryKernel;
+
+py::object encode_binary(Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+                         const py::object& primary_object, const py::object& secondary_object,
+                         const py::object& destination_object, const py::object& state_object,
+                         bool with_state, bool temporary_state,
+                         const py::object& allocator_object) {
+  const ImageArgument primary = image_argument(primary_object, "primary");
+  const ImageArgument secondary = image_argument(secondary_object, "secondary");
+  require<TypeError>(primary.batch == secondary.batch, self.class_name(),
+                     ": primary and secondary must both be single images or both be batches");
+  if (!destination_object.is_none()) {
+    const ImageArgument destination = image_argument(destination_object, "destination");
+    require<TypeError>(primary.batch == destination.batch, self.class_name(),
+                       ": primary and destination must both be single images or both be batches");
+    require(!with_state, self.class_name(),
+            ": with_state creates a state for a created destination; make one with result_state() "
+            "and pass it as destination_state");
+    self.encode(command_buffer, primary.images, secondary.images,
+                state_argument(state_object, "destination_state"), destination.images,
+                primary.batch);
+    return destination_object;
+  }
+  require<TypeError>(
+      state_object.is_none(), self.class_name(),
+      ": destination_state needs a destination; use with_state=True to have both created");
+  const auto allocator = allocator_argument(allocator_object);
+  const EncodeResult result =
+      self.encode_creating(command_buffer, primary.images, secondary.images, primary.batch,
+                           with_state, temporary_state, allocator.get());
+  py::object images = image_result(result.images, primary.batch);
+  return with_state ? py::make_tuple(images, state_result(result.states, primary.batch)) : images;
+}
+
+py::object result_states(Kernel& self, const std::shared_ptr<CommandBuffer>& temporary,
+                         const py::object& primaries, const py::object& secondaries,
+                         const py::object& destinations, const py::object& states) {
+  const ImageArgument primary = image_argument(primaries, "primary");
+  const ImageArgument secondary = image_argument(secondaries, "secondary");
+  const ImageArgument destination = image_argument(destinations, "destination");
+  return state_result(self.result_states(primary.images, secondary.images, destination.images,
+                                         state_argument(states, "source_states"), temporary),
+                      primary.batch);
+}
+
+void bind_states(py::class_<Kernel, BinaryKernel, py::smart_holder>& c) {
+  const char* doc =
+      "Return the state that the gradient kernels need, None for a kernel without one; every "
+      "property must have its final value.";
+  const auto ordinary = [](Kernel& self, const py::object& primary, const py::object& secondary,
+                           const py::object& destination, const py::object& states) {
+    return result_states(self, nullptr, primary, secondary, destination, states);
+  };
+  c.def("result_state", ordinary, "primary"_a, "secondary"_a, "destination"_a,
+        "source_states"_a = py::none(), doc);
+  c.def("result_state_batch", ordinary, "primaries"_a, "secondaries"_a, "destinations"_a,
+        "source_states"_a = py::none(), doc);
+  c.def("temporary_result_state", &result_states, "command_buffer"_a.none(false), "primary"_a,
+        "secondary"_a, "destination"_a, "source_states"_a = py::none(), doc);
+  c.def("temporary_result_state_batch", &result_states, "command_buffer"_a.none(false),
+        "primaries"_a, "secondaries"_a, "destinations"_a, "source_states"_a = py::none(), doc);
+}
+
+void bind_encodes(py::class_<Kernel, BinaryKernel, py::smart_holder>& c) {
+  c.def(
+      "destination_descriptor",
+      [](Kernel& self, const py::object& sources, const py::object& states) {
+        return self.destination_descriptor(image_argument(sources, "sources").images,
+                                           state_argument(states, "states"));
+      },
+      "sources"_a, "states"_a = py::none(),
+      R"(Return the descriptor the padding policy gives, and set the offsets accordingly.
+
+Parameters
+----------
+sources : [primary, secondary]
+    One image of each.
+)");
+  c.def(
+      "encoding_storage_size",
+      [](const Kernel&, const py::object&, const py::object&, const py::object&,
+         const py::object&) { return 0; },
+      "primary"_a, "secondary"_a, "destination"_a, "source_states"_a = py::none(),
+      "Best guess at scratch bytes; 0 on the CPU device.");
+  c.def("encode", &encode_binary, "command_buffer"_a.none(false), "primary"_a, "secondary"_a,
+        "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
+        "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
+        R"(Encode the kernel.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+primary, secondary : Image, or batch
+    Lists or `ImageBatch` objects select the batch form.
+destination : Image, or batch, optional
+    Written with the offsets as they stand. Without it, the padding policy sizes a new one and sets them.
+destination_state : State, or list, optional
+    From `result_state`; only together with ``destination``.
+with_state, temporary_state : bool, default False
+    Create a state for the gradient kernels as well.
+allocator : optional
+    Overrides `destination_image_allocator` for this call.
+
+Returns
+-------
+Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
+    The destination. Nothing in it is valid before the command buffer has completed.
+)");
+  c.def("encode_batch", &encode_binary, "command_buffer"_a.none(false), "primaries"_a,
+        "secondaries"_a, "destinations"_a = py::none(), py::kw_only(),
+        "destination_states"_a = py::none(), "with_state"_a = false, "temporary_state"_a = false,
+        "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.");
+}
+
+}  // namespace
+
+void bind_forward_binary(py::module_& m) {
+  py::class_<Kernel, BinaryKernel, py::smart_holder> c(
+      m, "ForwardBinaryKernel",
+      "The encodes of ``MPSCNNBinaryKernel``, which gradient kernels do not share.");
+  py::class_<BinaryGradientState, State, py::smart_holder> state(
+      m, "BinaryGradientState",
+      "A forward binary kernel's configuration for its gradient kernels "
+      "(``MPSNNBinaryGradientState``).");
+  for (const bool secondary : {false, true}) {
+    const std::string prefix = secondary ? "secondary_" : "primary_";
+    const auto fixed = [&](const char* name, auto get) {
+      state.def_property_readonly((prefix + name).c_str(), get);
+    };
+    fixed("width",
+          [=](const BinaryGradientState& s) { return s.snapshot().source(secondary).width; });
+    fixed("height",
+          [=](const BinaryGradientState& s) { return s.snapshot().source(secondary).height; });
+    fixed("feature_channels",
+          [=](const BinaryGradientState& s) { return s.snapshot().source(secondary).channels; });
+    fixed("offset", [=](const BinaryGradientState& s) {
+      return s.snapshot().properties.source(secondary).offset;
+    });
+    fixed("edge_mode", [=](const BinaryGradientState& s) {
+      return s.snapshot().properties.source(secondary).edge_mode;
+    });
+  }
+  state
+      .def_property_readonly("clip_rect",
+                             [](const BinaryGradientState& s) { return s.snapshot().clip; })
+      .def("__repr__", [](const BinaryGradientState& s) {
+        const BinarySnapshot& shot = s.snapshot();
+        const auto size = [](const BinarySnapshot::Source& source) {
+          return text(source.width, "x", source.height, "x", source.channels);
+        };
+        return text(s.class_name(), "(of ", shot.kernel_class, ", primary ", size(shot.primary),
+                    ", secondary ", size(shot.secondary), s.is_temporary() ? ", temporary)" : ")");
+      });
+  forbid_construction(state);
+  bind_states(c);
+  bind_encodes(c);
+}
+
+}  // namespace mpsgrad

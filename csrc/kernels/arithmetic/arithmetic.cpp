@@ -1,0 +1,291 @@
+// Rules of the arithmetic kernels.
+#include "kernels/arithmetic/arithmetic.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_set>
+
+#include "base/errors.hpp"
+
+namespace mpsgrad {
+namespace {
+
+using Setting = ArithmeticSetting;
+
+const ArithmeticBackend& backend_of(const KernelBase& kernel) {
+  const ArithmeticBackend* backend = kernel.device()->arithmetic();
+  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
+                            kernel.device()->kind(), "' has no arithmetic kernels");
+  return *backend;
+}
+
+double& place_of(BinaryProperties& properties, Setting setting) {
+  return properties.extra[static_cast<std::size_t>(setting)];
+}
+
+std::vector<double> default_settings() {
+  constexpr auto kLargest = static_cast<double>(std::numeric_limits<float>::max());
+  std::vector<double> result(static_cast<std::size_t>(Setting::Count), 0.0);
+  const auto set = [&](Setting setting, double value) {
+    result[static_cast<std::size_t>(setting)] = value;
+  };
+  set(Setting::PrimaryScale, 1.0);
+  set(Setting::SecondaryScale, 1.0);
+  set(Setting::MinimumValue, -kLargest);
+  set(Setting::MaximumValue, kLargest);
+  set(Setting::PrimaryChannelStride, 1.0);
+  set(Setting::SecondaryChannelStride, 1.0);
+  return result;
+}
+
+const char* name_of(Setting setting) {
+  switch (setting) {
+    case Setting::PrimaryScale:
+      return "primary_scale";
+    case Setting::SecondaryScale:
+      return "secondary_scale";
+    case Setting::Bias:
+      return "bias";
+    case Setting::MinimumValue:
+      return "minimum_value";
+    case Setting::MaximumValue:
+      return "maximum_value";
+    case Setting::Threshold:
+      return "threshold";
+    case Setting::Comparison:
+      return "comparison_type";
+    case Setting::PrimaryChannelStride:
+      return "primary_stride_in_feature_channels";
+    case Setting::SecondaryChannelStride:
+      return "secondary_stride_in_feature_channels";
+    case Setting::Count:
+      break;
+  }
+  return "";
+}
+
+void store_number(const KernelBase& kernel, BinaryProperties& properties, Setting setting,
+                  float value) {
+  require(value == value, kernel.class_name(), ": ", name_of(setting), " must not be NaN");
+  place_of(properties, setting) = static_cast<double>(value);
+}
+
+void check_broadcast_stride(const KernelBase& kernel, const char* property, Index value) {
+  require(value == 0 || value == 1, kernel.class_name(), ": ", property,
+          " must be 0 (one element for all) or 1, got ", value);
+}
+
+void check_limits(const KernelBase& kernel, const BinaryProperties& properties) {
+  const double lowest = setting_of(properties, Setting::MinimumValue);
+  const double highest = setting_of(properties, Setting::MaximumValue);
+  require(lowest <= highest, kernel.class_name(), ": minimum_value ", lowest,
+          " is above maximum_value ", highest);
+}
+
+// The mask of an image lies in a state of its own.
+void check_distinct(const KernelBase& kernel, const StateBatch& states) {
+  std::unordered_set<const State*> seen;
+  for (const auto& state : states) {
+    require(seen.insert(state.get()).second, kernel.class_name(),
+            ": every image of a batch needs a state of its own");
+  }
+}
+
+}  // namespace
+
+// ---- forward
+// -----------------------------------------------------------------------------------------------
+
+Arithmetic::Arithmetic(std::shared_ptr<Device> device, const char* class_name, ArithmeticKind kind)
+    : ForwardBinaryKernel(std::move(device), class_name, {}, {}),
+      kind_(kind),
+      encoder_(backend_of(*this).make_forward(*this->device(), kind)) {
+  properties_.extra = default_settings();
+}
+
+float Arithmetic::number(ArithmeticSetting setting) const {
+  return static_cast<float>(setting_of(properties(), setting));
+}
+
+void Arithmetic::set_number(ArithmeticSetting setting, float value) {
+  store_number(*this, properties_, setting, value);
+}
+
+void Arithmetic::set_channel_stride(bool secondary, Index value) {
+  const Setting setting =
+      secondary ? Setting::SecondaryChannelStride : Setting::PrimaryChannelStride;
+  check_broadcast_stride(*this, name_of(setting), value);
+  place_of(properties_, setting) = static_cast<double>(value);
+}
+
+void Arithmetic::check_stride(bool, const char* property, Index value) const {
+  check_broadcast_stride(*this, property, value);
+}
+
+Index Arithmetic::produced_channels(Index primary, Index secondary) const {
+  const Index first = channel_stride(false) == 0 ? 0 : primary;
+  const Index second = channel_stride(true) == 0 ? 0 : secondary;
+  require(first == second || first == 0 || second == 0, class_name(), ": primary offers ", primary,
+          " channels, but secondary offers ", secondary,
+          "; a stride of 0 repeats one channel, a single channel does not");
+  return std::max({first, second, Index{1}});
+}
+
+void Arithmetic::check_call(const BinaryCall& call) const {
+  check_limits(*this, call.properties);
+  check_distinct(*this, call.states);
+}
+
+std::shared_ptr<BinaryGradientState> Arithmetic::make_state(
+    BinarySnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
+  if (kind_ == ArithmeticKind::Compare) {
+    return nullptr;
+  }
+  auto state = std::make_shared<ArithmeticGradientState>(device(), temporary, std::move(snapshot));
+  state->payload = encoder_->make_payload(state->snapshot());
+  return state;
+}
+
+void Arithmetic::encode_on_device(CommandBuffer& command_buffer, const BinaryCall& call) {
+  encoder_->encode(command_buffer, call);
+  for (Index i = 0; i < call.images() && !call.states.empty(); ++i) {
+    const Index index = call.batch ? call.clip.origin.z + i : 0;
+    auto& state =
+        static_cast<ArithmeticGradientState&>(*call.states[static_cast<std::size_t>(index)]);
+    state.filled = true;
+  }
+}
+
+ComparisonType Compare::comparison_type() const {
+  return static_cast<ComparisonType>(setting_of(properties(), Setting::Comparison));
+}
+
+void Compare::set_comparison_type(ComparisonType type) {
+  place_of(properties_, Setting::Comparison) = static_cast<double>(type);
+}
+
+// ---- gradients
+// ---------------------------------------------------------------------------------------------
+
+ArithmeticGradient::ArithmeticGradient(std::shared_ptr<Device> device, const char* class_name,
+                                       const char* forward_class, ArithmeticKind kind,
+                                       bool secondary)
+    : GradientKernel(std::move(device), class_name, forward_class, {}),
+      kind_(kind),
+      secondary_(secondary),
+      encoder_(backend_of(*this).make_gradient(*this->device(), kind, secondary)) {
+  properties_.extra = default_settings();
+  if (kind == ArithmeticKind::Subtract && secondary) {
+    place_of(properties_, Setting::PrimaryScale) = -1.0;
+  }
+}
+
+float ArithmeticGradient::number(ArithmeticSetting setting) const {
+  return static_cast<float>(setting_of(properties(), setting));
+}
+
+void ArithmeticGradient::set_number(ArithmeticSetting setting, float value) {
+  store_number(*this, properties_, setting, value);
+}
+
+void ArithmeticGradient::set_secondary_channel_stride(Index value) {
+  check_broadcast_stride(*this, name_of(Setting::SecondaryChannelStride), value);
+  place_of(properties_, Setting::SecondaryChannelStride) = static_cast<double>(value);
+}
+
+void ArithmeticGradient::check_stride(bool secondary, const char* property, Index value) const {
+  if (secondary) {
+    check_broadcast_stride(*this, property, value);
+  } else {
+    require(value == 1, class_name(), ": ", property,
+            " must be 1, since the incoming gradient is never broadcast, got ", value);
+  }
+}
+
+const ArithmeticGradientState& ArithmeticGradient::own_arithmetic_state(const State* state) const {
+  const auto* own = dynamic_cast<const ArithmeticGradientState*>(state);
+  require<TypeError>(own != nullptr, class_name(), ": state must come from ", forward_class(),
+                     ", got ", state ? state->class_name() : "None");
+  require_forward_class(own->snapshot().kernel_class);
+  return *own;
+}
+
+ForwardPass ArithmeticGradient::forward_pass(const State* state) const {
+  const BinarySnapshot& shot = own_arithmetic_state(state).snapshot();
+  const BinarySnapshot::Source& read = shot.source(reads_secondary());
+  const SourceProperties& forward = shot.properties.source(reads_secondary());
+  const BinarySnapshot::Source& differentiated = shot.source(secondary_);
+  ForwardPass pass;
+  pass.secondary_role = reads_secondary() ? "secondary source" : "primary source";
+  pass.secondary_width = read.width;
+  pass.secondary_height = read.height;
+  pass.secondary_channels = read.consumed_channels;
+  pass.secondary_channel_offset = forward.channel_offset;
+  pass.secondary_edge_mode = forward.edge_mode;
+  pass.secondary_window = forward.window;
+  pass.gradient_channels = shot.produced_channels;
+  pass.result_width = differentiated.width;
+  pass.result_height = differentiated.height;
+  pass.result_channels = differentiated.consumed_channels;
+  return pass;
+}
+
+bool ArithmeticGradient::from_one_encode(const State& a, const State& b) const {
+  const BinarySnapshot& first = own_arithmetic_state(&a).snapshot();
+  const BinarySnapshot& second = own_arithmetic_state(&b).snapshot();
+  return first.properties == second.properties && first.clip == second.clip &&
+         first.primary == second.primary && first.secondary == second.secondary;
+}
+
+void ArithmeticGradient::apply_forward(const State& state) {
+  const BinarySnapshot& shot = own_arithmetic_state(&state).snapshot();
+  const SourceProperties& read = shot.properties.source(reads_secondary());
+  properties_.primary.offset.x = shot.clip.origin.x;
+  properties_.primary.offset.y = shot.clip.origin.y;
+  properties_.secondary.offset.x = read.offset.x;
+  properties_.secondary.offset.y = read.offset.y;
+  place_of(properties_, Setting::SecondaryChannelStride) =
+      moves_across_channels(shot.properties, reads_secondary()) ? 1.0 : 0.0;
+}
+
+void ArithmeticGradient::check_call(const GradientCall& call) const {
+  check_limits(*this, call.properties);
+  check_distinct(*this, call.states);
+  const BinarySnapshot& shot = own_arithmetic_state(call.states.front().get()).snapshot();
+  const ImageDescriptor& gradient = call.gradients.front()->descriptor();
+  require(gradient.width == shot.destination_width && gradient.height == shot.destination_height,
+          class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
+          ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
+  const SourceProperties& primary = call.properties.primary;
+  // A caller who chose a window of channels may leave others after it.
+  require(primary.channel_offset > 0 || primary.channel_maximum < kUnlimited ||
+              gradient.feature_channels == call.gradient_channels,
+          class_name(), ": source_gradient has ", gradient.feature_channels,
+          " channels, but the forward kernel produced ", call.gradient_channels);
+  const Window& ours = call.properties.secondary.window;
+  const Window& forward = shot.properties.source(reads_secondary()).window;
+  require(ours.stride_x == forward.stride_x && ours.stride_y == forward.stride_y &&
+              moves_across_channels(call.properties, true) ==
+                  moves_across_channels(shot.properties, reads_secondary()),
+          class_name(), ": the secondary strides must be those of the forward ",
+          reads_secondary() ? "secondary" : "primary", " source");
+  const Index first = shot.clip.origin.z;
+  require(call.first_gradient >= first &&
+              call.first_gradient + call.images() <= first + shot.clip.size.depth,
+          class_name(), ": the forward kernel wrote images ", first, " to ",
+          first + shot.clip.size.depth, ", but gradients ", call.first_gradient, " to ",
+          call.first_gradient + call.images(), " are asked for");
+  for (Index i = 0; i < call.images(); ++i) {
+    const Index index = call.batch ? call.first_gradient + i : 0;
+    require<StateError>(
+        own_arithmetic_state(call.states[static_cast<std::size_t>(index)].get()).filled,
+        class_name(),
+        ": no forward encode has filled this state; encode the forward kernel with it first");
+  }
+}
+
+void ArithmeticGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+}  // namespace mpsgrad

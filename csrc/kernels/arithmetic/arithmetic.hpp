@@ -1,0 +1,176 @@
+// Add, Subtract, Multiply, Divide (MPSCNNArithmetic) and Compare (MPSNNCompare), element by element
+// with broadcasting by stride, and the gradients of the first three (MPSCNNArithmeticGradient).
+#pragma once
+
+#include <memory>
+
+#include "core/binary_kernel.hpp"
+#include "core/gradient_kernel.hpp"
+
+namespace mpsgrad {
+
+enum class ArithmeticKind { Add, Subtract, Multiply, Divide, Compare };
+
+enum class ComparisonType : std::uint32_t {
+  Equal = 0,
+  NotEqual = 1,
+  Less = 2,
+  LessOrEqual = 3,
+  Greater = 4,
+  GreaterOrEqual = 5
+};
+
+// Places of the family's own settings in the properties of its kernels.
+enum class ArithmeticSetting : std::size_t {
+  PrimaryScale,
+  SecondaryScale,
+  Bias,
+  MinimumValue,
+  MaximumValue,
+  Threshold,
+  Comparison,
+  PrimaryChannelStride,
+  SecondaryChannelStride,
+  Count
+};
+
+inline double setting_of(const BinaryProperties& properties, ArithmeticSetting setting) {
+  return properties.extra[static_cast<std::size_t>(setting)];
+}
+inline bool moves_across_channels(const BinaryProperties& properties, bool secondary) {
+  return setting_of(properties, secondary ? ArithmeticSetting::SecondaryChannelStride
+                                          : ArithmeticSetting::PrimaryChannelStride) != 0.0;
+}
+
+// What a device supplies to run the family.
+class ArithmeticBackend {
+ public:
+  virtual ~ArithmeticBackend() = default;
+  virtual std::unique_ptr<BinaryEncoder> make_forward(Device& device,
+                                                      ArithmeticKind kind) const = 0;
+  // `secondary`: with respect to the forward secondary source.
+  virtual std::unique_ptr<GradientEncoder> make_gradient(Device& device, ArithmeticKind kind,
+                                                         bool secondary) const = 0;
+};
+
+// Where a result was not clamped: the device keeps it in the payload.
+class ArithmeticGradientState final : public BinaryGradientState {
+ public:
+  using BinaryGradientState::BinaryGradientState;
+  const char* class_name() const override { return "ArithmeticGradientState"; }
+
+  bool filled = false;  // by a forward encode
+};
+
+class Arithmetic : public ForwardBinaryKernel {
+ public:
+  float number(ArithmeticSetting setting) const;
+  void set_number(ArithmeticSetting setting, float value);
+  Index channel_stride(bool secondary) const {
+    return moves_across_channels(properties(), secondary) ? 1 : 0;
+  }
+  void set_channel_stride(bool secondary, Index value);
+
+ protected:
+  Arithmetic(std::shared_ptr<Device> device, const char* class_name, ArithmeticKind kind);
+
+  void check_stride(bool secondary, const char* property, Index value) const override;
+  Index produced_channels(Index primary, Index secondary) const override;
+  void check_call(const BinaryCall& call) const override;
+  std::shared_ptr<BinaryGradientState> make_state(
+      BinarySnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
+  void encode_on_device(CommandBuffer& command_buffer, const BinaryCall& call) override;
+
+ private:
+  ArithmeticKind kind_;
+  std::unique_ptr<BinaryEncoder> encoder_;
+};
+
+class Add final : public Arithmetic {
+ public:
+  explicit Add(std::shared_ptr<Device> device)
+      : Arithmetic(std::move(device), "Add", ArithmeticKind::Add) {}
+};
+
+class Subtract final : public Arithmetic {
+ public:
+  explicit Subtract(std::shared_ptr<Device> device)
+      : Arithmetic(std::move(device), "Subtract", ArithmeticKind::Subtract) {}
+};
+
+class Multiply final : public Arithmetic {
+ public:
+  explicit Multiply(std::shared_ptr<Device> device)
+      : Arithmetic(std::move(device), "Multiply", ArithmeticKind::Multiply) {}
+};
+
+class Divide final : public Arithmetic {
+ public:
+  explicit Divide(std::shared_ptr<Device> device)
+      : Arithmetic(std::move(device), "Divide", ArithmeticKind::Divide) {}
+};
+
+class Compare final : public Arithmetic {
+ public:
+  explicit Compare(std::shared_ptr<Device> device)
+      : Arithmetic(std::move(device), "Compare", ArithmeticKind::Compare) {}
+  ComparisonType comparison_type() const;
+  void set_comparison_type(ComparisonType type);
+};
+
+// With respect to one source of the forward kernel. source: for sums and differences that very
+// source, of which only the size matters; for products the other one.
+class ArithmeticGradient : public GradientKernel {
+ public:
+  bool is_secondary_source_filter() const { return secondary_; }
+  float number(ArithmeticSetting setting) const;
+  void set_number(ArithmeticSetting setting, float value);
+  Index secondary_channel_stride() const {
+    return moves_across_channels(properties(), true) ? 1 : 0;
+  }
+  void set_secondary_channel_stride(Index value);
+
+ protected:
+  ArithmeticGradient(std::shared_ptr<Device> device, const char* class_name,
+                     const char* forward_class, ArithmeticKind kind, bool secondary);
+
+  void check_stride(bool secondary, const char* property, Index value) const override;
+  ForwardPass forward_pass(const State* state) const override;
+  bool from_one_encode(const State& a, const State& b) const override;
+  void apply_forward(const State& state) override;
+  void check_call(const GradientCall& call) const override;
+  void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) override;
+
+ private:
+  const ArithmeticGradientState& own_arithmetic_state(const State* state) const;
+  // Which forward source the gradient kernel reads.
+  bool reads_secondary() const { return secondary_ != (kind_ == ArithmeticKind::Multiply); }
+
+  ArithmeticKind kind_;
+  bool secondary_;
+  std::unique_ptr<GradientEncoder> encoder_;
+};
+
+class AddGradient final : public ArithmeticGradient {
+ public:
+  AddGradient(std::shared_ptr<Device> device, bool is_secondary_source_filter)
+      : ArithmeticGradient(std::move(device), "AddGradient", "Add", ArithmeticKind::Add,
+                           is_secondary_source_filter) {}
+};
+
+// With respect to the secondary source, primary_scale starts at -1.
+class SubtractGradient final : public ArithmeticGradient {
+ public:
+  SubtractGradient(std::shared_ptr<Device> device, bool is_secondary_source_filter)
+      : ArithmeticGradient(std::move(device), "SubtractGradient", "Subtract",
+                           ArithmeticKind::Subtract, is_secondary_source_filter) {}
+};
+
+class MultiplyGradient final : public ArithmeticGradient {
+ public:
+  MultiplyGradient(std::shared_ptr<Device> device, bool is_secondary_source_filter)
+      : ArithmeticGradient(std::move(device), "MultiplyGradient", "Multiply",
+                           ArithmeticKind::Multiply, is_secondary_source_filter) {}
+};
+
+}  // namespace mpsgrad

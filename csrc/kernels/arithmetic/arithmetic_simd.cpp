@@ -1,0 +1,274 @@
+// Arithmetic loops. With a mask they go eight elements at a time, one byte of bits.
+#include "kernels/arithmetic/arithmetic_simd.hpp"
+
+#include "cpu/simd/lanes.hpp"
+
+namespace mpsgrad::MPSGRAD_ISA {
+namespace {
+
+using Index = std::int64_t;
+// What of eight elements, the bits of one byte, fits a register.
+constexpr int kGroup = kWidest < 8 ? kWidest : 8;
+using Group = Floats<kGroup>;
+using GroupInts = Ints<kGroup>;
+typedef std::uint8_t GroupBytes __attribute__((vector_size(kGroup)));
+
+template <class Value>
+MPSGRAD_INLINE Value all(float x) {
+  if constexpr (sizeof(Value) == sizeof(float)) {
+    return x;
+  } else {
+    return x - Value{};
+  }
+}
+
+struct Sum {
+  float a, b, bias;
+  template <class Value>
+  MPSGRAD_INLINE Value at(Value x, Value y) const {
+    return a * x + b * y + bias;
+  }
+};
+struct Product {
+  float a, b, bias;
+  template <class Value>
+  MPSGRAD_INLINE Value at(Value x, Value y) const {
+    return (a * x) * (b * y) + bias;
+  }
+};
+struct Quotient {
+  float a, b, bias;
+  template <class Value>
+  MPSGRAD_INLINE Value at(Value x, Value y) const {
+    return (a * x) / (b * y) + bias;
+  }
+};
+
+template <class Operation>
+MPSGRAD_INLINE void plain(const Operation& operation, const ArithmeticFunction& f,
+                          const float* MPSGRAD_RESTRICT x, const float* MPSGRAD_RESTRICT y,
+                          float* MPSGRAD_RESTRICT out, Index count) {
+  const float minimum = f.minimum;
+  const float maximum = f.maximum;
+  for (Index i = 0; i < count; ++i) {
+    const float r = operation.at(x[i], y[i]);
+    const float above = r < minimum ? minimum : r;
+    out[i] = above > maximum ? maximum : above;
+  }
+}
+
+// Bit k is set where lane k of a comparison holds.
+MPSGRAD_INLINE std::uint8_t bits_of(GroupInts holds) {
+  const GroupBytes ones = __builtin_convertvector(holds & 1, GroupBytes);
+  std::uint64_t bytes = 0;
+  __builtin_memcpy(&bytes, &ones, sizeof ones);
+  return static_cast<std::uint8_t>(bytes * 0x0102040810204080U >> 56);
+}
+
+MPSGRAD_INLINE void put_bit(std::uint8_t* mask, Index bit, bool value) {
+  std::uint8_t& byte = mask[bit / 8];
+  const auto one = static_cast<std::uint8_t>(1U << (bit % 8));
+  byte = static_cast<std::uint8_t>(value ? byte | one : byte & ~one);
+}
+
+template <class Operation>
+MPSGRAD_INLINE void masked(const Operation& operation, const ArithmeticFunction& f, const float* x,
+                           const float* y, float* out, std::uint8_t* mask, Index first,
+                           Index count) {
+  const auto one = [&](Index i) {
+    const float r = operation.at(x[i], y[i]);
+    const float above = r < f.minimum ? f.minimum : r;
+    out[i] = above > f.maximum ? f.maximum : above;
+    put_bit(mask, first + i, f.minimum < r && r < f.maximum);
+  };
+  Index i = 0;
+  for (; i < count && (first + i) % 8 != 0; ++i) {
+    one(i);
+  }
+  const auto minimum = all<Group>(f.minimum);
+  const auto maximum = all<Group>(f.maximum);
+  for (; i + 8 <= count; i += 8) {
+    int bits = 0;
+    for (int part = 0; part < 8; part += kGroup) {
+      const Group r = operation.at(load<Group>(x + i + part), load<Group>(y + i + part));
+      const Group above = r < minimum ? minimum : r;
+      store(out + i + part, above > maximum ? maximum : above);
+      bits |= bits_of((minimum < r) & (r < maximum)) << part;
+    }
+    mask[(first + i) / 8] = static_cast<std::uint8_t>(bits);
+  }
+  for (; i < count; ++i) {
+    one(i);
+  }
+}
+
+template <int kComparison>
+void compare(float threshold, const float* MPSGRAD_RESTRICT x, const float* MPSGRAD_RESTRICT y,
+             float* MPSGRAD_RESTRICT out, Index count) {
+  for (Index i = 0; i < count; ++i) {
+    const float equal = __builtin_fabsf(x[i] - y[i]) <= threshold ? 1.0F : 0.0F;
+    const float less = x[i] < y[i] ? 1.0F : 0.0F;
+    const float greater = x[i] > y[i] ? 1.0F : 0.0F;
+    if constexpr (kComparison == 0) {
+      out[i] = equal;
+    } else if constexpr (kComparison == 1) {
+      out[i] = 1.0F - equal;
+    } else if constexpr (kComparison == 2) {
+      out[i] = less;
+    } else if constexpr (kComparison == 3) {
+      out[i] = less > equal ? less : equal;
+    } else if constexpr (kComparison == 4) {
+      out[i] = greater;
+    } else {
+      out[i] = greater > equal ? greater : equal;
+    }
+  }
+}
+
+void compare_all(const ArithmeticFunction& f, const float* x, const float* y, float* out,
+                 Index count) {
+  constexpr void (*kLoops[])(float, const float*, const float*, float*, Index) = {
+      &compare<0>, &compare<1>, &compare<2>, &compare<3>, &compare<4>, &compare<5>};
+  kLoops[f.comparison](f.threshold, x, y, out, count);
+}
+
+void forward(const ArithmeticFunction& f, const float* x, const float* y, float* out,
+             std::uint8_t* mask, Index first, Index count) {
+  const auto run = [&](const auto& operation) {
+    if (mask) {
+      masked(operation, f, x, y, out, mask, first, count);
+    } else {
+      plain(operation, f, x, y, out, count);
+    }
+  };
+  switch (f.kind) {
+    case 0:
+      return run(Sum{f.a, f.b, f.bias});
+    case 1:
+      return run(Sum{f.a, -f.b, f.bias});
+    case 2:
+      return run(Product{f.a, f.b, f.bias});
+    case 3:
+      return run(Quotient{f.a, f.b, f.bias});
+    default:
+      return compare_all(f, x, y, out, count);
+  }
+}
+
+template <class Term>
+MPSGRAD_INLINE void masked_terms(const Term& term, const std::uint8_t* mask, Index first,
+                                 float* MPSGRAD_RESTRICT out, Index count) {
+  const auto one = [&](Index i) {
+    const bool set = (mask[(first + i) / 8] >> ((first + i) % 8) & 1) != 0;
+    out[i] = set ? term.template at<float>(i) : 0.0F;
+  };
+  Index i = 0;
+  for (; i < count && (first + i) % 8 != 0; ++i) {
+    one(i);
+  }
+  GroupInts places;
+  for (int lane = 0; lane < kGroup; ++lane) {
+    places[lane] = 1 << lane;
+  }
+  for (; i + 8 <= count; i += 8) {
+    const int bits = mask[(first + i) / 8];
+    for (int part = 0; part < 8; part += kGroup) {
+      const GroupInts set = ((bits >> part) & places) != 0;
+      store(out + i + part, set ? term.template at<Group>(i + part) : Group{});
+    }
+  }
+  for (; i < count; ++i) {
+    one(i);
+  }
+}
+
+struct Scaled {
+  float a;
+  const float* g;
+  template <class Value>
+  MPSGRAD_INLINE Value at(Index i) const {
+    return a * load<Value>(g + i);
+  }
+};
+struct ScaledProduct {
+  float a, b;
+  const float* g;
+  const float* other;
+  template <class Value>
+  MPSGRAD_INLINE Value at(Index i) const {
+    return (a * load<Value>(g + i)) * (b * load<Value>(other + i));
+  }
+};
+
+void gradient(float a, float b, const float* g, const float* other, const std::uint8_t* mask,
+              Index first, float* out, Index count) {
+  if (other) {
+    masked_terms(ScaledProduct{a, b, g, other}, mask, first, out, count);
+  } else {
+    masked_terms(Scaled{a, g}, mask, first, out, count);
+  }
+}
+
+void repeat_each(const float* MPSGRAD_RESTRICT x, Index count, Index times,
+                 float* MPSGRAD_RESTRICT out) {
+  for (Index i = 0; i < count; ++i, out += times) {
+    for (Index k = 0; k < times; ++k) {
+      out[k] = x[i];
+    }
+  }
+}
+
+void repeat_row(const float* x, Index count, Index times, float* out) {
+  if (count == 1) {
+    return repeat_each(x, 1, times, out);
+  }
+  const Index total = count * times;
+  const Index head = count < total ? count : total;
+  __builtin_memcpy(out, x, static_cast<std::size_t>(head) * sizeof(float));
+  for (Index done = head; done < total;) {  // doubles what there is
+    const Index more = done < total - done ? done : total - done;
+    __builtin_memcpy(out + done, out, static_cast<std::size_t>(more) * sizeof(float));
+    done += more;
+  }
+}
+
+void add(const float* MPSGRAD_RESTRICT x, double* MPSGRAD_RESTRICT sums, Index count) {
+  for (Index i = 0; i < count; ++i) {
+    sums[i] += static_cast<double>(x[i]);
+  }
+}
+
+void add_pixels(const float* x, double* sums, Index pixels, Index channels) {
+  constexpr Index kParts = 64;
+  const Index together = channels < kParts ? kParts / channels : 1;  // pixels added side by side
+  if (together == 1 || pixels < 2 * together) {
+    for (Index p = 0; p < pixels; ++p) {
+      add(x + p * channels, sums, channels);
+    }
+    return;
+  }
+  double parts[kParts] = {};
+  Index p = 0;
+  for (; p + together <= pixels; p += together) {
+    add(x + p * channels, parts, together * channels);
+  }
+  add(x + p * channels, parts, (pixels - p) * channels);
+  for (Index k = 0; k < together; ++k) {
+    for (Index c = 0; c < channels; ++c) {
+      sums[c] += parts[k * channels + c];
+    }
+  }
+}
+
+void add_channels(const float* x, double* sums, Index pixels, Index channels) {
+  for (Index p = 0; p < pixels; ++p) {
+    add_pixels(x + p * channels, sums + p, channels, 1);
+  }
+}
+
+}  // namespace
+
+const ArithmeticLoops arithmetic_loops{&forward, &gradient,   &repeat_each, &repeat_row,
+                                       &add,     &add_pixels, &add_channels};
+
+}  // namespace mpsgrad::MPSGRAD_ISA

@@ -1,0 +1,49 @@
+// Loops of the arithmetic kernels over runs of elements.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/isa.hpp"
+
+namespace mpsgrad {
+
+// One operation: `kind` is the number of an ArithmeticKind, `comparison` of a ComparisonType. The
+// result r of an operation is a x (+ - * /) b y + bias, clamped to [minimum, maximum]; NaN stays
+// NaN.
+struct ArithmeticFunction {
+  int kind = 0;
+  int comparison = 0;
+  float a = 1.0F;
+  float b = 1.0F;
+  float bias = 0.0F;
+  float minimum = 0.0F;
+  float maximum = 0.0F;
+  float threshold = 0.0F;
+};
+
+// A mask holds one bit an element, the lowest bit of a byte first: set where minimum < r < maximum.
+// No array overlaps another. Sums are taken in double, in an order that depends on the counts
+// alone.
+struct ArithmeticLoops {
+  // Writes the bits [first, first + count) of `mask` unless it is null, and no other.
+  void (*forward)(const ArithmeticFunction& f, const float* x, const float* y, float* out,
+                  std::uint8_t* mask, std::int64_t first, std::int64_t count);
+  // out = a g, or (a g) (b other) where there is another, and 0 where the bit from `first` on is
+  // not set.
+  void (*gradient)(float a, float b, const float* g, const float* other, const std::uint8_t* mask,
+                   std::int64_t first, float* out, std::int64_t count);
+  // out = `times` copies of each of `count` values.
+  void (*repeat_each)(const float* x, std::int64_t count, std::int64_t times, float* out);
+  // out = `times` copies of the row of `count` values.
+  void (*repeat_row)(const float* x, std::int64_t count, std::int64_t times, float* out);
+  // sums[i] += x[i].
+  void (*add)(const float* x, double* sums, std::int64_t count);
+  // sums[c] += the sum over pixels of channel c.
+  void (*add_pixels)(const float* x, double* sums, std::int64_t pixels, std::int64_t channels);
+  // sums[p] += the sum over channels of pixel p.
+  void (*add_channels)(const float* x, double* sums, std::int64_t pixels, std::int64_t channels);
+};
+
+MPSGRAD_LOOPS(ArithmeticLoops, arithmetic_loops)
+
+}  // namespace mpsgrad

@@ -1,0 +1,1 @@
+"""Element-wise operations of two images, comparisons, and their gradients."""
