@@ -52,6 +52,9 @@ class ConvolutionGradientState : public GradientState {
   const std::shared_ptr<KernelBase>& producer() const { return producer_; }
   const std::string& untrainable() const { return untrainable_; }
 
+  // A forward encode has filled it, so that there is something to take a gradient of.
+  bool has_forward() const { return has_forward_; }
+  void note_forward() { has_forward_ = true; }
   // False before the first gradient encode: that one overwrites, the others add.
   bool has_gradients() const { return has_gradients_; }
   void note_gradients() { has_gradients_ = true; }
@@ -63,6 +66,7 @@ class ConvolutionGradientState : public GradientState {
   ConvolutionWeightShape shape_;
   std::shared_ptr<KernelBase> producer_;
   std::string untrainable_;
+  bool has_forward_ = false;
   bool has_gradients_ = false;
   bool is_consumed_ = false;
 };

@@ -49,6 +49,12 @@ bool interleave(Index stride, Index distance, Index first, Index second) {
 }  // namespace
 
 bool overlap(const ArrayView& a, const ArrayView& b) {
+  // Extents of buffers that share nothing may lie closer than the buffers are long.
+  const auto a_buffer = a.buffer->extent();
+  const auto b_buffer = b.buffer->extent();
+  if (a_buffer.first >= b_buffer.second || b_buffer.first >= a_buffer.second) {
+    return false;
+  }
   const std::uintptr_t first = address(a);
   const std::uintptr_t second = address(b);
   if (first >= second + static_cast<std::uintptr_t>(b.layout.span()) ||

@@ -5,7 +5,10 @@
 namespace mpsgrad {
 
 const BatchNormalizationBackend& metal_batch_normalization();
+const ConvolutionBackend& metal_convolution();
+const LossBackend& metal_loss();
 const NeuronBackend& metal_neuron();
+const OptimizerBackend& metal_optimizer();
 const PoolingBackend& metal_pooling();
 const SoftMaxBackend& metal_softmax();
 
@@ -21,7 +24,10 @@ class MetalDevice final : public MetalDeviceBase {
   const BatchNormalizationBackend* batch_normalization() const override {
     return &metal_batch_normalization();
   }
+  const ConvolutionBackend* convolution() const override { return &metal_convolution(); }
+  const LossBackend* loss() const override { return &metal_loss(); }
   const NeuronBackend* neuron() const override { return &metal_neuron(); }
+  const OptimizerBackend* optimizer() const override { return &metal_optimizer(); }
   const PoolingBackend* pooling() const override { return &metal_pooling(); }
   const SoftMaxBackend* softmax() const override { return &metal_softmax(); }
 };

@@ -35,7 +35,19 @@ MetalStatePayload& payload_of(const State& state);
 void set_properties(MPSCNNKernel* kernel, const UnaryCall& call);
 void set_properties(MPSCNNGradientKernel* kernel, const GradientCall& call);
 
+void set_label(MPSKernel* kernel, const KernelBase& ours);
+void set_options(MPSKernel* kernel, const KernelBase& ours);  // and the label
+
+// Fresh states of Apple's for each of ours, made with the very properties of the encode to come;
+// nil if it takes none.
+NSArray<MPSState*>* fill_states(MetalCommandBuffer& command_buffer, MPSCNNKernel* kernel,
+                                const UnaryCall& call, NSArray<MPSImage*>* sources,
+                                NSArray<MPSImage*>* destinations);
+
 void encode(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall& call);
+// For kernels whose properties and states have their final values; `states` may be nil.
+void encode_prepared(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall& call,
+                     NSArray<MPSState*>* states);
 void encode(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel, const GradientCall& call);
 // Zeros into every pixel and produced channel of the destinations, clip rectangle or not.
 void encode_zeros(CommandBuffer& command_buffer, const GradientCall& call);

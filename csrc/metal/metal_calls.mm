@@ -47,16 +47,25 @@ Retained<MPSImage*> outline(id<MTLDevice> device, Index width, Index height, Ind
                                                      imageDescriptor:descriptor]);
 }
 
-void set_options(MPSKernel* kernel, const KernelBase& ours) {
-  kernel.options = static_cast<MPSKernelOptions>(ours.options());
+}  // namespace
+
+void set_label(MPSKernel* kernel, const KernelBase& ours) {
   if (!ours.label.empty()) {
     kernel.label = [NSString stringWithUTF8String:ours.label.c_str()];
   }
 }
 
-// Fresh states of Apple's for each of ours, made with the very properties of the encode to come.
-void fill_states(MetalCommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall& call,
-                 NSArray<MPSImage*>* sources, NSArray<MPSImage*>* destinations) {
+void set_options(MPSKernel* kernel, const KernelBase& ours) {
+  kernel.options = static_cast<MPSKernelOptions>(ours.options());
+  set_label(kernel, ours);
+}
+
+NSArray<MPSState*>* fill_states(MetalCommandBuffer& command_buffer, MPSCNNKernel* kernel,
+                                const UnaryCall& call, NSArray<MPSImage*>* sources,
+                                NSArray<MPSImage*>* destinations) {
+  if (call.states.empty()) {
+    return nil;
+  }
   std::set<const State*> done;
   for (std::size_t i = 0; i < call.states.size(); ++i) {
     State& state = *call.states[i];
@@ -76,9 +85,8 @@ void fill_states(MetalCommandBuffer& command_buffer, MPSCNNKernel* kernel, const
     require<DeviceError>(made != nil, call.kernel.class_name(), ": the device made no state");
     payload_of(state).assign(made, command_buffer.temporaries());
   }
+  return mps_states(call.kernel.class_name(), call.states);
 }
-
-}  // namespace
 
 MPSImage* mps_image(const Image& image) {
   return as<MetalImageStorage>(image.storage()).image(image.index());
@@ -194,16 +202,18 @@ void set_properties(MPSCNNGradientKernel* kernel, const GradientCall& call) {
 }
 
 void encode(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall& call) {
-  auto& own = as<MetalCommandBuffer>(command_buffer);
   set_properties(kernel, call);
+  NSArray<MPSState*>* states =
+      fill_states(as<MetalCommandBuffer>(command_buffer), kernel, call,
+                  mps_images(call.sources, false), mps_images(call.destinations, true));
+  encode_prepared(command_buffer, kernel, call, states);
+}
+
+void encode_prepared(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall& call,
+                     NSArray<MPSState*>* states) {
+  auto& own = as<MetalCommandBuffer>(command_buffer);
   NSArray<MPSImage*>* sources = mps_images(call.sources, false);
   NSArray<MPSImage*>* destinations = mps_images(call.destinations, true);
-  NSArray<MPSState*>* states = nil;
-  if (!call.states.empty()) {
-    fill_states(own, kernel, call, sources, destinations);
-    states = mps_states(call.kernel.class_name(), call.states);
-    own.keep(states);
-  }
   MPSCommandBuffer* buffer = own.for_kernel();
   if (call.batch) {
     [kernel encodeBatchToCommandBuffer:buffer
@@ -219,6 +229,9 @@ void encode(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall
     [kernel encodeToCommandBuffer:buffer
                       sourceImage:[sources objectAtIndex:0]
                  destinationImage:[destinations objectAtIndex:0]];
+  }
+  if (states != nil) {
+    own.keep(states);
   }
   own.keep(sources);
   own.keep(destinations);

@@ -112,8 +112,7 @@ Convolution::Convolution(std::shared_ptr<Device> device,
   label = parameters_.label;
   encoder_ =
       backend_of(*this->device(), class_name()).make_forward(*this->device(), parameters_, kind_);
-  parameters_.weights = {};
-  parameters_.biases = {};
+  parameters_.drop_arrays();
 }
 
 void Convolution::set_accumulator_precision(AccumulatorPrecision precision) {
@@ -158,6 +157,9 @@ void Convolution::check_call(const UnaryCall&) const {}
 
 void Convolution::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
   encoder_->encode(command_buffer, call, precision_);
+  if (!call.states.empty()) {
+    static_cast<ConvolutionGradientState&>(*call.states.front()).note_forward();
+  }
 }
 
 std::shared_ptr<GradientState> Convolution::make_state(
@@ -269,6 +271,9 @@ void ConvolutionGradient::check_call(const GradientCall& call) const {
     require(state == call.states.front(), class_name(),
             ": the states of a batch must be one and the same object");
   }
+  require<StateError>(
+      static_cast<const ConvolutionGradientState&>(call.state()).has_forward(), class_name(),
+      ": no forward encode has filled this state; encode the forward kernel with it first");
   const Offset& offset = properties_.primary.offset;
   const bool shifted = offset.x != 0 || offset.y != 0;
   require(!shifted || option_ == ConvolutionGradientOption::Data, class_name(),

@@ -80,7 +80,7 @@ class Convolution : public UnaryKernel {
   void adjust_destination(const ImageBatch::Images& sources, Index method,
                           ImageDescriptor& result) override;
   std::vector<double> extra_properties() const override {
-    return {static_cast<double>(precision_)};
+    return {static_cast<double>(precision_), static_cast<double>(options())};
   }
   void check_call(const UnaryCall& call) const override;
   void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;

@@ -88,14 +88,17 @@ class CpuWeightStore {
   explicit CpuWeightStore(const ConvolutionParameters& parameters) { set(parameters); }
 
   void set(const ConvolutionParameters& parameters) {
-    auto slot = std::make_shared<WeightSlot>();
-    slot->set({weights_over(copy_block(parameters.weights.data(), parameters.weights.size())),
-               copy_block(parameters.biases.data(), parameters.biases.size())});
-    slot_ = std::move(slot);
-    half_weights_ = parameters.half_weights;
     const ConvolutionWeightShape shape = parameters.descriptor.weight_shape();
     weight_count_ = static_cast<std::size_t>(shape.weight_count());
     bias_count_ = static_cast<std::size_t>(shape.output_channels);
+    half_weights_ = parameters.half_weights;
+    auto weights = float_block(weight_count_);
+    parameters.write_kernel_weights(reinterpret_cast<float*>(weights->data()));
+    auto biases = float_block(bias_count_);
+    parameters.write_kernel_biases(reinterpret_cast<float*>(biases->data()));
+    auto slot = std::make_shared<WeightSlot>();
+    slot->set({weights_over(std::move(weights)), std::move(biases)});
+    slot_ = std::move(slot);
     scales_.clear();
     shifts_.clear();
     for (Index o = 0; parameters.descriptor.has_batch_normalization && o < shape.output_channels;

@@ -106,8 +106,7 @@ float round_to_half(float value) {
 
 namespace {
 
-std::vector<float> dequantize(const char* who, const ConvolutionSourceData& data,
-                              Index per_output) {
+void check_quantization(const char* who, const ConvolutionSourceData& data) {
   const Index outputs = data.descriptor.output_feature_channels;
   require(data.quantization != WeightsQuantization::None, who,
           ": uint8 weights need weights_quantization_type() LINEAR or LOOKUP_TABLE");
@@ -120,22 +119,48 @@ std::vector<float> dequantize(const char* who, const ConvolutionSourceData& data
             ": lookup_table_for_uint8_kernel() must have 256 values, got ",
             data.lookup_table.size());
   }
-  std::vector<float> weights(data.bytes.size());
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    const std::uint8_t byte = data.bytes[i];
-    if (data.quantization == WeightsQuantization::Linear) {
-      const auto o = i / static_cast<std::size_t>(per_output);
-      const float low = data.ranges[2 * o];
-      const float high = data.ranges[2 * o + 1];
-      weights[i] = static_cast<float>(byte) / 255.0F * (high - low) + low;
-    } else {
-      weights[i] = data.lookup_table[byte];
-    }
+}
+
+float dequantized(const ConvolutionSourceData& data, std::size_t index, std::size_t output) {
+  const std::uint8_t byte = data.bytes[index];
+  if (data.quantization == WeightsQuantization::LookupTable) {
+    return data.lookup_table[byte];
   }
-  return weights;
+  const float low = data.ranges[2 * output];
+  const float high = data.ranges[2 * output + 1];
+  return static_cast<float>(byte) / 255.0F * (high - low) + low;
 }
 
 }  // namespace
+
+void ConvolutionParameters::write_kernel_weights(float* out) const {
+  const ConvolutionWeightShape shape = descriptor.weight_shape();
+  const Index per_output = shape.weight_count() / shape.output_channels;
+  for (Index o = 0; o < shape.output_channels; ++o) {
+    const float scale = weight_scale(o);
+    for (Index k = o * per_output; k < (o + 1) * per_output; ++k) {
+      const auto i = static_cast<std::size_t>(k);
+      const float weight =
+          scale * (is_quantized ? dequantized(*this, i, static_cast<std::size_t>(o)) : weights[i]);
+      out[i] = half_weights ? round_to_half(weight) : weight;
+    }
+  }
+}
+
+void ConvolutionParameters::write_kernel_biases(float* out) const {
+  for (Index o = 0; o < descriptor.output_feature_channels; ++o) {
+    const auto i = static_cast<std::size_t>(o);
+    out[i] = (biases ? (*biases)[i] : 0.0F) * weight_scale(o) + bias_shift(o);
+  }
+}
+
+void ConvolutionParameters::drop_arrays() {
+  weights = {};
+  bytes = {};
+  ranges = {};
+  lookup_table = {};
+  biases.reset();
+}
 
 ConvolutionParameters prepare_parameters(const char* who, ConvolutionSourceData data) {
   data.descriptor.check(who);
@@ -155,28 +180,13 @@ ConvolutionParameters prepare_parameters(const char* who, ConvolutionSourceData 
           ": kernel_weights_data_type() must be FLOAT16 or FLOAT32");
   require(kernel_type == DataType::Float16 || data.data_type == DataType::Float32, who,
           ": kernel weights of FLOAT32 need a data_type() of FLOAT32");
-
-  ConvolutionParameters result;
-  result.half_weights = kernel_type == DataType::Float16;
-  result.has_biases = data.biases.has_value();
-  result.is_quantized = quantized;
-  result.label = std::move(data.label);
-  result.weights =
-      quantized ? dequantize(who, data, shape.weight_count() / outputs) : std::move(data.weights);
-  result.biases = data.biases ? std::move(*data.biases)
-                              : std::vector<float>(static_cast<std::size_t>(outputs), 0.0F);
-  result.descriptor = std::move(data.descriptor);
-  const Index per_output = shape.weight_count() / outputs;
-  for (Index o = 0; o < outputs; ++o) {
-    const float scale = result.weight_scale(o);
-    float& bias = result.biases[static_cast<std::size_t>(o)];
-    bias = bias * scale + result.bias_shift(o);
-    for (Index i = o * per_output; i < (o + 1) * per_output; ++i) {
-      float& weight = result.weights[static_cast<std::size_t>(i)];
-      weight *= scale;
-      weight = result.half_weights ? round_to_half(weight) : weight;
-    }
+  if (quantized) {
+    check_quantization(who, data);
   }
+  ConvolutionParameters result{std::move(data)};
+  result.half_weights = kernel_type == DataType::Float16;
+  result.has_biases = result.biases.has_value();
+  result.is_quantized = quantized;
   return result;
 }
 

@@ -1,6 +1,6 @@
 // Where a convolution's weights come from (MPSCNNConvolutionDescriptor,
-// MPSCNNConvolutionDataSource), and what becomes of them: dequantised, folded with batch
-// normalisation, rounded to the kernel's precision.
+// MPSCNNConvolutionDataSource), checked once for every device, and what becomes of them:
+// dequantised, folded with batch normalisation, rounded to the kernel's precision.
 #pragma once
 
 #include <cstdint>
@@ -66,22 +66,22 @@ class ConvolutionDataSource {
   virtual ConvolutionSourceData read() = 0;
 };
 
-// What a kernel multiplies with.
-struct ConvolutionParameters {
-  ConvolutionDescriptor descriptor;
+// A source's data after every check.
+struct ConvolutionParameters : ConvolutionSourceData {
   bool half_weights = true;  // weights are rounded to float16
   bool has_biases = false;
   bool is_quantized = false;
-  std::vector<float> weights;
-  std::vector<float> biases;  // output_feature_channels values; zeros where there are none
-  std::string label;
 
+  // What a kernel multiplies with and adds: dequantised, folded, rounded.
+  void write_kernel_weights(float* out) const;
+  void write_kernel_biases(float* out) const;  // output_feature_channels values
   // The same treatment for weights that arrive on the device: folding, then rounding.
   float weight_scale(Index output_channel) const;  // 1 without batch normalisation
   float bias_shift(Index output_channel) const;    // 0 without
+  void drop_arrays();                              // once a device has them
 };
 
-// Validates and prepares; throws std::invalid_argument or TypeError, naming `who`.
+// Validates; throws std::invalid_argument or TypeError, naming `who`.
 ConvolutionParameters prepare_parameters(const char* who, ConvolutionSourceData data);
 
 float round_to_half(float value);

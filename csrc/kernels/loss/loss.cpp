@@ -347,7 +347,9 @@ void ForwardLoss::check_call(const UnaryCall& call) const {
 
 std::shared_ptr<GradientState> ForwardLoss::make_state(
     ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
-  return std::make_shared<ForwardLossState>(device(), temporary, std::move(snapshot), loss_);
+  auto state = std::make_shared<ForwardLossState>(device(), temporary, std::move(snapshot), loss_);
+  state->payload = encoder_->make_payload();
+  return state;
 }
 
 void ForwardLoss::encode_on_device(CommandBuffer&, const UnaryCall&) {

@@ -116,6 +116,8 @@ class ForwardLossEncoder {
  public:
   virtual ~ForwardLossEncoder() = default;
   virtual void encode(CommandBuffer& command_buffer, const ForwardLossCall& call) = 0;
+  // What the device must keep inside a state; null if nothing.
+  virtual std::shared_ptr<StatePayload> make_payload() { return nullptr; }
 };
 
 struct LossGradientCall {

@@ -224,7 +224,7 @@ void Optimizer::encode_convolution(const std::shared_ptr<CommandBuffer>& command
   reads.add(StateBatch{gradient_state});
   reads.add(StateBatch{source_state});
   reads.check();
-  encode_updates(command_buffer, updates);
+  encode_updates(command_buffer, updates, &gradient);
   gradient.mark_consumed();
   reads.spend();
 }
@@ -337,10 +337,11 @@ void Optimizer::check_updates(const std::vector<ParameterUpdate>& updates) const
 }
 
 void Optimizer::encode_updates(const std::shared_ptr<CommandBuffer>& command_buffer,
-                               const std::vector<ParameterUpdate>& updates) {
+                               const std::vector<ParameterUpdate>& updates,
+                               const ConvolutionGradientState* convolution) {
   check_updates(updates);
   const Index time_step = next_time_step();
-  encoder_->encode(*command_buffer, {settings_, time_step, updates});
+  encoder_->encode(*command_buffer, {settings_, time_step, updates, convolution});
   note_step(time_step);
   command_buffer->note_encoded();
   const auto note = [&](const ArrayView& view, bool writes) {

@@ -50,6 +50,8 @@ struct OptimizerCall {
   const OptimizerDescriptor& settings;  // as they are now
   Index time_step;                      // of this update, from 1; only Adam uses it
   const std::vector<ParameterUpdate>& parameters;
+  // Whose gradients the parameters' are, weights and then biases; null for vectors and matrices.
+  const ConvolutionGradientState* convolution;
 };
 
 class OptimizerEncoder {
@@ -122,7 +124,8 @@ class Optimizer : public KernelBase {
                   ArrayView gradient, ArrayView values, ArrayView result) const;
   void check_updates(const std::vector<ParameterUpdate>& updates) const;
   void encode_updates(const std::shared_ptr<CommandBuffer>& command_buffer,
-                      const std::vector<ParameterUpdate>& updates);
+                      const std::vector<ParameterUpdate>& updates,
+                      const ConvolutionGradientState* convolution = nullptr);
 
   OptimizerDescriptor settings_;
   OptimizerRule rule_;

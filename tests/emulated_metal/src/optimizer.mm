@@ -47,7 +47,19 @@ struct Elements {
     return offset + (count - 1) * array_bytes + (rows - 1) * row_bytes + columns * sizeof(float);
   }
   bool overlaps(const Elements& other) const {
-    return storage == other.storage && offset < other.end() && other.offset < end();
+    if (storage != other.storage || offset >= other.end() || other.offset >= end()) return false;
+    // Columns of one matrix, or vectors of one sequence: equal strides keep them apart.
+    const auto apart = [&](NSUInteger stride, NSUInteger size, NSUInteger other_size) {
+      const NSUInteger shift = (other.offset % stride + stride - offset % stride) % stride;
+      return shift >= size && shift + other_size <= stride;
+    };
+    const auto row = [](const Elements& e) { return e.columns * sizeof(float); };
+    const auto array = [&](const Elements& e) { return (e.rows - 1) * e.row_bytes + row(e); };
+    const bool rows_apart = count == 1 && other.count == 1 && row_bytes == other.row_bytes &&
+                            apart(row_bytes, row(*this), row(other));
+    const bool arrays_apart =
+        array_bytes == other.array_bytes && apart(array_bytes, array(*this), array(other));
+    return !rows_apart && !arrays_apart;
   }
 };
 

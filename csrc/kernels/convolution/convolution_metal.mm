@@ -1,0 +1,441 @@
+// Convolution kernels of the Metal device (MPSCNNConvolution, MPSCNNFullyConnected, ...Gradient).
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/convolution/convolution.hpp"
+#include "metal/metal_calls.hpp"
+#include "metal/metal_neuron.hpp"
+
+namespace mpsgrad {
+namespace {
+
+NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+
+// Autoreleased.
+MPSCNNConvolutionDescriptor* to_mps(const ConvolutionDescriptor& d) {
+  Class kind = d.depthwise                    ? [MPSCNNDepthWiseConvolutionDescriptor class]
+               : d.sub_pixel_scale_factor > 1 ? [MPSCNNSubPixelConvolutionDescriptor class]
+                                              : [MPSCNNConvolutionDescriptor class];
+  MPSCNNConvolutionDescriptor* result =
+      [kind cnnConvolutionDescriptorWithKernelWidth:to_ns(d.window.kernel_width)
+                                       kernelHeight:to_ns(d.window.kernel_height)
+                               inputFeatureChannels:to_ns(d.input_feature_channels)
+                              outputFeatureChannels:to_ns(d.output_feature_channels)];
+  result.strideInPixelsX = to_ns(d.window.stride_x);
+  result.strideInPixelsY = to_ns(d.window.stride_y);
+  result.dilationRateX = to_ns(d.window.dilation_x);
+  result.dilationRateY = to_ns(d.window.dilation_y);
+  result.groups = to_ns(d.groups);
+  result.fusedNeuronDescriptor = metal::to_mps(d.neuron);
+  if (d.sub_pixel_scale_factor > 1) {
+    static_cast<MPSCNNSubPixelConvolutionDescriptor*>(result).subPixelScaleFactor =
+        to_ns(d.sub_pixel_scale_factor);
+  }
+  if (d.has_batch_normalization) {
+    const auto values = [](const std::vector<float>& array) {
+      return array.empty() ? nullptr : array.data();
+    };
+    [result setBatchNormalizationParametersForInferenceWithMean:values(d.mean)
+                                                       variance:values(d.variance)
+                                                          gamma:values(d.gamma)
+                                                           beta:values(d.beta)
+                                                        epsilon:d.epsilon];
+  }
+  return result;
+}
+
+// What a source object answers with. float16 weights come as their float32 values, which round back
+// exactly.
+struct SourceAnswers {
+  explicit SourceAnswers(const ConvolutionParameters& source)
+      : parameters(source),
+        descriptor(metal::Retained<MPSCNNConvolutionDescriptor*>::share(to_mps(source.descriptor))),
+        label(metal::Retained<NSString*>::share(
+            [NSString stringWithUTF8String:source.label.c_str()])) {}
+  ConvolutionParameters parameters;
+  metal::Retained<MPSCNNConvolutionDescriptor*> descriptor;
+  metal::Retained<NSString*> label;
+};
+
+}  // namespace
+}  // namespace mpsgrad
+
+// Stands before a data source written in Python: answers from what was read of it once and checked,
+// so that MPS may ask at any time, on any thread, and gets no answer that it would refuse.
+@interface MpsgradConvolutionSource : NSObject <MPSCNNConvolutionDataSource> {
+ @private
+  std::shared_ptr<mpsgrad::SourceAnswers>* answers_;  // a pointer: not every runtime builds members
+}
+- (instancetype)initWithAnswers:(std::shared_ptr<mpsgrad::SourceAnswers>)answers;
+- (void)setAnswers:(std::shared_ptr<mpsgrad::SourceAnswers>)answers;
+@end
+
+@implementation MpsgradConvolutionSource
+- (instancetype)initWithAnswers:(std::shared_ptr<mpsgrad::SourceAnswers>)answers {
+  self = [super init];
+  if (self != nil) {
+    answers_ = new std::shared_ptr<mpsgrad::SourceAnswers>(std::move(answers));
+  }
+  return self;
+}
+- (void)dealloc {
+  delete answers_;
+  [super dealloc];
+}
+- (void)setAnswers:(std::shared_ptr<mpsgrad::SourceAnswers>)answers {
+  *answers_ = std::move(answers);
+}
+- (id)copyWithZone:(nullable NSZone*)zone {
+  return [[[self class] allocWithZone:zone] initWithAnswers:*answers_];
+}
+- (MPSDataType)dataType {
+  return (*answers_)->parameters.is_quantized ? MPSDataTypeUInt8 : MPSDataTypeFloat32;
+}
+- (MPSCNNConvolutionDescriptor*)descriptor {
+  return (*answers_)->descriptor.get();
+}
+- (void*)weights {
+  auto& parameters = (*answers_)->parameters;
+  return parameters.is_quantized ? static_cast<void*>(parameters.bytes.data())
+                                 : static_cast<void*>(parameters.weights.data());
+}
+- (nullable float*)biasTerms {
+  auto& biases = (*answers_)->parameters.biases;
+  return biases ? biases->data() : nullptr;
+}
+- (BOOL)load {
+  return YES;
+}
+- (void)purge {
+}
+- (nullable NSString*)label {
+  return (*answers_)->label.get();
+}
+- (MPSDataType)kernelWeightsDataType {
+  return (*answers_)->parameters.half_weights ? MPSDataTypeFloat16 : MPSDataTypeFloat32;
+}
+- (MPSCNNWeightsQuantizationType)weightsQuantizationType {
+  const auto& parameters = (*answers_)->parameters;
+  return parameters.is_quantized
+             ? static_cast<MPSCNNWeightsQuantizationType>(parameters.quantization)
+             : MPSCNNWeightsQuantizationTypeNone;
+}
+- (vector_float2*)rangesForUInt8Kernel {
+  return reinterpret_cast<vector_float2*>((*answers_)->parameters.ranges.data());
+}
+- (float*)lookupTableForUInt8Kernel {
+  return (*answers_)->parameters.lookup_table.data();
+}
+@end
+
+namespace mpsgrad {
+namespace {
+
+using metal::MetalBuffer;
+using metal::MetalCommandBuffer;
+using metal::PoolScope;
+using metal::Retained;
+
+// A kernel of Apple's and its weights. An encode under way keeps the kernel, and with it the
+// weights it was encoded with: MPS replaces them at once, so that they may not be replaced in place
+// while work uses them.
+template <class Kernel>
+class KernelWithWeights {
+ public:
+  using Make = Kernel* (*)(id<MTLDevice> device, MpsgradConvolutionSource* source, bool full);
+
+  KernelWithWeights(Device& device, const ConvolutionParameters& parameters, ConvolutionKind kind,
+                    Make make, const char* class_name)
+      : device_(metal::mtl_device(device)),
+        full_(kind == ConvolutionKind::FullyConnected),
+        make_(make),
+        class_name_(class_name) {
+    renew(parameters);
+  }
+
+  Kernel* get() const { return kernel_.get(); }
+
+  void set(const ConvolutionParameters& parameters) {
+    const PoolScope pool;
+    if (is_in_use()) {
+      renew(parameters);
+      return;
+    }
+    [source_.get() setAnswers:std::make_shared<SourceAnswers>(parameters)];
+    [get() reloadWeightsAndBiasesFromDataSource];
+  }
+
+  void reload(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& state,
+              const ConvolutionDescriptor& descriptor) {
+    const PoolScope pool;
+    auto& own = as<MetalCommandBuffer>(command_buffer);
+    const auto biases = state.biases();
+    const auto made = Retained<MPSCNNConvolutionWeightsAndBiasesState*>::adopt(
+        [[MPSCNNConvolutionWeightsAndBiasesState alloc]
+                     initWithWeights:as<MetalBuffer>(*state.weights()).get()
+                       weightsOffset:to_ns(state.weights_offset())
+                              biases:biases ? as<MetalBuffer>(*biases).get() : nil
+                        biasesOffset:to_ns(state.biases_offset())
+            cnnConvolutionDescriptor:to_mps(descriptor)]);
+    require<DeviceError>(static_cast<bool>(made), class_name_, ": the device made no state");
+    [get() reloadWeightsAndBiasesWithCommandBuffer:own.for_kernel() state:made.get()];
+    own.keep(made.get());
+    own.keep(get());
+    note_use(command_buffer);
+  }
+
+  void note_use(const CommandBuffer& command_buffer) {
+    if (!users_.empty() && users_.back().lock() == command_buffer.work()) {
+      return;
+    }
+    std::erase_if(users_, has_ended);
+    users_.push_back(command_buffer.work());
+  }
+
+ private:
+  static bool has_ended(const std::weak_ptr<Work>& user) {
+    const auto work = user.lock();
+    return !work || work->has_ended() || work->abandoned();
+  }
+
+  bool is_in_use() const { return !std::all_of(users_.begin(), users_.end(), has_ended); }
+
+  void renew(const ConvolutionParameters& parameters) {
+    const PoolScope pool;
+    auto source = Retained<MpsgradConvolutionSource*>::adopt([[MpsgradConvolutionSource alloc]
+        initWithAnswers:std::make_shared<SourceAnswers>(parameters)]);
+    kernel_ = metal::adopt_kernel(make_(device_, source.get(), full_), class_name_);
+    source_ = std::move(source);
+    users_.clear();
+  }
+
+  id<MTLDevice> device_;  // lives as long as the process
+  bool full_;
+  Make make_;
+  const char* class_name_;
+  Retained<MpsgradConvolutionSource*> source_;
+  Retained<Kernel*> kernel_;
+  std::vector<std::weak_ptr<Work>> users_;
+};
+
+MPSCNNConvolution* new_forward(id<MTLDevice> device, MpsgradConvolutionSource* source, bool full) {
+  return full ? [[MPSCNNFullyConnected alloc] initWithDevice:device weights:source]
+              : [[MPSCNNConvolution alloc] initWithDevice:device weights:source];
+}
+
+MPSCNNConvolutionGradient* new_gradient(id<MTLDevice> device, MpsgradConvolutionSource* source,
+                                        bool full) {
+  return full ? [[MPSCNNFullyConnectedGradient alloc] initWithDevice:device weights:source]
+              : [[MPSCNNConvolutionGradient alloc] initWithDevice:device weights:source];
+}
+
+// The clip rectangle as it was set, which a state and the encodes into it agree on even if their
+// batches differ in length; `depth`, of the effective one, says whether its images all exist.
+MTLRegion to_mtl(const Region& clip, Index depth) {
+  const MTLRegion whole = MPSRectNoClip;
+  const auto size = [](Index value, NSUInteger all) {
+    return value == kUnlimited ? all : to_ns(value);
+  };
+  return MTLRegionMake3D(to_ns(clip.origin.x), to_ns(clip.origin.y), to_ns(clip.origin.z),
+                         size(clip.size.width, whole.size.width),
+                         size(clip.size.height, whole.size.height),
+                         clip.size.depth == depth ? to_ns(depth) : whole.size.depth);
+}
+
+class MetalConvolution final : public ConvolutionEncoder {
+ public:
+  MetalConvolution(Device& device, const ConvolutionParameters& parameters, ConvolutionKind kind)
+      : device_(device),
+        descriptor_(parameters.descriptor),
+        kernel_(device, parameters, kind, new_forward,
+                kind == ConvolutionKind::Plain ? "MPSCNNConvolution" : "MPSCNNFullyConnected") {}
+
+  void set(const ConvolutionParameters& parameters) override { kernel_.set(parameters); }
+  void reload(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& state) override {
+    kernel_.reload(command_buffer, state, descriptor_);
+  }
+
+  // MPS makes the state that it copies to; its contents are copied on to ours.
+  void export_weights(CommandBuffer& command_buffer,
+                      ConvolutionWeightsAndBiasesState& result) override {
+    const PoolScope pool;
+    auto& own = as<MetalCommandBuffer>(command_buffer);
+    MPSCNNConvolutionWeightsAndBiasesState* exported =
+        [kernel_.get() exportWeightsAndBiasesWithCommandBuffer:own.for_kernel()
+                                     resultStateCanBeTemporary:NO];
+    require<DeviceError>(exported != nil, "Convolution: the device made no state to export to");
+    own.keep(exported);
+    own.keep(kernel_.get());
+    kernel_.note_use(command_buffer);
+    const auto copy = [&](id<MTLBuffer> from, NSUInteger offset, const std::shared_ptr<Buffer>& to,
+                          Index count) {
+      if (from == nil || !to) {
+        return;
+      }
+      if (command_buffer.predicate) {
+        clear(from);  // the export may be skipped, the copy is not
+      }
+      id<MTLBlitCommandEncoder> encoder = [own.for_transfer() blitCommandEncoder];
+      [encoder copyFromBuffer:from
+                 sourceOffset:offset
+                     toBuffer:as<MetalBuffer>(*to).get()
+            destinationOffset:0
+                         size:to_ns(count) * sizeof(float)];
+      [encoder endEncoding];
+      own.keep(as<MetalBuffer>(*to).get());
+    };
+    copy(exported.weights, exported.weightsOffset, result.weights(), result.weight_count());
+    copy(exported.biases, exported.biasesOffset, result.biases(), result.bias_count());
+  }
+
+  // Here, not with the first encode: one state takes the sums of all encodes it is given to.
+  ConvolutionGradientState::Contents make_state(const ForwardSnapshot& snapshot,
+                                                CommandBuffer* temporary) override {
+    const PoolScope pool;
+    set_properties(snapshot.properties, snapshot.clip.size.depth);
+    // MPS looks at the size of these images, which never have storage.
+    const auto source =
+        sized_image(snapshot.source_width, snapshot.source_height, snapshot.source_channels);
+    const auto destination = sized_image(snapshot.destination_width, snapshot.destination_height,
+                                         snapshot.destination_channels);
+    MPSCNNConvolutionGradientState* state = nil;
+    auto payload = std::make_shared<metal::MetalStatePayload>();
+    if (temporary) {
+      auto& own = as<MetalCommandBuffer>(*temporary);
+      state = [kernel_.get() temporaryResultStateForCommandBuffer:own.for_kernel()
+                                                      sourceImage:source.get()
+                                                     sourceStates:nil
+                                                 destinationImage:destination.get()];
+      require<DeviceError>(state != nil, snapshot.kernel_class, ": the device made no state");
+      payload->assign(state, own.temporaries());
+    } else {
+      state = [kernel_.get() resultStateForSourceImage:source.get()
+                                          sourceStates:nil
+                                      destinationImage:destination.get()];
+      require<DeviceError>(state != nil, snapshot.kernel_class, ": the device made no state");
+      payload->assign(state, nullptr);
+    }
+    const ConvolutionWeightShape shape = descriptor_.weight_shape();
+    const auto share = [&](id<MTLBuffer> buffer, Index count) {
+      require<DeviceError>(buffer != nil, snapshot.kernel_class, ": the device made no buffer");
+      clear(buffer);
+      return std::make_shared<MetalBuffer>(device_.shared_from_this(),
+                                           static_cast<std::size_t>(count) * sizeof(float),
+                                           Retained<id<MTLBuffer>>::share(buffer));
+    };
+    return {share(state.gradientForWeights, shape.weight_count()),
+            share(state.gradientForBiases, shape.output_channels), std::move(payload)};
+  }
+
+  void encode(CommandBuffer& command_buffer, const UnaryCall& call, AccumulatorPrecision) override {
+    const PoolScope pool;
+    if (!call.states.empty()) {
+      const auto& state = static_cast<const GradientState&>(*call.states.front());
+      require<StateError>(
+          depth_of(state.snapshot().properties.clip_rect, state.snapshot().clip.size.depth) ==
+              depth_of(call.properties.clip_rect, call.clip.size.depth),
+          call.kernel.class_name(),
+          ": clip_rect covers another number of images than when the state was made");
+    }
+    set_properties(call.properties, call.clip.size.depth);
+    metal::set_label(kernel_.get(), call.kernel);
+    NSArray<MPSState*>* states =
+        call.states.empty() ? nil : metal::mps_states(call.kernel.class_name(), call.states);
+    metal::encode_prepared(command_buffer, kernel_.get(), call, states);
+    kernel_.note_use(command_buffer);
+  }
+
+ private:
+  static NSUInteger depth_of(const Region& clip, Index depth) {
+    return to_mtl(clip, depth).size.depth;
+  }
+
+  static void clear(id<MTLBuffer> buffer) {
+    if (buffer.storageMode == MTLStorageModePrivate) {
+      return;  // the CPU never sees it, and kernels write it before they read it
+    }
+    std::memset(buffer.contents, 0, buffer.length);
+    if (buffer.storageMode == MTLStorageModeManaged) {
+      [buffer didModifyRange:NSMakeRange(0, buffer.length)];
+    }
+  }
+
+  Retained<MPSImage*> sized_image(Index width, Index height, Index channels) const {
+    MPSImageDescriptor* descriptor =
+        [MPSImageDescriptor imageDescriptorWithChannelFormat:MPSImageFeatureChannelFormatFloat16
+                                                       width:to_ns(width)
+                                                      height:to_ns(height)
+                                             featureChannels:to_ns(channels)];
+    return Retained<MPSImage*>::adopt([[MPSImage alloc] initWithDevice:metal::mtl_device(device_)
+                                                       imageDescriptor:descriptor]);
+  }
+
+  // Nothing but `p` decides, so that a state and an encode into it find the same kernel.
+  void set_properties(const UnaryProperties& p, Index depth) {
+    MPSCNNConvolution* kernel = kernel_.get();
+    kernel.accumulatorPrecisionOption =
+        static_cast<MPSNNConvolutionAccumulatorPrecisionOption>(p.extra.at(0));
+    kernel.options = static_cast<MPSKernelOptions>(p.extra.at(1));
+    kernel.offset = {p.offset.x, p.offset.y, p.offset.z};
+    kernel.clipRect = to_mtl(p.clip_rect, depth);
+    kernel.edgeMode = static_cast<MPSImageEdgeMode>(p.edge_mode);
+    kernel.destinationFeatureChannelOffset = to_ns(p.destination_channel_offset);
+    kernel.sourceFeatureChannelOffset = to_ns(p.source_channel_offset);
+    kernel.sourceFeatureChannelMaxCount = to_ns(descriptor_.input_feature_channels);
+  }
+
+  Device& device_;
+  ConvolutionDescriptor descriptor_;
+  KernelWithWeights<MPSCNNConvolution> kernel_;
+};
+
+class MetalConvolutionGradient final : public ConvolutionGradientEncoder {
+ public:
+  MetalConvolutionGradient(Device& device, const ConvolutionParameters& parameters,
+                           ConvolutionKind kind)
+      : descriptor_(parameters.descriptor),
+        kernel_(device, parameters, kind, new_gradient,
+                kind == ConvolutionKind::Plain ? "MPSCNNConvolutionGradient"
+                                               : "MPSCNNFullyConnectedGradient") {}
+
+  void set(const ConvolutionParameters& parameters) override { kernel_.set(parameters); }
+  void reload(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& state) override {
+    kernel_.reload(command_buffer, state, descriptor_);
+  }
+
+  // MPS's state knows whether it holds sums to add to.
+  void encode(CommandBuffer& command_buffer, const GradientCall& call,
+              ConvolutionGradientOption option, ConvolutionGradientState&, bool) override {
+    const PoolScope pool;
+    kernel_.get().gradientOption = static_cast<MPSCNNConvolutionGradientOption>(option);
+    metal::encode(command_buffer, kernel_.get(), call);
+    kernel_.note_use(command_buffer);
+  }
+
+ private:
+  ConvolutionDescriptor descriptor_;
+  KernelWithWeights<MPSCNNConvolutionGradient> kernel_;
+};
+
+class MetalConvolutionBackend final : public ConvolutionBackend {
+ public:
+  std::unique_ptr<ConvolutionEncoder> make_forward(Device& device,
+                                                   const ConvolutionParameters& parameters,
+                                                   ConvolutionKind kind) const override {
+    return std::make_unique<MetalConvolution>(device, parameters, kind);
+  }
+  std::unique_ptr<ConvolutionGradientEncoder> make_gradient(Device& device,
+                                                            const ConvolutionParameters& parameters,
+                                                            ConvolutionKind kind) const override {
+    return std::make_unique<MetalConvolutionGradient>(device, parameters, kind);
+  }
+};
+
+}  // namespace
+
+const ConvolutionBackend& metal_convolution() {
+  static const MetalConvolutionBackend backend;
+  return backend;
+}
+
+}  // namespace mpsgrad
