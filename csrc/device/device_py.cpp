@@ -66,11 +66,22 @@ template <class Wait>
 void wait_interruptibly(const Wait& wait) {
   constexpr std::chrono::milliseconds kSlice{100};
   for (;;) {
-    {
-      const py::gil_scoped_release unlocked;
-      if (wait(kSlice)) {
-        return;
-      }
+    bool done = false;
+    std::exception_ptr thrown;
+    // By hand: an interpreter that is ending may end this thread where it takes the GIL back, which
+    // no destructor would let pass.
+    PyThreadState* const thread = PyEval_SaveThread();
+    try {
+      done = wait(kSlice);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    PyEval_RestoreThread(thread);
+    if (thrown) {
+      std::rethrow_exception(thrown);
+    }
+    if (done) {
+      return;
     }
     if (PyErr_CheckSignals() != 0) {
       throw py::error_already_set();

@@ -98,6 +98,18 @@ std::shared_ptr<ImageBatch> batch_from_array(const std::shared_ptr<Device>& devi
   return ImageBatch::from_memory(device, d, array.shape(0), std::move(lent));
 }
 
+// New memory for an array, 64-byte aligned as everything that the package hands out.
+py::array aligned_array(const py::dtype& dtype, const std::vector<py::ssize_t>& shape) {
+  constexpr std::align_val_t kAlignment{64};
+  auto bytes = static_cast<std::size_t>(dtype.itemsize());
+  for (const py::ssize_t length : shape) {
+    bytes *= static_cast<std::size_t>(length);
+  }
+  void* data = ::operator new(bytes, kAlignment);
+  const py::capsule keep(data, [](void* raw) { ::operator delete(raw, kAlignment); });
+  return {dtype, shape, data, keep};
+}
+
 // The batch's own memory where the device keeps it as one dense array, else a copy.
 py::array batch_to_array(const std::shared_ptr<ImageBatch>& batch) {
   const ImageDescriptor& d = (*batch)[0]->descriptor();
@@ -116,7 +128,7 @@ py::array batch_to_array(const std::shared_ptr<ImageBatch>& batch) {
       return result;
     }
   }
-  py::array result(dtype_of(d.channel_format), shape);
+  py::array result = aligned_array(dtype_of(d.channel_format), shape);
   auto* data = static_cast<std::byte*>(result.mutable_data());
   for (Index i = 0; i < batch->size(); ++i) {
     (*batch)[i]->read(0, DataLayout::HeightWidthChannels, data + i * d.bytes_per_image());

@@ -95,19 +95,23 @@ MPSImage* mps_image(const Image& image) {
 NSArray<MPSImage*>* mps_images(const ImageBatch::Images& images, bool kernel_writes) {
   auto& first = as<MetalImageStorage>(images.front()->storage());
   bool whole = first.count() == static_cast<Index>(images.size());
-  for (std::size_t i = 0; i < images.size(); ++i) {
-    auto& storage = as<MetalImageStorage>(images[i]->storage());
-    whole = whole && &storage == &first && images[i]->index() == static_cast<Index>(i);
-    if (kernel_writes) {
-      storage.note_written_by_kernel(images[i]->index());
-    }
+  for (std::size_t i = 0; whole && i < images.size(); ++i) {
+    whole = &images[i]->storage() == &first && images[i]->index() == static_cast<Index>(i);
   }
+  NSArray<MPSImage*>* result = nil;
   if (whole) {
-    return first.images();
+    result = first.images();
+  } else {
+    NSMutableArray<MPSImage*>* gathered = [NSMutableArray arrayWithCapacity:images.size()];
+    for (const auto& image : images) {
+      [gathered addObject:mps_image(*image)];
+    }
+    result = gathered;
   }
-  NSMutableArray<MPSImage*>* result = [NSMutableArray arrayWithCapacity:images.size()];
-  for (const auto& image : images) {
-    [result addObject:mps_image(*image)];
+  if (kernel_writes) {
+    for (const auto& image : images) {
+      as<MetalImageStorage>(image->storage()).note_written_by_kernel(image->index());
+    }
   }
   return result;
 }

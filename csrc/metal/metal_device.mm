@@ -23,10 +23,11 @@ void MetalDeviceBase::check_supported(const ImageDescriptor& descriptor) const {
   require<UnsupportedError>(
       descriptor.storage_mode != StorageMode::Shared || [get() hasUnifiedMemory],
       "Image: storage_mode SHARED needs a GPU with unified memory; use MANAGED");
-  // Metal returns no texture then, and MPS aborts.
-  if (static_cast<std::uint64_t>(descriptor.texel_bytes()) > [get() recommendedMaxWorkingSetSize]) {
-    throw std::bad_alloc();
-  }
+}
+
+bool MetalDeviceBase::has_room_for(const ImageDescriptor& descriptor) const {
+  return static_cast<std::uint64_t>(descriptor.texel_bytes()) <=
+         [get() recommendedMaxWorkingSetSize];
 }
 
 namespace {
@@ -89,6 +90,9 @@ std::shared_ptr<ImageStorage> MetalDeviceBase::make_temporary_images(
   ImageDescriptor hidden = descriptor;
   hidden.storage_mode = StorageMode::Private;
   check_supported(hidden);
+  if (!has_room_for(hidden)) {
+    throw std::bad_alloc();
+  }
   MPSCommandBuffer* buffer = own.for_transfer();
   auto images = make_each(count, [&, made_from = to_mps(hidden)] {
     MPSTemporaryImage* image = [MPSTemporaryImage temporaryImageWithCommandBuffer:buffer

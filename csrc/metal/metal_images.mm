@@ -1,5 +1,6 @@
 // Images of the Metal device: transfer, views, and the end of temporaries.
 #include <algorithm>
+#include <new>
 
 #include "metal/metal_objects.hpp"
 
@@ -30,7 +31,8 @@ MetalImageStorage::MetalImageStorage(std::shared_ptr<MetalDeviceBase> device,
       temporaries_(std::move(options.temporaries)),
       parent_(std::move(options.parent)),
       parent_index_(options.parent_index),
-      slots_(static_cast<std::size_t>(count)) {
+      slots_(static_cast<std::size_t>(count)),
+      has_room_(device_->has_room_for(descriptor)) {
   for (Slot& slot : slots_) {
     slot.zero_when_used = options.zero_when_used;
   }
@@ -73,6 +75,9 @@ void MetalImageStorage::fill_zero(MPSImage* image) const {
 }
 
 MPSImage* MetalImageStorage::image(Index index) {
+  if (!has_room_) {
+    throw std::bad_alloc();
+  }
   MPSImage* result = [images_.get() objectAtIndex:static_cast<NSUInteger>(index)];
   if (slot(index).zero_when_used) {
     fill_zero(result);

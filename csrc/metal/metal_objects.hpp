@@ -7,11 +7,13 @@
 #import <Metal/Metal.h>
 #import <MetalPerformanceShaders/MetalPerformanceShaders.h>
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/errors.hpp"
@@ -69,6 +71,8 @@ class MetalDeviceBase : public Device {
                    const std::shared_ptr<Buffer>& to, std::size_t bytes) override;
 
   id<MTLDevice> get() const { return device_.get(); }
+  // Where there is none, Metal makes no texture, and MPS aborts.
+  bool has_room_for(const ImageDescriptor& descriptor) const;
   struct Channels {
     Index first, count;
   };
@@ -100,12 +104,34 @@ struct Submission {
   bool enqueued_on_metal = false;
 };
 
+// Runs the handlers of one queue's buffers one after another, on a thread of its own: they may
+// encode, commit and wait, which would stop whatever thread Metal calls back on.
+class HandlerThread : public std::enable_shared_from_this<HandlerThread> {
+ public:
+  using Run = void (Work::*)();
+  // Starts the thread when there is something to do for the first time.
+  void hand_over(std::shared_ptr<Work> work, Run run);
+  void stop();
+
+ private:
+  bool start();
+  void loop();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<std::shared_ptr<Work>, Run>> due_;
+  bool started_ = false;
+  bool stopping_ = false;
+};
+
 // Buffers reach Metal in enqueue order. One that was enqueued and is not committed yet holds the
 // later ones back here, not in Metal's queue: it may still be dropped, and then they go on.
 class MetalQueue final : public CommandQueue {
  public:
   explicit MetalQueue(const std::shared_ptr<MetalDeviceBase>& device);
+  ~MetalQueue() override;
 
+  const std::shared_ptr<HandlerThread>& handlers() const { return handlers_; }
   void enqueue(std::shared_ptr<Submission> submission);
   void commit(Submission& submission);
   void commit_and_continue(Submission& submission);
@@ -121,6 +147,7 @@ class MetalQueue final : public CommandQueue {
   Retained<id<MTLCommandQueue>> queue_;
   std::mutex mutex_;  // of the order
   std::deque<std::shared_ptr<Submission>> order_;
+  std::shared_ptr<HandlerThread> handlers_ = std::make_shared<HandlerThread>();
 };
 
 class MetalCommandBuffer final : public CommandBuffer {
@@ -183,6 +210,7 @@ class MetalImageStorage final : public ImageStorage,
                     Index count, Retained<NSArray<MPSImage*>*> images, Options options);
   ~MetalImageStorage() override;
 
+  // Throw std::bad_alloc where the device has no room for the texels, which appear now.
   MPSImage* image(Index index);
   NSArray<MPSImage*>* images();
   void note_written_by_kernel(Index index);
@@ -216,6 +244,7 @@ class MetalImageStorage final : public ImageStorage,
   std::shared_ptr<MetalImageStorage> parent_;
   Index parent_index_;
   std::vector<Slot> slots_;
+  bool has_room_;
 };
 
 // What a gradient state holds of Apple's: the state object that the last forward encode has filled.

@@ -1,5 +1,7 @@
 // Command queue and command buffers of the Metal device.
 #include <algorithm>
+#include <system_error>
+#include <thread>
 
 #include "metal/metal_device.hpp"
 #include "metal/metal_objects.hpp"
@@ -48,6 +50,58 @@ void wait_for_all() {
   }
 }
 
+// ---------------------------------------------------------------- handlers
+
+// With the mutex held.
+bool HandlerThread::start() {
+  try {
+    if (!started_) {
+      std::thread([self = shared_from_this()] { self->loop(); }).detach();
+    }
+    started_ = true;
+  } catch (const std::system_error&) {
+    NSLog(@"mpsgrad: no thread for handlers; they run where Metal calls back");
+  }
+  return started_;
+}
+
+void HandlerThread::hand_over(std::shared_ptr<Work> work, Run run) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (start()) {
+      due_.emplace_back(std::move(work), run);
+      changed_.notify_one();
+      return;
+    }
+  }
+  ((*work).*run)();
+}
+
+void HandlerThread::stop() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  changed_.notify_one();
+}
+
+void HandlerThread::loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || !due_.empty(); });
+    if (due_.empty()) {
+      return;
+    }
+    auto [work, run] = std::move(due_.front());
+    due_.pop_front();
+    lock.unlock();
+    {
+      const PoolScope pool;
+      ((*work).*run)();
+      work.reset();
+    }
+    lock.lock();
+  }
+}
+
 // ---------------------------------------------------------------- queue
 
 // Our own limit is the lower one, so that Metal never blocks: buffers that were dropped may linger.
@@ -57,6 +111,8 @@ MetalQueue::MetalQueue(const std::shared_ptr<MetalDeviceBase>& device)
           [device->get() newCommandQueueWithMaxCommandBufferCount:2 * kMaximumBuffers])) {
   require<DeviceError>(static_cast<bool>(queue_), "CommandQueue: the device could not make one");
 }
+
+MetalQueue::~MetalQueue() { handlers_->stop(); }
 
 std::shared_ptr<CommandBuffer> MetalQueue::new_command_buffer() {
   const PoolScope pool;
@@ -184,10 +240,13 @@ void MetalCommandBuffer::add_handlers() {
     root.label = to_ns(label);
   }
   const auto running = work();
+  const auto handlers = own_queue().handlers();
   [root addScheduledHandler:^(id<MTLCommandBuffer>) {
     const PoolScope pool;
     try {
-      running->mark_scheduled();
+      if (running->begin()) {
+        handlers->hand_over(running, &Work::run_scheduled_handlers);
+      }
     } catch (...) {
       NSLog(@"mpsgrad: a scheduled handler failed");
     }
@@ -206,7 +265,12 @@ void MetalCommandBuffer::add_handlers() {
         message = error != nil ? [[error localizedDescription] UTF8String] : "unknown error";
       }
       *kept = {};  // before the end is announced: nothing is held when a waiter returns
-      running->finish(code, message);
+      if (running->begin()) {
+        handlers->hand_over(running, &Work::run_scheduled_handlers);
+      }
+      if (running->complete(code, message)) {
+        handlers->hand_over(running, &Work::run_completed_handlers);
+      }
     } catch (...) {
       NSLog(@"mpsgrad: a completed handler failed");
     }

@@ -158,6 +158,7 @@ def test_buffers_run_in_the_order_they_were_enqueued(device, queue):
     second.enqueue()
     linear(device, 10.0, 2.0).encode(second, other, image)
     linear(device, 1.0, 1.0).encode(first, image, other)
+    image.synchronize(second)
     second.commit()  # committed first, runs second
     first.commit()
     second.wait_until_completed()
@@ -189,6 +190,7 @@ def test_dropping_an_enqueued_buffer_does_not_block_the_queue(device, queue):
 def test_a_dropped_buffer_frees_its_images(device, queue):
     command_buffer = queue.command_buffer()
     result = encode_something(device, command_buffer)
+    result.synchronize(command_buffer)
     with pytest.raises(RuntimeError, match="has not been committed"):
         result.read()
     del command_buffer
@@ -591,6 +593,7 @@ def test_one_buffer_may_continue_for_long(device, queue):
 def test_commit_and_continue_under_the_gate(device, queue, gate):
     command_buffer = queue.command_buffer()
     first = encode_something(device, command_buffer)
+    first.synchronize(command_buffer)
     command_buffer.commit_and_continue()
     second = encode_something(device, command_buffer)
     second.synchronize(command_buffer)

@@ -89,9 +89,18 @@ def test_shared_images_on_unified_memory(device, queue, rng, emulator):
     np.testing.assert_array_equal(result.read(), values)
 
 
-def test_an_image_too_large_for_the_device(device):
+def test_an_image_too_large_for_the_device(device, queue):
+    """It can be described; its texels cannot appear."""
+    large = mg.Image(device, mg.ImageDescriptor(16384, 16384, 8192))
     with pytest.raises(MemoryError):
-        mg.Image(device, mg.ImageDescriptor(16384, 16384, 8192))
+        large.sub_image_with_feature_channel_range(0, 4)
+    command_buffer = queue.command_buffer()
+    source = mg.Image(device, mg.ImageDescriptor(3, 2, 4))
+    with pytest.raises(MemoryError):
+        identity(device).encode(command_buffer, source, large)
+    identity(device).encode(command_buffer, source, allocator=mg.DEFAULT)  # the buffer goes on
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
 
 
 def test_a_buffer_too_large_for_the_device(device):
