@@ -3,6 +3,7 @@
 #include "cpu/cpu_device.hpp"
 #include "cpu/cpu_queue.hpp"
 #include "device/device.hpp"
+#include "device/prober.hpp"
 #if defined(MPSGRAD_HAVE_METAL)
 #include "metal/metal_device.hpp"
 #endif
@@ -19,6 +20,9 @@ const NeuronBackend& cpu_neuron();
 const OptimizerBackend& cpu_optimizer();
 const PoolingBackend& cpu_pooling();
 const SoftMaxBackend& cpu_softmax();
+#if defined(MPSGRAD_HAVE_METAL)
+const Prober& metal_prober();
+#endif
 
 namespace {
 
@@ -61,6 +65,15 @@ std::shared_ptr<Device> find_device(const std::string& kind) {
 #endif
   static const std::shared_ptr<Device> cpu = std::make_shared<CpuDevice>();
   return cpu;
+}
+
+const Prober* find_prober([[maybe_unused]] const Device& device) {
+#if defined(MPSGRAD_HAVE_METAL)
+  if (device.kind() == "metal") {
+    return &metal_prober();
+  }
+#endif
+  return nullptr;
 }
 
 void drain_all_devices() {

@@ -26,6 +26,7 @@ void bind_normalization_states(py::module_& m);
 void bind_optimizer(py::module_& m);
 void bind_peaks(py::module_& m);
 void bind_pooling(py::module_& m);
+void bind_prober(py::module_& m);
 void bind_softmax(py::module_& m);
 void bind_vector(py::module_& m);
 
@@ -165,6 +166,7 @@ PYBIND11_MODULE(_core, m) {
   bind_optimizer(m);
   bind_peaks(m);
   bind_pooling(m);
+  bind_prober(m);
   bind_softmax(m);
   guard_pickling(m);
   // Work that is still running must not meet an interpreter that is shutting down.

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import mpsgrad
-from mpsgrad._command_line import bench, devices, train
+from mpsgrad._command_line import bench, devices, probe, train
 from mpsgrad._command_line.report import UserError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS = {"train": train, "devices": devices, "bench": bench}
+_COMMANDS = {"train": train, "devices": devices, "bench": bench, "probe": probe}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

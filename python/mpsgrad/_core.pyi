@@ -4241,6 +4241,20 @@ class LogSoftMaxGradient(GradientKernel):
 
 def _drain() -> None: ...
 def _is_constructed(arg0: typing.Any) -> bool: ...
+def _probe_archived_properties(device: Device) -> list[tuple[str, bool]]: ...
+def _probe_descriptors(
+    device: Device,
+    channel_format: ChannelFormat,
+    destination_feature_channel_offset: typing.SupportsInt | typing.SupportsIndex,
+) -> list[typing.Any]: ...
+def _probe_pooling_descriptor(
+    device: Device,
+    width: typing.SupportsInt | typing.SupportsIndex,
+    kernel: typing.SupportsInt | typing.SupportsIndex,
+    stride: typing.SupportsInt | typing.SupportsIndex,
+    padding_method: typing.SupportsInt | typing.SupportsIndex,
+) -> tuple[typing.Any, ...]: ...
+def _probe_reads_of_shared_source(device: Device) -> int: ...
 def copy_bandwidth(
     bytes: typing.SupportsInt | typing.SupportsIndex,
     streaming: bool,

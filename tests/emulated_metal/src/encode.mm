@@ -155,10 +155,11 @@ Plan plan_encode(const KernelBody& kernel, const Call& call, const ProducedChann
 }
 
 void consume(const Call& call, const Where& where) {
+  std::set<MPSImage*> distinct_images;
   for (NSArray<MPSImage*>* images : call.sources) {
-    std::set<MPSImage*> distinct;
+    if (option("shared_source_reads") != 1) distinct_images.clear();
     for (MPSImage* image in images) {
-      if (distinct.insert(image).second) decrement_read_count(image, 1, where);
+      if (distinct_images.insert(image).second) decrement_read_count(image, 1, where);
     }
   }
   std::set<MPSState*> distinct;
@@ -235,7 +236,8 @@ Span pad(long length, long kernel, long dilation, long stride, bool backwards,
   const MPSNNPaddingMethod align = method & MPSNNPaddingMethodAlignMask;
   long left = 0;
   if (align == MPSNNPaddingMethodAlignCentered) {
-    left = (missing + (right ? 0 : 1)) / 2;
+    const long share = missing + (right ? 0 : 1);
+    left = option("padding_rounds_down") != 0 ? share >> 1 : share / 2;
   } else if (align == MPSNNPaddingMethodAlignTopLeft) {
     left = missing;
   }

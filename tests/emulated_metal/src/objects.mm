@@ -26,9 +26,16 @@ constexpr TrapText kTraps[] = {
 
 struct Options {
   std::mutex mutex;
-  std::map<std::string, long> values{{"devices", 1},    {"unified_memory", 0}, {"delay_us", 100},
-                                     {"stagger_us", 0}, {"fail_next", 0},      {"fail_after", 0},
-                                     {"leaks", 2},      {"callback_thread", 1}};
+  std::map<std::string, long> values{{"devices", 1},
+                                     {"unified_memory", 0},
+                                     {"delay_us", 100},
+                                     {"stagger_us", 0},
+                                     {"fail_next", 0},
+                                     {"fail_after", 0},
+                                     {"leaks", 2},
+                                     {"callback_thread", 1},
+                                     {"padding_rounds_down", 0},
+                                     {"shared_source_reads", 2}};
   Options() {
     for (auto& [name, value] : values) {
       std::string variable = "EMULATED_METAL_";

@@ -12,6 +12,9 @@
 //   none) fail_after         number of committed buffers that still succeed before fail_next
 //   applies (0) callback_thread    1: data sources are called from another thread (1) leaks at
 //   exit: 2 fails the process, 1 reports, 0 is silent (2)
+// Answers where Apple's documentation is silent, other than what mpsgrad assumes:
+//   padding_rounds_down  1: an odd or negative share of padding is rounded down, not to zero (0)
+//   shared_source_reads  1: an image that is both sources of an encode counts one read, not two (2)
 // Returns 0, or -1 for a name that is not listed.
 EMULATED_METAL_EXPORT int emulated_metal_set_option(const char* name, long value);
 EMULATED_METAL_EXPORT long emulated_metal_get_option(const char* name);

@@ -1,0 +1,73 @@
+"""What `mpsgrad probe` asks the framework, and how it reports the answers."""
+
+import json
+import sys
+
+import pytest
+from mpsgrad.__main__ import main
+
+NUMBERS = [f"H{number}" for number in range(1, 8)]
+
+
+def answers(capsys):
+    """Run the command; return its answers."""
+    assert main(["probe", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return json.loads(out)
+
+
+def differing(report):
+    return {answer["id"] for answer in report["answers"] if answer["agrees"] is False}
+
+
+def test_every_question_of_the_core_chapter_has_an_answer(capsys, device):
+    report = answers(capsys)
+    assert report["device"] == device.name
+    assert {answer["id"] for answer in report["answers"]} >= set(NUMBERS)
+    for answer in report["answers"]:
+        assert answer["question"]
+        assert answer["assumed"]
+        assert answer["answered"]
+        if answer["agrees"] is not None:
+            assert isinstance(answer["agrees"], bool)
+    formats = [answer for answer in report["answers"] if answer["id"] == "H3"]
+    assert len(formats) == 14  # seven kernels and their gradients
+
+
+def test_the_table_shows_what_json_says(capsys):
+    report = answers(capsys)
+    assert main(["probe"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for heading in ("question", "assumed", "answered", "as assumed"):
+        assert heading in out
+    asked = [answer for answer in report["answers"] if answer["agrees"] is not None]
+    count = sum(not answer["agrees"] for answer in asked)
+    assert out.rstrip().endswith(f"{len(asked)} answers, {count} other than assumed.")
+
+
+def test_without_rich_there_is_json(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert main(["probe"]) == 2
+    assert "use --json" in capsys.readouterr().err
+    answers(capsys)
+
+
+@pytest.mark.usefixtures("emulator")
+def test_the_emulation_answers_as_assumed(capsys):
+    assert differing(answers(capsys)) == set()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "number"),
+    [("padding_rounds_down", 1, "H1"), ("shared_source_reads", 1, "H6")],
+)
+def test_another_answer_is_reported(capsys, emulator, option, value, number):
+    emulator.set(option, value)
+    report = answers(capsys)
+    assert differing(report) == {number}
+    rows = [a for a in report["answers"] if a["id"] == number and a["agrees"] is False]
+    assert all(row["answered"] != row["assumed"] for row in rows)
+    assert main(["probe"]) == 0
+    assert "NO" in capsys.readouterr().out
