@@ -15,17 +15,25 @@ import typing_extensions
 
 __all__: list[str] = [
     "Adam",
+    "Add",
+    "AddGradient",
+    "Arithmetic",
+    "ArithmeticGradient",
+    "ArithmeticGradientState",
     "BatchNormalization",
     "BatchNormalizationGradient",
     "BatchNormalizationState",
     "BatchNormalizationStatistics",
     "BatchNormalizationStatisticsGradient",
+    "BinaryGradientState",
     "BinaryKernel",
     "Buffer",
     "ChannelFormat",
     "CommandBuffer",
     "CommandBufferStatus",
     "CommandQueue",
+    "Compare",
+    "ComparisonType",
     "Convolution",
     "ConvolutionAccumulatorPrecision",
     "ConvolutionDescriptor",
@@ -41,8 +49,10 @@ __all__: list[str] = [
     "DeviceArray",
     "DilatedPoolingMax",
     "DilatedPoolingMaxGradient",
+    "Divide",
     "EdgeMode",
     "ExplicitPadding",
+    "ForwardBinaryKernel",
     "ForwardLoss",
     "ForwardLossState",
     "FullyConnected",
@@ -73,6 +83,8 @@ __all__: list[str] = [
     "LossType",
     "Matrix",
     "MatrixDescriptor",
+    "Multiply",
+    "MultiplyGradient",
     "NO_CLIP",
     "Neuron",
     "NeuronDescriptor",
@@ -106,6 +118,8 @@ __all__: list[str] = [
     "StateResourceType",
     "StochasticGradientDescent",
     "StorageMode",
+    "Subtract",
+    "SubtractGradient",
     "TEMPORARY",
     "TemporaryImage",
     "TemporaryMatrix",
@@ -1904,6 +1918,160 @@ class BinaryKernel(Kernel):
         self, arg1: typing.SupportsInt | typing.SupportsIndex
     ) -> None: ...
 
+class ForwardBinaryKernel(BinaryKernel):
+    """
+    The encodes of ``MPSCNNBinaryKernel``, which gradient kernels do not share.
+    """
+
+    def destination_descriptor(
+        self, sources: typing.Any, states: typing.Any = None
+    ) -> ImageDescriptor:
+        """
+        Return the descriptor the padding policy gives, and set the offsets accordingly.
+
+        Parameters
+        ----------
+        sources : [primary, secondary]
+            One image of each.
+        """
+
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        primary: typing.Any,
+        secondary: typing.Any,
+        destination: typing.Any = None,
+        *,
+        destination_state: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode the kernel.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        primary, secondary : Image, or batch
+            Lists or `ImageBatch` objects select the batch form.
+        destination : Image, or batch, optional
+            Written with the offsets as they stand. Without it, the padding policy sizes a new one and sets them.
+        destination_state : State, or list, optional
+            From `result_state`; only together with ``destination``.
+        with_state, temporary_state : bool, default False
+            Create a state for the gradient kernels as well.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+
+        Returns
+        -------
+        Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
+            The destination. Nothing in it is valid before the command buffer has completed.
+        """
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        primaries: typing.Any,
+        secondaries: typing.Any,
+        destinations: typing.Any = None,
+        *,
+        destination_states: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode a batch in one call; see `encode`.
+        """
+
+    def encoding_storage_size(
+        self,
+        primary: typing.Any,
+        secondary: typing.Any,
+        destination: typing.Any,
+        source_states: typing.Any = None,
+    ) -> int:
+        """
+        Best guess at scratch bytes; 0 on the CPU device.
+        """
+
+    def result_state(
+        self,
+        primary: typing.Any,
+        secondary: typing.Any,
+        destination: typing.Any,
+        source_states: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernels need, None for a kernel without one; every property must have its final value.
+        """
+
+    def result_state_batch(
+        self,
+        primaries: typing.Any,
+        secondaries: typing.Any,
+        destinations: typing.Any,
+        source_states: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernels need, None for a kernel without one; every property must have its final value.
+        """
+
+    def temporary_result_state(
+        self,
+        command_buffer: CommandBuffer,
+        primary: typing.Any,
+        secondary: typing.Any,
+        destination: typing.Any,
+        source_states: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernels need, None for a kernel without one; every property must have its final value.
+        """
+
+    def temporary_result_state_batch(
+        self,
+        command_buffer: CommandBuffer,
+        primaries: typing.Any,
+        secondaries: typing.Any,
+        destinations: typing.Any,
+        source_states: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernels need, None for a kernel without one; every property must have its final value.
+        """
+
+class BinaryGradientState(State):
+    """
+    A forward binary kernel's configuration for its gradient kernels (``MPSNNBinaryGradientState``).
+    """
+
+    def __repr__(self) -> str: ...
+    @property
+    def clip_rect(self) -> Region: ...
+    @property
+    def primary_edge_mode(self) -> EdgeMode: ...
+    @property
+    def primary_feature_channels(self) -> int: ...
+    @property
+    def primary_height(self) -> int: ...
+    @property
+    def primary_offset(self) -> Offset: ...
+    @property
+    def primary_width(self) -> int: ...
+    @property
+    def secondary_edge_mode(self) -> EdgeMode: ...
+    @property
+    def secondary_feature_channels(self) -> int: ...
+    @property
+    def secondary_height(self) -> int: ...
+    @property
+    def secondary_offset(self) -> Offset: ...
+    @property
+    def secondary_width(self) -> int: ...
+
 class GradientKernel(BinaryKernel):
     """
     The backward pass of a kernel (``MPSCNNGradientKernel``).
@@ -2099,6 +2267,234 @@ class NormalizationMeanAndVarianceState(State):
         """
         `Buffer` of one float32 a channel.
         """
+
+class Arithmetic(ForwardBinaryKernel):
+    """
+    Element by element, with broadcasting by stride (``MPSCNNArithmetic``); never made directly.
+
+    The result r of ``primary_scale * x`` and ``secondary_scale * y``, plus ``bias``, is limited to
+    ``minimum_value`` and ``maximum_value``. A source with a stride of 0 along an axis is read at one place for all of it:
+    at its offset.
+    """
+
+    @property
+    def bias(self) -> float:
+        """
+        Added to the result, float32.
+        """
+
+    @bias.setter
+    def bias(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def maximum_value(self) -> float:
+        """
+        Greatest result, float32; at first FLT_MAX.
+        """
+
+    @maximum_value.setter
+    def maximum_value(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def minimum_value(self) -> float:
+        """
+        Least result, float32; at first -FLT_MAX.
+        """
+
+    @minimum_value.setter
+    def minimum_value(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def primary_scale(self) -> float:
+        """
+        Factor of the primary source, float32.
+        """
+
+    @primary_scale.setter
+    def primary_scale(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def primary_stride_in_feature_channels(self) -> int:
+        """
+        1, or 0 to use the first channel read for all channels of the result.
+        """
+
+    @primary_stride_in_feature_channels.setter
+    def primary_stride_in_feature_channels(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def secondary_scale(self) -> float:
+        """
+        Factor of the secondary source, float32.
+        """
+
+    @secondary_scale.setter
+    def secondary_scale(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def secondary_stride_in_feature_channels(self) -> int:
+        """
+        1, or 0 to use the first channel read for all channels of the result.
+        """
+
+    @secondary_stride_in_feature_channels.setter
+    def secondary_stride_in_feature_channels(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+
+class Add(Arithmetic):
+    def __init__(self, device: Device) -> None: ...
+
+class Subtract(Arithmetic):
+    def __init__(self, device: Device) -> None: ...
+
+class Multiply(Arithmetic):
+    def __init__(self, device: Device) -> None: ...
+
+class Divide(Arithmetic):
+    def __init__(self, device: Device) -> None: ...
+
+class ComparisonType:
+    """
+    What `Compare` asks, the primary source on the left (``MPSNNComparisonType``).
+
+    Members:
+
+      EQUAL
+
+      NOT_EQUAL
+
+      LESS
+
+      LESS_OR_EQUAL
+
+      GREATER
+
+      GREATER_OR_EQUAL
+    """
+
+    EQUAL: typing.ClassVar[ComparisonType]
+    GREATER: typing.ClassVar[ComparisonType]
+    GREATER_OR_EQUAL: typing.ClassVar[ComparisonType]
+    LESS: typing.ClassVar[ComparisonType]
+    LESS_OR_EQUAL: typing.ClassVar[ComparisonType]
+    NOT_EQUAL: typing.ClassVar[ComparisonType]
+    __members__: typing.ClassVar[dict[str, ComparisonType]]
+
+    @typing.overload
+    def __eq__(self, other: ComparisonType) -> bool: ...
+    @typing.overload
+    def __eq__(self, other: typing.Any) -> bool: ...
+    def __getstate__(self) -> int: ...
+    def __hash__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __int__(self) -> int: ...
+    @typing.overload
+    def __ne__(self, other: ComparisonType) -> bool: ...
+    @typing.overload
+    def __ne__(self, other: typing.Any) -> bool: ...
+    def __reduce__(self) -> tuple[typing.Any, ...]: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __str__(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class Compare(Arithmetic):
+    def __init__(self, device: Device) -> None: ...
+    @property
+    def comparison_type(self) -> ComparisonType:
+        """
+        A `ComparisonType`; at first EQUAL.
+        """
+
+    @comparison_type.setter
+    def comparison_type(self, arg1: ComparisonType) -> None: ...
+    @property
+    def threshold(self) -> float:
+        """
+        Largest difference of values that count as equal, float32; at first 0.
+        """
+
+    @threshold.setter
+    def threshold(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class ArithmeticGradient(GradientKernel):
+    """
+    Gradient of an `Arithmetic` kernel with respect to one source (``MPSCNNArithmeticGradient``).
+
+    Never made directly. The scales are the caller's to set; they are not copied from the forward kernel.
+    """
+
+    @property
+    def bias(self) -> float:
+        """
+        Not used by the backward pass, float32.
+        """
+
+    @bias.setter
+    def bias(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def is_secondary_source_filter(self) -> bool:
+        """
+        Whether the gradient is with respect to the secondary source.
+        """
+
+    @property
+    def maximum_value(self) -> float:
+        """
+        Greatest result, float32; at first FLT_MAX.
+        """
+
+    @maximum_value.setter
+    def maximum_value(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def minimum_value(self) -> float:
+        """
+        Least result, float32; at first -FLT_MAX.
+        """
+
+    @minimum_value.setter
+    def minimum_value(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def primary_scale(self) -> float:
+        """
+        Factor of the incoming gradient, float32.
+        """
+
+    @primary_scale.setter
+    def primary_scale(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def secondary_scale(self) -> float:
+        """
+        Factor of the source that a product's gradient reads, float32.
+        """
+
+    @secondary_scale.setter
+    def secondary_scale(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def secondary_stride_in_feature_channels(self) -> int:
+        """
+        1, or 0 where the forward kernel broadcast the image passed as ``source``.
+        """
+
+    @secondary_stride_in_feature_channels.setter
+    def secondary_stride_in_feature_channels(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+
+class AddGradient(ArithmeticGradient):
+    def __init__(self, device: Device, is_secondary_source_filter: bool) -> None: ...
+
+class SubtractGradient(ArithmeticGradient):
+    def __init__(self, device: Device, is_secondary_source_filter: bool) -> None: ...
+
+class MultiplyGradient(ArithmeticGradient):
+    def __init__(self, device: Device, is_secondary_source_filter: bool) -> None: ...
+
+class ArithmeticGradientState(BinaryGradientState):
+    """
+    What the gradients of an `Arithmetic` kernel need of its encode, one an image: sizes, strides and offsets, and where the result was clamped (``MPSCNNArithmeticGradientState``).
+    """
 
 class BatchNormalizationState(GradientState):
     """

@@ -37,7 +37,7 @@ _CHANNEL_STRIDES = (
 class _Forward(KernelFacade):
     """What the operations share: their constructor and settings."""
 
-    _own_settings = (*_NUMBERS, *_CHANNEL_STRIDES)
+    _own_settings: tuple[str, ...] = (*_NUMBERS, *_CHANNEL_STRIDES)
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
         super().__init__(resolve_device(device))  # type: ignore[call-arg]
