@@ -16,5 +16,6 @@ FAMILIES = (
     "softmax",
     "loss",
     "optimizer",
+    "training",
     "encode",
 )
