@@ -1,7 +1,8 @@
-"""A whole training step: a small convolutional network on 32x32 images, three stages.
+"""A whole training step: a small residual network on 32x32 images, three stages.
 
-A stem and six 3x3 convolutions, each with batch normalization and ReLU, halving the image between
-stages; the mean of each channel, a fully connected layer, softmax cross entropy, Adam.
+Each stage is a 3x3 convolution, then a block of two more whose result is added to its source; each
+convolution has batch normalization and ReLU. The second and third stage halve the image. At the end
+the mean of each channel, a fully connected layer, softmax cross entropy, Adam.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["cases"]
 
 SIZE, CLASSES, RATE = 32, 10, 1e-3
-# (inputs, outputs, stride) of each convolution
+# (inputs, outputs, stride) of each convolution; the second and third of a stage are its block
 LAYERS = [
     (3, 16, 1),
     (16, 16, 1),
     (16, 16, 1),
     (16, 32, 2),
     (32, 32, 1),
+    (32, 32, 1),
     (32, 64, 2),
+    (64, 64, 1),
     (64, 64, 1),
 ]
 
@@ -43,7 +46,7 @@ def cases(request: Request) -> Iterator[Case]:
         yield Case(
             "training",
             "step",
-            "three_stages",
+            "residual",
             batch,
             "float32",
             lambda context: build(context, batch),
@@ -105,6 +108,39 @@ def _activations(batch: int) -> float:
     return 4.0 * sum(images)
 
 
+class _Residual:
+    """Layers whose result is added to their source."""
+
+    def __init__(self, device: mg.Device, layers: list[Any]) -> None:
+        self.layers = layers
+        self.add, self.sum = mg.Add(device=device), mg.Add(device=device)
+        self.for_source, self.for_result = (
+            mg.AddGradient(second, device=device) for second in (False, True)
+        )
+
+    def forward_training(self, buffer: mg.CommandBuffer, x: mg.ImageBatch) -> mg.ImageBatch:
+        mg.increment_read_count(x, 2)  # the sum and its gradient
+        y = x
+        for layer in self.layers:
+            y = layer.forward_training(buffer, y)
+        mg.increment_read_count(y, 1)
+        self.sources = x, y
+        result, self.states = self.add.encode_batch(
+            buffer, x, y, with_state=True, temporary_state=True
+        )
+        mg.increment_read_count(self.states, 1)
+        return result
+
+    def backward(self, buffer: mg.CommandBuffer, gradient: mg.ImageBatch) -> mg.ImageBatch:
+        mg.increment_read_count(gradient, 1)
+        x, y = self.sources
+        straight = self.for_source.encode_batch(buffer, gradient, x, self.states)
+        through = self.for_result.encode_batch(buffer, gradient, y, self.states)
+        for layer in reversed(self.layers):
+            through = layer.backward(buffer, through)
+        return self.sum.encode_batch(buffer, straight, through)
+
+
 class Network:
     """The network of kernels; everything between images and weights stays on the device."""
 
@@ -113,6 +149,7 @@ class Network:
 
         self.device, self.queue, self.data = device, device.command_queue(), data
         self.layers: list[Any] = []
+        convolutions: list[list[Any]] = []
         for (i, o, stride), w in zip(LAYERS, data.weights, strict=True):
             descriptor = mg.ConvolutionDescriptor(
                 3, 3, input_feature_channels=i, output_feature_channels=o,
@@ -120,9 +157,12 @@ class Network:
             )  # fmt: skip
             source = mg.ArrayConvolutionDataSource(w.copy(), descriptor=descriptor)
             kernels = mg.Convolution, mg.ConvolutionGradient
-            layer = _Weighted(device, *kernels, source, RATE, bool(self.layers))
+            layer = _Weighted(device, *kernels, source, RATE, bool(convolutions))
             layer._kernel.padding = mg.ExplicitPadding(1, 1, 1, 1)
-            self.layers += [layer, _Normalized(device, o, RATE)]
+            convolutions.append([layer, _Normalized(device, o, RATE)])
+            if len(convolutions) % 3 == 0:
+                first, second, third = convolutions[-3:]
+                self.layers += [*first, _Residual(device, [*second, *third])]
         side = _sizes()[-1]
         mean = mg.PoolingAverage(side, side, device=device)
         mean.padding = mg.DefaultPadding(mg.PaddingMethod.SIZE_VALID_ONLY)
@@ -167,7 +207,9 @@ class Network:
 def exact_step(data: Data) -> tuple[Samples, Samples]:
     """Return the loss before the first update and the last layer after it, from float64."""
     y = data.x.astype(np.float64)
-    for (_, _, stride), w in zip(LAYERS, data.weights, strict=True):
+    for position, ((_, _, stride), w) in enumerate(zip(LAYERS, data.weights, strict=True)):
+        if position % 3 == 1:
+            straight = y
         padded = np.pad(y, [(0, 0), (1, 1), (1, 1), (0, 0)])
         height = (padded.shape[1] - 3) // stride + 1
         span = stride * (height - 1) + 1
@@ -180,6 +222,8 @@ def exact_step(data: Data) -> tuple[Samples, Samples]:
         axes = (0, 1, 2)
         y = (y - y.mean(axis=axes)) / np.sqrt(y.var(axis=axes) + float(np.float32(1e-5)))
         y = np.maximum(y, 0)
+        if position % 3 == 2:
+            y = y + straight
     features = y.mean(axis=(1, 2))
     w = data.classes.reshape(CLASSES, -1).astype(np.float64)
     scores = features @ w.T
@@ -204,11 +248,22 @@ def exact_step(data: Data) -> tuple[Samples, Samples]:
 def torch_step(peer: Any, data: Data) -> Any:
     """PyTorch: the same network in channels_last, with its tape and its fused Adam."""
     torch = peer.torch
+
+    class Residual(torch.nn.Module):
+        def __init__(self, *layers: Any) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(*layers)
+
+        def forward(self, x: Any) -> Any:
+            return x + self.layers(x)
+
     modules: list[Any] = []
-    for (i, o, stride), w in zip(LAYERS, data.weights, strict=True):
+    for position, ((i, o, stride), w) in enumerate(zip(LAYERS, data.weights, strict=True)):
         convolution = torch.nn.Conv2d(i, o, 3, stride, 1, bias=False)
         convolution.weight.copy_(peer.image(w, "channels_last"))
         modules += [convolution, torch.nn.BatchNorm2d(o), torch.nn.ReLU(inplace=True)]
+        if position % 3 == 2:
+            modules[-6:] = [Residual(*modules[-6:])]
     last = torch.nn.Linear(LAYERS[-1][1], CLASSES, bias=False)
     last.weight.copy_(peer.array(data.classes.reshape(CLASSES, -1)))
     modules += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), last]
