@@ -102,6 +102,9 @@ class UnaryKernel : public KernelBase {
   UnaryCall prepare(const CommandBuffer& command_buffer, const ImageBatch::Images& sources,
                     const ImageBatch::Images& destinations, const StateBatch& states, bool batch,
                     const UnaryProperties& properties) const;
+  // The call would refer to a temporary.
+  UnaryCall prepare(const CommandBuffer&, const ImageBatch::Images&, const ImageBatch::Images&,
+                    StateBatch&&, bool, const UnaryProperties&) const = delete;
   // Creates destinations as the creating encode does: after the checks, so that nothing is left
   // behind by a throw.
   std::shared_ptr<ImageBatch> make_destinations(

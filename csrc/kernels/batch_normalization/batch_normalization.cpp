@@ -211,7 +211,9 @@ void BatchNormalization::encode_with_state(const std::shared_ptr<CommandBuffer>&
                                            const std::shared_ptr<State>& given,
                                            const ImageBatch::Images& destinations, bool batch) {
   const UnaryProperties properties = current_properties();
-  const UnaryCall call = prepare(*command_buffer, sources, destinations, {}, batch, properties);
+  const StateBatch no_gradient_states;  // which the call refers to
+  const UnaryCall call =
+      prepare(*command_buffer, sources, destinations, no_gradient_states, batch, properties);
   BatchNormalizationState& state = state_of(*this, given);
   state.require_usable(class_name(), *command_buffer);
   require(state.producer().get() == this, class_name(),

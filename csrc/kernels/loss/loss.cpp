@@ -245,7 +245,9 @@ void Loss::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
                   const ImageBatch::Images& sources, const StateBatch& states,
                   const ImageBatch::Images& destinations, bool batch) {
   const UnaryProperties properties = current_properties();
-  const UnaryCall call = prepare(*command_buffer, sources, destinations, {}, batch, properties);
+  const StateBatch no_gradient_states;  // which the call refers to
+  const UnaryCall call =
+      prepare(*command_buffer, sources, destinations, no_gradient_states, batch, properties);
   check_states(*this, *command_buffer, "labels", states, static_cast<Index>(sources.size()));
   LossLabelsBatch own;
   LabelImages images;
