@@ -71,6 +71,7 @@ def build(context: Context, layer: ConvolutionLayer, batch: int, dtype: str, ker
         arrays=2 * x + w + g,
         peers={
             "torch": lambda peer: torch_calls(peer, data, kernel),
+            "onednn": lambda peer: peer.convolution(layer, kernel, data.x, data.w, data.b, data.g),
             "jax": lambda peer: jax_calls(peer, data, kernel),
             "mlx": lambda peer: mlx_calls(peer, data, kernel),
         },

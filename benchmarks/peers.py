@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .onednn import OneDnn
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-__all__ = ["PEERS", "Jax", "Mlx", "Torch", "load_peers"]
+__all__ = ["PEERS", "Jax", "Mlx", "OneDnn", "Torch", "load_peers"]
 
 LAYOUTS = ("contiguous", "channels_last")
 
@@ -160,12 +162,15 @@ def _bound(call: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], A
     return lambda: call(*arguments)
 
 
-PEERS: dict[str, type[Any]] = {peer.name: peer for peer in (Torch, Jax, Mlx)}
+PEERS: dict[str, type[Any]] = {peer.name: peer for peer in (Torch, OneDnn, Jax, Mlx)}
 
 
 def installed(name: str) -> bool:
     """Whether a peer can be imported."""
-    return importlib.util.find_spec(PEERS[name].module) is not None
+    peer = PEERS[name]
+    if peer is OneDnn:  # a library, not a module
+        return OneDnn.installed()
+    return importlib.util.find_spec(peer.module) is not None
 
 
 def load_peers(names: Sequence[str], threads: int) -> list[Any]:

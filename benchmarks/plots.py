@@ -25,7 +25,7 @@ __all__ = ["ratios", "roofline", "write_plots", "write_scaling"]
 COLOURS = ("#3366cc", "#dc3912", "#109618", "#ff9900", "#990099", "#0099c6", "#7a5c00", "#666666")
 MARKERS = ("o", "s", "^", "D")
 LEAST = 1e-3  # share of scratch memory that is still drawn
-PEER_COLOURS = {"torch": "#d9480f", "jax": "#1971c2", "mlx": "#2f9e44"}
+PEER_COLOURS = {"torch": "#d9480f", "onednn": "#862e9c", "jax": "#1971c2", "mlx": "#2f9e44"}
 
 
 def _families(records: Sequence[Record]) -> dict[str, str]:
