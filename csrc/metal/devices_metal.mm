@@ -4,6 +4,7 @@
 
 namespace mpsgrad {
 
+const ArithmeticBackend& metal_arithmetic();
 const BatchNormalizationBackend& metal_batch_normalization();
 const ConvolutionBackend& metal_convolution();
 const LossBackend& metal_loss();
@@ -21,6 +22,7 @@ namespace {
 class MetalDevice final : public MetalDeviceBase {
  public:
   using MetalDeviceBase::MetalDeviceBase;
+  const ArithmeticBackend* arithmetic() const override { return &metal_arithmetic(); }
   const BatchNormalizationBackend* batch_normalization() const override {
     return &metal_batch_normalization();
   }

@@ -33,6 +33,7 @@ MetalStatePayload& payload_of(const State& state);
 
 // Copies the call into the kernel's properties.
 void set_properties(MPSCNNKernel* kernel, const UnaryCall& call);
+void set_properties(MPSCNNBinaryKernel* kernel, const BinaryCall& call);
 void set_properties(MPSCNNGradientKernel* kernel, const GradientCall& call);
 
 void set_label(MPSKernel* kernel, const KernelBase& ours);

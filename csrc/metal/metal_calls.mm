@@ -182,12 +182,15 @@ void set_properties(MPSCNNKernel* kernel, const UnaryCall& call) {
                call.consumed_channels);
 }
 
-void set_properties(MPSCNNGradientKernel* kernel, const GradientCall& call) {
-  const BinaryProperties& p = call.properties;
-  set_options(kernel, call.kernel);
+namespace {
+
+// What the encodes of every kernel with two sources use.
+void set_binary(MPSCNNBinaryKernel* kernel, const KernelBase& ours, const BinaryProperties& p,
+                const Region& clip) {
+  set_options(kernel, ours);
   kernel.primaryOffset = to_mps(p.primary.offset);
   kernel.secondaryOffset = to_mps(p.secondary.offset);
-  kernel.clipRect = to_mtl(call.clip);
+  kernel.clipRect = to_mtl(clip);
   kernel.primaryEdgeMode = static_cast<MPSImageEdgeMode>(p.primary.edge_mode);
   kernel.secondaryEdgeMode = static_cast<MPSImageEdgeMode>(p.secondary.edge_mode);
   kernel.primaryStrideInPixelsX = to_ns(p.primary.window.stride_x);
@@ -197,6 +200,22 @@ void set_properties(MPSCNNGradientKernel* kernel, const GradientCall& call) {
   kernel.destinationFeatureChannelOffset = to_ns(p.destination_channel_offset);
   kernel.primarySourceFeatureChannelOffset = to_ns(p.primary.channel_offset);
   kernel.secondarySourceFeatureChannelOffset = to_ns(p.secondary.channel_offset);
+}
+
+}  // namespace
+
+void set_properties(MPSCNNBinaryKernel* kernel, const BinaryCall& call) {
+  const BinaryProperties& p = call.properties;
+  set_binary(kernel, call.kernel, p, call.clip);
+  kernel.primarySourceFeatureChannelMaxCount =
+      channel_maximum(channels_of(call.primaries), p.primary.channel_offset, call.primary_channels);
+  kernel.secondarySourceFeatureChannelMaxCount = channel_maximum(
+      channels_of(call.secondaries), p.secondary.channel_offset, call.secondary_channels);
+}
+
+void set_properties(MPSCNNGradientKernel* kernel, const GradientCall& call) {
+  const BinaryProperties& p = call.properties;
+  set_binary(kernel, call.kernel, p, call.clip);
   kernel.primarySourceFeatureChannelMaxCount = channel_maximum(
       channels_of(call.gradients), p.primary.channel_offset, call.gradient_channels);
   kernel.secondarySourceFeatureChannelMaxCount =

@@ -277,6 +277,7 @@ struct Snapshot {
   std::string fingerprint;
   Box clip;  // effective
   long source_w = 0, source_h = 0, source_c = 0, consumed = 0;
+  long consumed_secondary = 0;  // binary kernels
   long destination_w = 0, destination_h = 0, produced = 0;
 };
 

@@ -112,6 +112,10 @@
   TRAP(normalization_phase, "the normalization state is not in the right phase")               \
   TRAP(normalization_geometry, "this kernel takes no offset and no clip rectangle")            \
   TRAP(dropout_parameters, "keepProbability or mask stride is not valid")                      \
+  /* arithmetic */                                                                             \
+  TRAP(arithmetic_stride, "a stride is not 0 or 1, or not that of the forward kernel")         \
+  TRAP(arithmetic_limits, "minimumValue exceeds maximumValue, or is NaN")                      \
+  TRAP(arithmetic_channels, "the feature channels of the sources differ")                      \
   /* optimizers */                                                                             \
   TRAP(optimizer_settings, "a setting of the optimizer is not valid")                          \
   TRAP(optimizer_lengths, "gradients, values, history and result differ in length")            \

@@ -7,6 +7,7 @@
 #import <MetalPerformanceShaders/MPSCNNInstanceNormalization.h>
 #import <MetalPerformanceShaders/MPSCNNKernel.h>
 #import <MetalPerformanceShaders/MPSCNNLoss.h>
+#import <MetalPerformanceShaders/MPSCNNMath.h>
 #import <MetalPerformanceShaders/MPSCNNNeuron.h>
 #import <MetalPerformanceShaders/MPSCNNNeuronType.h>
 #import <MetalPerformanceShaders/MPSCNNNormalization.h>

@@ -1,0 +1,191 @@
+// Arithmetic kernels of the Metal device (MPSCNNArithmetic, MPSNNCompare,
+// MPSCNNArithmeticGradient).
+#include "kernels/arithmetic/arithmetic.hpp"
+#include "metal/metal_calls.hpp"
+
+namespace mpsgrad {
+namespace {
+
+using Setting = ArithmeticSetting;
+
+float number(const BinaryProperties& properties, Setting setting) {
+  return static_cast<float>(setting_of(properties, setting));
+}
+
+void set_arithmetic(MPSCNNArithmetic* kernel, const BinaryProperties& p) {
+  kernel.primaryScale = number(p, Setting::PrimaryScale);
+  kernel.secondaryScale = number(p, Setting::SecondaryScale);
+  kernel.bias = number(p, Setting::Bias);
+  kernel.minimumValue = number(p, Setting::MinimumValue);
+  kernel.maximumValue = number(p, Setting::MaximumValue);
+  kernel.primaryStrideInFeatureChannels = moves_across_channels(p, false) ? 1 : 0;
+  kernel.secondaryStrideInFeatureChannels = moves_across_channels(p, true) ? 1 : 0;
+  if ([kernel isKindOfClass:[MPSNNCompare class]]) {
+    auto* compare = static_cast<MPSNNCompare*>(kernel);
+    compare.comparisonType = static_cast<MPSNNComparisonType>(setting_of(p, Setting::Comparison));
+    compare.threshold = number(p, Setting::Threshold);
+  }
+}
+
+class MetalArithmetic final : public BinaryEncoder {
+ public:
+  explicit MetalArithmetic(metal::Retained<MPSCNNArithmetic*> kernel)
+      : kernel_(std::move(kernel)) {}
+
+  void encode(CommandBuffer& command_buffer, const BinaryCall& call) override {
+    const metal::PoolScope pool;
+    auto& own = as<metal::MetalCommandBuffer>(command_buffer);
+    MPSCNNArithmetic* kernel = kernel_.get();
+    metal::set_properties(kernel, call);
+    set_arithmetic(kernel, call.properties);
+    NSArray<MPSImage*>* primaries = metal::mps_images(call.primaries, false);
+    NSArray<MPSImage*>* secondaries = metal::mps_images(call.secondaries, false);
+    NSArray<MPSImage*>* destinations = metal::mps_images(call.destinations, true);
+    NSArray<MPSState*>* states = nil;
+    if (!call.states.empty()) {
+      fill_states(own, call, primaries, secondaries, destinations);
+      states = metal::mps_states(call.kernel.class_name(), call.states);
+      own.keep(states);
+    }
+    MPSCommandBuffer* buffer = own.for_kernel();
+    if (call.batch && states != nil) {
+      [kernel encodeBatchToCommandBuffer:buffer
+                           primaryImages:primaries
+                         secondaryImages:secondaries
+                       destinationStates:static_cast<MPSCNNArithmeticGradientStateBatch*>(states)
+                       destinationImages:destinations];
+    } else if (call.batch) {
+      [kernel encodeBatchToCommandBuffer:buffer
+                           primaryImages:primaries
+                         secondaryImages:secondaries
+                       destinationImages:destinations];
+    } else if (states != nil) {
+      [kernel encodeToCommandBuffer:buffer
+                       primaryImage:[primaries objectAtIndex:0]
+                     secondaryImage:[secondaries objectAtIndex:0]
+                   destinationState:static_cast<MPSCNNArithmeticGradientState*>(
+                                        [states objectAtIndex:0])
+                   destinationImage:[destinations objectAtIndex:0]];
+    } else {
+      [kernel encodeToCommandBuffer:buffer
+                       primaryImage:[primaries objectAtIndex:0]
+                     secondaryImage:[secondaries objectAtIndex:0]
+                   destinationImage:[destinations objectAtIndex:0]];
+    }
+    for (id object : {static_cast<id>(primaries), static_cast<id>(secondaries),
+                      static_cast<id>(destinations), static_cast<id>(kernel)}) {
+      own.keep(object);
+    }
+  }
+
+  std::shared_ptr<StatePayload> make_payload(const BinarySnapshot&) override {
+    return std::make_shared<metal::MetalStatePayload>();
+  }
+
+ private:
+  // Fresh states of Apple's, made with the very properties of the encode to come.
+  void fill_states(metal::MetalCommandBuffer& command_buffer, const BinaryCall& call,
+                   NSArray<MPSImage*>* primaries, NSArray<MPSImage*>* secondaries,
+                   NSArray<MPSImage*>* destinations) {
+    for (std::size_t i = 0; i < call.states.size(); ++i) {
+      State& state = *call.states[i];
+      MPSImage* primary = [primaries objectAtIndex:i];
+      MPSImage* secondary = [secondaries objectAtIndex:i];
+      MPSImage* destination = [destinations objectAtIndex:i];
+      MPSState* made =
+          state.count()
+              ? [kernel_.get() temporaryResultStateForCommandBuffer:command_buffer.for_kernel()
+                                                       primaryImage:primary
+                                                     secondaryImage:secondary
+                                                       sourceStates:nil
+                                                   destinationImage:destination]
+              : [kernel_.get() resultStateForPrimaryImage:primary
+                                           secondaryImage:secondary
+                                             sourceStates:nil
+                                         destinationImage:destination];
+      require<DeviceError>(made != nil, call.kernel.class_name(), ": the device made no state");
+      metal::payload_of(state).assign(made, command_buffer.temporaries());
+    }
+  }
+
+  metal::Retained<MPSCNNArithmetic*> kernel_;
+};
+
+class MetalArithmeticGradient final : public GradientEncoder {
+ public:
+  explicit MetalArithmeticGradient(metal::Retained<MPSCNNArithmeticGradient*> kernel)
+      : kernel_(std::move(kernel)) {}
+
+  void encode(CommandBuffer& command_buffer, const GradientCall& call) override {
+    const metal::PoolScope pool;
+    const BinaryProperties& p = call.properties;
+    MPSCNNArithmeticGradient* kernel = kernel_.get();
+    kernel.primaryScale = number(p, Setting::PrimaryScale);
+    kernel.secondaryScale = number(p, Setting::SecondaryScale);
+    kernel.bias = number(p, Setting::Bias);
+    kernel.minimumValue = number(p, Setting::MinimumValue);
+    kernel.maximumValue = number(p, Setting::MaximumValue);
+    kernel.secondaryStrideInFeatureChannels = moves_across_channels(p, true) ? 1 : 0;
+    metal::encode(command_buffer, kernel, call);
+  }
+
+ private:
+  metal::Retained<MPSCNNArithmeticGradient*> kernel_;
+};
+
+class MetalArithmeticBackend final : public ArithmeticBackend {
+ public:
+  std::unique_ptr<BinaryEncoder> make_forward(Device& device, ArithmeticKind kind) const override {
+    const metal::PoolScope pool;
+    id<MTLDevice> metal_device = metal::mtl_device(device);
+    const auto adopt = [](MPSCNNArithmetic* kernel, const char* name) {
+      return std::make_unique<MetalArithmetic>(metal::adopt_kernel<MPSCNNArithmetic>(kernel, name));
+    };
+    switch (kind) {
+      case ArithmeticKind::Add:
+        return adopt([[MPSCNNAdd alloc] initWithDevice:metal_device], "MPSCNNAdd");
+      case ArithmeticKind::Subtract:
+        return adopt([[MPSCNNSubtract alloc] initWithDevice:metal_device], "MPSCNNSubtract");
+      case ArithmeticKind::Multiply:
+        return adopt([[MPSCNNMultiply alloc] initWithDevice:metal_device], "MPSCNNMultiply");
+      case ArithmeticKind::Divide:
+        return adopt([[MPSCNNDivide alloc] initWithDevice:metal_device], "MPSCNNDivide");
+      case ArithmeticKind::Compare:
+        break;
+    }
+    return adopt([[MPSNNCompare alloc] initWithDevice:metal_device], "MPSNNCompare");
+  }
+
+  std::unique_ptr<GradientEncoder> make_gradient(Device& device, ArithmeticKind kind,
+                                                 bool secondary) const override {
+    const metal::PoolScope pool;
+    id<MTLDevice> metal_device = metal::mtl_device(device);
+    const auto adopt = [](MPSCNNArithmeticGradient* kernel, const char* name) {
+      return std::make_unique<MetalArithmeticGradient>(
+          metal::adopt_kernel<MPSCNNArithmeticGradient>(kernel, name));
+    };
+    switch (kind) {
+      case ArithmeticKind::Add:
+        return adopt([[MPSCNNAddGradient alloc] initWithDevice:metal_device
+                                       isSecondarySourceFilter:secondary],
+                     "MPSCNNAddGradient");
+      case ArithmeticKind::Subtract:
+        return adopt([[MPSCNNSubtractGradient alloc] initWithDevice:metal_device
+                                            isSecondarySourceFilter:secondary],
+                     "MPSCNNSubtractGradient");
+      default:
+        return adopt([[MPSCNNMultiplyGradient alloc] initWithDevice:metal_device
+                                            isSecondarySourceFilter:secondary],
+                     "MPSCNNMultiplyGradient");
+    }
+  }
+};
+
+}  // namespace
+
+const ArithmeticBackend& metal_arithmetic() {
+  static const MetalArithmeticBackend backend;
+  return backend;
+}
+
+}  // namespace mpsgrad
