@@ -7,6 +7,7 @@ namespace mpsgrad {
 const ArithmeticBackend& metal_arithmetic();
 const BatchNormalizationBackend& metal_batch_normalization();
 const ConvolutionBackend& metal_convolution();
+const LocalNormalizationBackend& metal_local_normalization();
 const LossBackend& metal_loss();
 const NeuronBackend& metal_neuron();
 const OptimizerBackend& metal_optimizer();
@@ -27,6 +28,9 @@ class MetalDevice final : public MetalDeviceBase {
     return &metal_batch_normalization();
   }
   const ConvolutionBackend* convolution() const override { return &metal_convolution(); }
+  const LocalNormalizationBackend* local_normalization() const override {
+    return &metal_local_normalization();
+  }
   const LossBackend* loss() const override { return &metal_loss(); }
   const NeuronBackend* neuron() const override { return &metal_neuron(); }
   const OptimizerBackend* optimizer() const override { return &metal_optimizer(); }

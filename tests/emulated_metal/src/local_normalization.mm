@@ -29,18 +29,25 @@ struct Ends {
 Ends forward_window(long i, long k) { return {i - k / 2, i + (k - 1) / 2}; }
 Ends backward_window(long i, long k) { return {i - (k - 1) / 2, i + k / 2}; }
 
-double at(const Tensor& t, long y, long x, long k) { return static_cast<double>(t.at(y, x, k)); }
-
 // ---- across channels
 
-std::vector<double> channel_denominators(const LocalParams& p, const Tensor& x, long j, long i) {
+// The channels of a pixel, which may lie outside.
+std::vector<double> pixel(const Tensor& t, const Operand& s, long j, long i) {
+  std::vector<double> values;
+  for (long k = 0; k < t.c; ++k) {
+    values.push_back(static_cast<double>(fetch(t, j + s.offset.y, i + s.offset.x, k, s.edge)));
+  }
+  return values;
+}
+
+std::vector<double> channel_denominators(const LocalParams& p, const std::vector<double>& x) {
   std::vector<double> all;
-  const auto n = static_cast<long>(p.size);
-  for (long k = 0; k < x.c; ++k) {
+  const auto n = static_cast<long>(p.size), channels = static_cast<long>(x.size());
+  for (long k = 0; k < channels; ++k) {
     const Ends ends = forward_window(k, n);
     double sum = 0;
-    for (long q = std::max(0L, ends.low); q <= std::min(x.c - 1, ends.high); ++q) {
-      sum += at(x, j, i, q) * at(x, j, i, q);
+    for (long q = std::max(0L, ends.low); q <= std::min(channels - 1, ends.high); ++q) {
+      sum += x[static_cast<size_t>(q)] * x[static_cast<size_t>(q)];
     }
     all.push_back(static_cast<double>(p.delta) +
                   static_cast<double>(p.alpha) / static_cast<double>(n) * sum);
@@ -48,37 +55,46 @@ std::vector<double> channel_denominators(const LocalParams& p, const Tensor& x, 
   return all;
 }
 
-void cross_channel(const LocalParams& p, const Operand&, const std::vector<Tensor>& in,
+void cross_channel(const LocalParams& p, const Operand& s, const std::vector<Tensor>& in,
                    Tensor& out) {
   for (long j = 0; j < out.h; ++j) {
     for (long i = 0; i < out.w; ++i) {
-      const std::vector<double> l = channel_denominators(p, in[0], j, i);
+      const std::vector<double> x = pixel(in[0], s, j, i);
+      const std::vector<double> l = channel_denominators(p, x);
       for (long k = 0; k < out.c; ++k) {
-        out.at(j, i, k) = static_cast<float>(
-            at(in[0], j, i, k) * std::pow(l[static_cast<size_t>(k)], -static_cast<double>(p.beta)));
+        const auto c = static_cast<size_t>(k);
+        out.at(j, i, k) = static_cast<float>(x[c] * std::pow(l[c], -static_cast<double>(p.beta)));
       }
     }
   }
 }
 
-void cross_channel_gradient(const LocalParams& p, const Operand&, const std::vector<Tensor>& in,
-                            Tensor& out) {
+// The gradient of source place (y, x) lies `shift` further on in the incoming image.
+struct Shift {
+  long y, x;
+};
+
+void cross_channel_gradient(const LocalParams& p, const Operand& s, const Shift& shift,
+                            const std::vector<Tensor>& in, Tensor& out) {
   const auto n = static_cast<long>(p.size);
   const auto beta = static_cast<double>(p.beta);
   const double factor = 2 * static_cast<double>(p.alpha) * beta / static_cast<double>(n);
+  Operand primary = s;
+  primary.offset.y += shift.y;
+  primary.offset.x += shift.x;
   for (long j = 0; j < out.h; ++j) {
     for (long i = 0; i < out.w; ++i) {
-      const std::vector<double> l = channel_denominators(p, in[1], j, i);
+      const std::vector<double> g = pixel(in[0], primary, j, i), x = pixel(in[1], s, j, i);
+      const std::vector<double> l = channel_denominators(p, x);
       for (long k = 0; k < out.c; ++k) {
         const Ends ends = backward_window(k, n);
         double sum = 0;
-        for (long q = std::max(0L, ends.low); q <= std::min(out.c - 1, ends.high); ++q) {
-          sum += at(in[0], j, i, q) * at(in[1], j, i, q) *
-                 std::pow(l[static_cast<size_t>(q)], -beta - 1);
+        for (auto q = static_cast<size_t>(std::max(0L, ends.low));
+             q <= static_cast<size_t>(std::min(out.c - 1, ends.high)); ++q) {
+          sum += g[q] * x[q] * std::pow(l[q], -beta - 1);
         }
-        out.at(j, i, k) =
-            static_cast<float>(at(in[0], j, i, k) * std::pow(l[static_cast<size_t>(k)], -beta) -
-                               factor * at(in[1], j, i, k) * sum);
+        const auto c = static_cast<size_t>(k);
+        out.at(j, i, k) = static_cast<float>(g[c] * std::pow(l[c], -beta) - factor * x[c] * sum);
       }
     }
   }
@@ -144,58 +160,100 @@ void contrast(const LocalParams& p, const Operand& s, const std::vector<Tensor>&
   }
 }
 
-// Both gradients: sums over the transposed window, clipped to the image.
-template <class Visit>
-void over_transposed(const Operand& s, const Tensor& x, long j, long i, const Visit& visit) {
-  const Ends rows = backward_window(j, static_cast<long>(s.kernel_y));
-  const Ends columns = backward_window(i, static_cast<long>(s.kernel_x));
-  for (long y = std::max(0L, rows.low); y <= std::min(x.h - 1, rows.high); ++y) {
-    for (long c = std::max(0L, columns.low); c <= std::min(x.w - 1, columns.high); ++c) visit(y, c);
+// What a result place adds to the gradients of those that it was made from.
+struct Term {
+  double direct, product, mean;
+};
+
+// Terms of one channel, for the places that have an incoming gradient.
+class Terms {
+ public:
+  template <class Make>
+  Terms(const Operand& s, const Tensor& g, const Shift& shift, long k, const Make& make)
+      : operand_(s), shift_(shift), height_(g.h), width_(g.w) {
+    for (long y = 0; y < height_; ++y) {
+      for (long x = 0; x < width_; ++x) {
+        const auto incoming = static_cast<double>(g.at(y, x, k));
+        gradients_.push_back(incoming);
+        terms_.push_back(make(incoming, y - shift.y, x - shift.x));
+      }
+    }
   }
+  // What comes back to source place (y, x) on its own account.
+  double direct(long y, long x) const {
+    y += shift_.y;
+    x += shift_.x;
+    if (y < 0 || y >= height_ || x < 0 || x >= width_ || gradients_[at(y, x)] == 0) return 0;
+    return terms_[at(y, x)].direct;
+  }
+  // Sums over the transposed window around source place (y, x).
+  Term sum(long y, long x) const {
+    const Ends rows = backward_window(y + shift_.y, static_cast<long>(operand_.kernel_y));
+    const Ends columns = backward_window(x + shift_.x, static_cast<long>(operand_.kernel_x));
+    Term sums{0, 0, 0};
+    for (long q = std::max(0L, rows.low); q <= std::min(height_ - 1, rows.high); ++q) {
+      for (long r = std::max(0L, columns.low); r <= std::min(width_ - 1, columns.high); ++r) {
+        const Term& term = terms_[at(q, r)];
+        sums.direct += term.direct;
+        sums.product += term.product;
+        sums.mean += term.mean;
+      }
+    }
+    return sums;
+  }
+
+ private:
+  size_t at(long y, long x) const { return static_cast<size_t>(y * width_ + x); }
+  Operand operand_;
+  Shift shift_;
+  long height_, width_;
+  std::vector<double> gradients_;
+  std::vector<Term> terms_;
+};
+
+double fetched(const Tensor& t, long y, long x, long k) {
+  return static_cast<double>(fetch(t, y, x, k, MPSImageEdgeModeZero));
 }
 
-void spatial_gradient(const LocalParams& p, const Operand& s, const std::vector<Tensor>& in,
-                      Tensor& out) {
+void spatial_gradient(const LocalParams& p, const Operand& s, const Shift& shift,
+                      const std::vector<Tensor>& in, Tensor& out) {
   const auto beta = static_cast<double>(p.beta);
   const double factor =
       2 * static_cast<double>(p.alpha) * beta / static_cast<double>(s.kernel_x * s.kernel_y);
-  for (long j = 0; j < out.h; ++j) {
-    for (long i = 0; i < out.w; ++i) {
-      for (long k = 0; k < out.c; ++k) {
-        double sum = 0;
-        over_transposed(s, in[1], j, i, [&](long y, long x) {
-          const double t = spatial_denominator(p, moments(s, in[1], y, x, k));
-          sum += at(in[0], y, x, k) * at(in[1], y, x, k) * std::pow(t, -beta - 1);
-        });
-        const double t = spatial_denominator(p, moments(s, in[1], j, i, k));
-        out.at(j, i, k) = static_cast<float>(at(in[0], j, i, k) * std::pow(t, -beta) -
-                                             factor * at(in[1], j, i, k) * sum);
+  for (long k = 0; k < out.c; ++k) {
+    const Terms terms(s, in[0], shift, k, [&](double g, long y, long x) {
+      const double t = spatial_denominator(p, moments(s, in[1], y, x, k));
+      return Term{g * std::pow(t, -beta), g * fetched(in[1], y, x, k) * std::pow(t, -beta - 1), 0};
+    });
+    for (long j = 0; j < out.h; ++j) {
+      for (long i = 0; i < out.w; ++i) {
+        const long y = j + s.offset.y, x = i + s.offset.x;
+        out.at(j, i, k) = static_cast<float>(terms.direct(y, x) - factor * fetched(in[1], y, x, k) *
+                                                                      terms.sum(y, x).product);
       }
     }
   }
 }
 
-void contrast_gradient(const LocalParams& p, const Operand& s, const std::vector<Tensor>& in,
-                       Tensor& out) {
+void contrast_gradient(const LocalParams& p, const Operand& s, const Shift& shift,
+                       const std::vector<Tensor>& in, Tensor& out) {
   const auto beta = static_cast<double>(p.beta), p0 = static_cast<double>(p.p0);
   const auto n = static_cast<double>(s.kernel_x * s.kernel_y);
-  for (long j = 0; j < out.h; ++j) {
-    for (long i = 0; i < out.w; ++i) {
-      for (long k = 0; k < out.c; ++k) {
-        double sum_a = 0, sum_b = 0, sum_bm = 0;
-        over_transposed(s, in[1], j, i, [&](long y, long x) {
-          const Moments m = moments(s, in[1], y, x, k);
-          const double t = contrast_denominator(p, m), g = at(in[0], y, x, k);
-          const double b = g * (at(in[1], y, x, k) - p0 * m.mean) * std::pow(t, -beta - 1);
-          sum_a += g * std::pow(t, -beta);
-          sum_b += b;
-          sum_bm += b * m.mean;
-        });
-        const double t = contrast_denominator(p, moments(s, in[1], j, i, k));
-        out.at(j, i, k) = static_cast<float>(
-            static_cast<double>(p.ps) *
-            (at(in[0], j, i, k) * std::pow(t, -beta) - p0 / n * sum_a -
-             2 * static_cast<double>(p.alpha) * beta / n * (at(in[1], j, i, k) * sum_b - sum_bm)));
+  const double factor = 2 * static_cast<double>(p.alpha) * beta / n;
+  for (long k = 0; k < out.c; ++k) {
+    const Terms terms(s, in[0], shift, k, [&](double g, long y, long x) {
+      const Moments m = moments(s, in[1], y, x, k);
+      const double t = contrast_denominator(p, m);
+      const double b = g * (fetched(in[1], y, x, k) - p0 * m.mean) * std::pow(t, -beta - 1);
+      return Term{g * std::pow(t, -beta), b, b * m.mean};
+    });
+    for (long j = 0; j < out.h; ++j) {
+      for (long i = 0; i < out.w; ++i) {
+        const long y = j + s.offset.y, x = i + s.offset.x;
+        const Term sums = terms.sum(y, x);
+        const double back = terms.direct(y, x) - p0 / n * sums.direct -
+                            factor * (fetched(in[1], y, x, k) * sums.product - sums.mean);
+        out.at(j, i, k) = static_cast<float>(static_cast<double>(p.ps) * back);
       }
     }
   }
@@ -271,20 +329,23 @@ void contrast_gradient(const LocalParams& p, const Operand& s, const std::vector
                const std::vector<Tensor>& in, Tensor& out, size_t) { function(p, s, in, out); }; \
   }
 
-#define GRADIENT_COMMON(function, forward_class)                                                 \
-  LOCAL_COMMON                                                                                   \
-  -(bool)emulatedAcceptsForwardClass : (Class)forward {                                          \
-    return [forward isSubclassOfClass:[forward_class class]];                                    \
-  }                                                                                              \
-  -(void)emulatedCheckGradient : (const Call&)call where : (const Where&)where {                 \
-    [super emulatedCheckGradient:call where:where];                                              \
-    REQUIRE(body_->sources[1].edge == MPSImageEdgeModeZero, edge_mode, where,                    \
-            "only zero has a gradient");                                                         \
-  }                                                                                              \
-  -(Work)emulatedGradientWork : (NSArray<MPSState*>*)states {                                    \
-    (void)states;                                                                                \
-    return [p = body_->as<LocalParams>(), s = body_->sources[1]](                                \
-               const std::vector<Tensor>& in, Tensor& out, size_t) { function(p, s, in, out); }; \
+#define GRADIENT_COMMON(function, forward_class)                                                   \
+  LOCAL_COMMON                                                                                     \
+  -(bool)emulatedAcceptsForwardClass : (Class)forward {                                            \
+    return [forward isSubclassOfClass:[forward_class class]];                                      \
+  }                                                                                                \
+  -(void)emulatedCheckGradient : (const Call&)call where : (const Where&)where {                   \
+    [super emulatedCheckGradient:call where:where];                                                \
+    REQUIRE(body_->sources[1].edge == MPSImageEdgeModeZero, edge_mode, where,                      \
+            "only zero has a gradient");                                                           \
+  }                                                                                                \
+  -(Work)emulatedGradientWork : (NSArray<MPSState*>*)states {                                      \
+    (void)states;                                                                                  \
+    const MPSOffset to = body_->sources[0].offset, from = body_->sources[1].offset;                \
+    return                                                                                         \
+        [p = body_->as<LocalParams>(), s = body_->sources[1],                                      \
+         shift = Shift{to.y - from.y, to.x - from.x}](const std::vector<Tensor>& in, Tensor& out,  \
+                                                      size_t) { function(p, s, shift, in, out); }; \
   }
 
 #define CONTRAST_DEFAULTS \
