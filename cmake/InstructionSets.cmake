@@ -31,6 +31,9 @@ foreach(isa IN LISTS mpsgrad_isas)
     # Not -ffast-math: NaN and infinities must come through. No exceptions: their tables are weak symbols.
     target_compile_options(mpsgrad_simd_${isa} PRIVATE ${flags_${isa}} -O3 -ffp-contract=fast -fno-math-errno
                            -fno-trapping-math -fno-exceptions)
+    if(MPSGRAD_SANITIZE)  # loops that a sanitizer's checks keep from being vectorized are no mistake
+      target_compile_options(mpsgrad_simd_${isa} PRIVATE $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>)
+    endif()
     target_sources(_core PRIVATE $<TARGET_OBJECTS:mpsgrad_simd_${isa}>)
   endif()
 endforeach()
