@@ -397,8 +397,10 @@ py::object encode_loss(Loss& self, const std::shared_ptr<CommandBuffer>& command
     const ImageArgument destination = image_argument(destination_object, "destination");
     require<TypeError>(source.batch == destination.batch, self.class_name(),
                        ": source and destination must both be single images or both be batches");
-    const py::gil_scoped_release unlocked;
-    self.encode(command_buffer, source.images, labels, destination.images, source.batch);
+    {
+      const py::gil_scoped_release unlocked;
+      self.encode(command_buffer, source.images, labels, destination.images, source.batch);
+    }
     return destination_object;
   }
   const auto allocator = allocator_argument(allocator_object);
@@ -485,8 +487,10 @@ void bind_forward(py::module_& m) {
                   ": with_state creates states for created destinations; make them with "
                   "result_state_batch() and pass them as destination_states");
           const StateBatch states = state_argument(state_object, "destination_states");
-          const py::gil_scoped_release unlocked;
-          self.encode(command_buffer, sources, labels, states, destinations);
+          {
+            const py::gil_scoped_release unlocked;
+            self.encode(command_buffer, sources, labels, states, destinations);
+          }
           return destination_object;
         }
         require<TypeError>(
@@ -552,8 +556,10 @@ void bind_gradient(py::module_& m) {
         if (!destination_object.is_none()) {
           const ImageBatch::Images destinations =
               batch_argument(destination_object, "destination_gradients", self.class_name());
-          const py::gil_scoped_release unlocked;
-          self.encode(command_buffer, gradients, sources, labels, states, destinations);
+          {
+            const py::gil_scoped_release unlocked;
+            self.encode(command_buffer, gradients, sources, labels, states, destinations);
+          }
           return destination_object;
         }
         const auto allocator = allocator_argument(allocator_object);
