@@ -29,8 +29,11 @@ foreach(isa IN LISTS mpsgrad_isas)
     target_link_libraries(mpsgrad_simd_${isa} PRIVATE mpsgrad_options)
     target_compile_definitions(mpsgrad_simd_${isa} PRIVATE MPSGRAD_ISA=${isa})
     # Not -ffast-math: NaN and infinities must come through. No exceptions: their tables are weak symbols.
-    target_compile_options(mpsgrad_simd_${isa} PRIVATE ${flags_${isa}} -O3 -ffp-contract=fast -fno-math-errno
-                           -fno-trapping-math -fno-exceptions)
+    # Products and sums are fused. Clang must decide it by the expression, not by the loop around it, or equal
+    # expressions round differently; GCC knows only all or nothing.
+    target_compile_options(mpsgrad_simd_${isa} PRIVATE ${flags_${isa}} -O3
+                           -ffp-contract=$<IF:$<CXX_COMPILER_ID:GNU>,fast,on> -fno-math-errno -fno-trapping-math
+                           -fno-exceptions)
     if(MPSGRAD_SANITIZE)  # loops that a sanitizer's checks keep from being vectorized are no mistake
       target_compile_options(mpsgrad_simd_${isa} PRIVATE $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>)
     endif()
