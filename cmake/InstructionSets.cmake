@@ -21,6 +21,16 @@ else()
   set(flags_scalar)
 endif()
 
+# Products and sums are fused. Clang must decide it by the expression, not by the loop around it, or equal expressions
+# round differently; GCC knows only all or nothing.
+set(flags_fused_gnu -ffp-contract=fast)
+set(flags_fused_clang -ffp-contract=on)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(flags_fused ${flags_fused_gnu})
+else()
+  set(flags_fused ${flags_fused_clang})
+endif()
+
 foreach(isa IN LISTS mpsgrad_isas)
   string(TOUPPER ${isa} upper)
   target_compile_definitions(_core PRIVATE MPSGRAD_HAVE_${upper}=1)
@@ -29,11 +39,8 @@ foreach(isa IN LISTS mpsgrad_isas)
     target_link_libraries(mpsgrad_simd_${isa} PRIVATE mpsgrad_options)
     target_compile_definitions(mpsgrad_simd_${isa} PRIVATE MPSGRAD_ISA=${isa})
     # Not -ffast-math: NaN and infinities must come through. No exceptions: their tables are weak symbols.
-    # Products and sums are fused. Clang must decide it by the expression, not by the loop around it, or equal
-    # expressions round differently; GCC knows only all or nothing.
-    target_compile_options(mpsgrad_simd_${isa} PRIVATE ${flags_${isa}} -O3
-                           -ffp-contract=$<IF:$<CXX_COMPILER_ID:GNU>,fast,on> -fno-math-errno -fno-trapping-math
-                           -fno-exceptions)
+    target_compile_options(mpsgrad_simd_${isa} PRIVATE ${flags_${isa}} ${flags_fused} -O3 -fno-math-errno
+                           -fno-trapping-math -fno-exceptions)
     if(MPSGRAD_SANITIZE)  # loops that a sanitizer's checks keep from being vectorized are no mistake
       target_compile_options(mpsgrad_simd_${isa} PRIVATE $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>)
     endif()

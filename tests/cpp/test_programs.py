@@ -48,9 +48,14 @@ def instruction_sets() -> dict[str, list[str]]:
         names = ["neon"]
     else:
         return {"scalar": []}
-    flags = {name: re.search(rf"set\(flags_{name} ?(.*?)\)", text)[1].split() for name in names}
-    common = re.search(r"flags_\$\{isa\}\}\s+(-O3[^)]*)\)", text)[1].split()
-    return {name: own + common for name, own in flags.items()}
+
+    def variable(name):
+        return re.search(rf"set\(flags_{name} ?(.*?)\)", text)[1].split()
+
+    clang = "clang" in run([compiler(), "--version"]).stdout.lower()
+    common = re.search(r"flags_fused\}\s+(-O3[^)]*)\)", text)[1].split()
+    common += variable("fused_clang" if clang else "fused_gnu")
+    return {name: variable(name) + common for name in names}
 
 
 @pytest.fixture(scope="module")
