@@ -1,4 +1,4 @@
-"""oneDNN as a peer of convolution, through its C interface.
+"""oneDNN as a peer, through its C interface.
 
 Images are NHWC, over the same memory as ours. Weights are in the order that oneDNN prefers: they
 are brought into it beforehand, and weight gradients are brought back only when they are read, so
@@ -8,7 +8,7 @@ neither is timed. Primitives are made once and kept.
 from __future__ import annotations
 
 import ctypes
-from ctypes import Structure, byref, c_int, c_int64, c_size_t, c_void_p
+from ctypes import Structure, byref, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,15 @@ PACKAGE = "onednn-cpu-gomp"
 
 # Values of dnnl_types.h.
 CPU, ANY, FORWARD_TRAINING, DIRECT, EXECUTION_ARGUMENT = 1, 1, 64, 1, 255
+FORWARD_INFERENCE, BACKWARD = 96, 128
+GLOBAL_STATISTICS, SCALE_AND_SHIFT = 1, 2 | 4
+ACROSS_CHANNELS, WITHIN_CHANNEL = 0xAFF, 0xBFF
+BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1, "divide": 0x1FFF4, "subtract": 0x1FFF5}
 DATA_TYPES = {"float16": 1, "float32": 3}
 SOURCE, RESULT, WEIGHTS, BIAS = 1, 17, 33, 41
 SOURCE_GRADIENT, RESULT_GRADIENT, WEIGHTS_GRADIENT, BIAS_GRADIENT = 129, 145, 161, 169
+SECOND_SOURCE, MEAN, VARIANCE, SCALE, SHIFT, WORKSPACE = 2, 49, 50, 51, 52, 64
+SCALE_GRADIENT, SHIFT_GRADIENT = 255, 256
 
 Dims = c_int64 * 12
 
@@ -81,6 +87,80 @@ class OneDnn:
         call = _Convolution(self, layer, x, w, b, g)
         return {"nhwc": getattr(call, kernel)()}
 
+    def batch_normalization(
+        self,
+        kernel: str,
+        x: npt.NDArray[Any],
+        g: npt.NDArray[Any],
+        numbers: Sequence[npt.NDArray[np.float32]],
+        epsilon: float,
+    ) -> dict[str, Callable[[], Any]]:
+        """Return the call of "inference", "training", "backward" or "step".
+
+        ``numbers`` are gamma, beta, mean and variance, which a backward pass alone takes as given.
+        """
+        call = _BatchNormalization(self, kernel, x, g, numbers, epsilon)
+        return {"nhwc": getattr(call, kernel)()}
+
+    def local_normalization(
+        self,
+        kind: str,
+        size: int,
+        x: npt.NDArray[Any],
+        g: npt.NDArray[Any] | None,
+        parameters: Sequence[float],
+    ) -> dict[str, Callable[[], Any]]:
+        """Return the call of a forward pass, or with ``g`` of the gradient.
+
+        ``parameters`` are alpha, beta and the constant under the power.
+        """
+        which = c_int(ACROSS_CHANNELS if kind == "cross_channel" else WITHIN_CHANNEL)
+        settings = (c_int64(size), *(c_float(value) for value in parameters))
+        image = self.nhwc(x)
+        description = self._make(
+            "lrn_forward_primitive_desc_create",
+            self.engine, c_int(FORWARD_TRAINING), which, image, image, *settings, None,
+        )  # fmt: skip
+        y = np.zeros_like(x)
+        space = self.wanted(description, WORKSPACE)
+        kept = self.room(space) if space.value else np.zeros(0, np.uint8)
+        workspace = {WORKSPACE: self.memory(space, kept)} if kept.size else {}
+        source = {SOURCE: self.memory(image, x)}
+        run = self.bind(description, {**source, RESULT: self.memory(image, y), **workspace})
+        if g is None:
+            return {"nhwc": _Call((x, kept), run, lambda: y)}
+        run()
+        backward = self._make(
+            "lrn_backward_primitive_desc_create",
+            self.engine, which, image, image, image, *settings, description, None,
+        )  # fmt: skip
+        run = self.bind(
+            backward,
+            {
+                **source,
+                **workspace,
+                RESULT_GRADIENT: self.memory(image, g),
+                SOURCE_GRADIENT: self.memory(image, y),
+            },
+        )
+        return {"nhwc": _Call((x, g, kept), run, lambda: y)}
+
+    def binary(
+        self, kind: str, x: npt.NDArray[Any], y: npt.NDArray[Any]
+    ) -> dict[str, Callable[[], Any]]:
+        """Return the call of a sum, difference, product or quotient; the second is broadcast."""
+        result = np.zeros_like(x)
+        images = [self.nhwc(array) for array in (x, y, result)]
+        description = self._make(
+            "binary_primitive_desc_create", self.engine, c_int(BINARY[kind]), *images, None
+        )
+        places = SOURCE, SECOND_SOURCE, RESULT
+        memories = {
+            place: self.memory(image, array)
+            for place, image, array in zip(places, images, (x, y, result), strict=True)
+        }
+        return {"nhwc": _Call((x, y), self.bind(description, memories), lambda: result)}
+
     def check(self, what: str, status: int) -> None:
         """Raise if a call has failed."""
         if status:
@@ -104,6 +184,11 @@ class OneDnn:
         return self._make(
             "memory_desc_create_with_strides", c_int(len(shape)), sizes, kind, Dims(*strides)
         )
+
+    def nhwc(self, array: npt.NDArray[Any]) -> c_void_p:
+        """Return the descriptor of images in the order of ours."""
+        n, h, w, c = array.shape
+        return self.descriptor((n, c, h, w), str(array.dtype), (h * w * c, 1, w * c, c))
 
     def memory(self, descriptor: c_void_p, array: npt.NDArray[Any]) -> c_void_p:
         """Return a memory object over an array, which must outlive it."""
@@ -175,8 +260,8 @@ class _Convolution:
         self.w_shape = (groups, outputs, inputs, height, width)
         area = height * width
         self.w_strides = (outputs * area * inputs, area * inputs, 1, width * inputs, inputs)
-        self.x_is = self._nhwc(x)
-        self.g_is = self._nhwc(g)
+        self.x_is = peer.nhwc(x)
+        self.g_is = peer.nhwc(g)
         self.w_any = peer.descriptor(self.w_shape, self.dtype, None)
         self.w_ours = peer.descriptor(self.w_shape, self.dtype, self.w_strides)
         self.b_is = peer.descriptor((layer.outputs,), "float32", (1,))
@@ -207,10 +292,6 @@ class _Convolution:
             *self.geometry,
             None,
         )
-
-    def _nhwc(self, array: npt.NDArray[Any]) -> c_void_p:
-        n, h, w, c = array.shape
-        return self.peer.descriptor((n, c, h, w), self.dtype, (h * w * c, 1, w * c, c))
 
     def _weights(self, description: c_void_p) -> c_void_p:
         """Return the weights in the order that a primitive wants."""
@@ -304,6 +385,87 @@ class _Convolution:
         """Return both gradients, one call after the other."""
         data, weights = self.data_gradient(), self.weight_gradient()
         return lambda: (*data(), *weights())
+
+
+class _BatchNormalization:
+    """Batch normalization of one layer, with scales, shifts and statistics in float32."""
+
+    def __init__(
+        self,
+        peer: OneDnn,
+        kernel: str,
+        x: npt.NDArray[Any],
+        g: npt.NDArray[Any],
+        numbers: Sequence[npt.NDArray[np.float32]],
+        epsilon: float,
+    ) -> None:
+        self.peer, self.arrays = peer, (x, g)
+        self.image = peer.nhwc(x)
+        self.settings = (c_float(epsilon),)
+        inference = kernel == "inference"
+        self.flags = c_uint(SCALE_AND_SHIFT | (GLOBAL_STATISTICS if inference else 0))
+        channels = peer.descriptor((x.shape[-1],), "float32", (1,))
+        self.numbers = [number.copy() for number in numbers]
+        self.by_gamma, self.by_beta = (np.zeros_like(number) for number in self.numbers[:2])
+        self.y, self.dx = np.zeros_like(x), np.zeros_like(x)
+        self.known = {
+            place: peer.memory(channels, number)
+            for place, number in zip((SCALE, SHIFT, MEAN, VARIANCE), self.numbers, strict=True)
+        }
+        self.sums = {
+            SCALE_GRADIENT: peer.memory(channels, self.by_gamma),
+            SHIFT_GRADIENT: peer.memory(channels, self.by_beta),
+        }
+        self.description = peer._make(
+            "batch_normalization_forward_primitive_desc_create",
+            peer.engine,
+            c_int(FORWARD_INFERENCE if inference else FORWARD_TRAINING),
+            self.image,
+            self.image,
+            *self.settings,
+            self.flags,
+            None,
+        )
+
+    def training(self) -> _Call:
+        """Return the call of statistics and results."""
+        memories = {
+            **self.known,
+            SOURCE: self.peer.memory(self.image, self.arrays[0]),
+            RESULT: self.peer.memory(self.image, self.y),
+        }
+        return _Call(self, self.peer.bind(self.description, memories), lambda: self.y)
+
+    inference = training
+
+    def backward(self) -> _Call:
+        """Return the call of all gradients."""
+        description = self.peer._make(
+            "batch_normalization_backward_primitive_desc_create",
+            self.peer.engine,
+            c_int(BACKWARD),
+            self.image,
+            self.image,
+            self.image,
+            *self.settings,
+            self.flags,
+            self.description,
+            None,
+        )
+        memories = {
+            **{place: memory for place, memory in self.known.items() if place != SHIFT},
+            **self.sums,
+            SOURCE: self.peer.memory(self.image, self.arrays[0]),
+            RESULT_GRADIENT: self.peer.memory(self.image, self.arrays[1]),
+            SOURCE_GRADIENT: self.peer.memory(self.image, self.dx),
+        }
+        run = self.peer.bind(description, memories)
+        return _Call(self, run, lambda: self.by_gamma, lambda: self.by_beta, lambda: self.dx)
+
+    def step(self) -> Callable[[], Any]:
+        """Return both, one call after the other."""
+        forward, backward = self.training(), self.backward()
+        return lambda: (*forward(), *backward())
 
 
 class _Call:

@@ -64,6 +64,24 @@ class Torch:
         """Return a call of a function to which the layout makes no difference."""
         return {"": _bound(call, [self.array(array) for array in arrays])}
 
+    def backward(
+        self, function: Callable[[Any], Any], g: npt.NDArray[Any], x: npt.NDArray[Any]
+    ) -> dict[str, Callable[[], Any]]:
+        """Return a call for each layout, of the gradient of a function of an image.
+
+        The function is evaluated beforehand, once; its tape is kept, with all that it holds.
+        """
+        calls = {}
+        for layout in LAYOUTS:
+            incoming = self.image(g, layout)
+            with self.torch.enable_grad():
+                leaf = self.image(x, layout).detach().requires_grad_()
+                result = function(leaf)
+            calls[layout] = lambda y=result, x=leaf, g=incoming: self.torch.autograd.grad(
+                y, x, g, retain_graph=True
+            )
+        return calls
+
     def gradient(self, loss: Callable[..., Any], wanted: Any, *others: Any) -> Any:
         """Return a loss and its gradient with respect to one tensor, by its own tape."""
         with self.torch.enable_grad():

@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Effort", "Timing", "keep_freed_memory", "measure"]
+__all__ = ["Effort", "Prepared", "Timing", "keep_freed_memory", "measure"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,19 @@ class Effort:
     seconds: float = 0.5
     rounds: int = 11
     cold: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call that needs something done before it, every time, which `measure` does not time."""
+
+    prepare: Callable[[], object]
+    run: Callable[[], object]
+
+    def __call__(self) -> object:
+        """Do both."""
+        self.prepare()
+        return self.run()
 
 
 @dataclass(frozen=True)
@@ -86,10 +99,16 @@ def _empty_caches(size: int) -> None:
 
 def _block(run: Callable[[], object], calls: int, cold: bool, cache: int) -> float:
     """Return the mean time of some calls."""
-    if cold:
+    prepare = None
+    if isinstance(run, Prepared):
+        prepare, run = run.prepare, run.run
+    if cold or prepare is not None:
         total = 0.0
         for _ in range(calls):
-            _empty_caches(2 * cache)
+            if prepare is not None:
+                prepare()
+            if cold:
+                _empty_caches(2 * cache)
             start = time.perf_counter()
             run()
             total += time.perf_counter() - start

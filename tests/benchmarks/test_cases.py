@@ -145,6 +145,32 @@ def test_both_gradients_are_twice_the_work():
     assert found["gradient"].flops == 2 * single
 
 
+def test_passes_of_batch_normalization_count_what_they_read_and_write():
+    layer = "resnet50/conv2"
+    found = {
+        case.kernel: build(case).bytes / (2 * 16 * 16 * 8 * 4)
+        for case in CASES
+        if (case.family, case.layer, case.dtype) == ("batch_normalization", layer, "float32")
+    }
+    assert found["training"] == found["statistics"] + found["inference"] == 1 + 2
+    assert found["backward"] == found["statistics_gradient"] + found["gradient"] == 2 + 3
+    assert found["step"] == found["training"] + found["backward"]
+
+
+def test_what_is_broadcast_counts_once():
+    found = {
+        case.kernel: build(case).bytes
+        for case in CASES
+        if (case.layer, case.dtype) == ("senet/gate2", "float32")
+    }
+    image, pixel = 2 * 16 * 16 * 32 * 4, 2 * 32 * 4
+    mask = image // 4 // 8
+    assert found["multiply_channels_forward"] == 2 * image + pixel
+    assert found["multiply_channels_gradient"] == 2 * image + pixel + mask
+    assert found["multiply_channels_second_gradient"] == 2 * image + pixel + mask
+    assert found["add_channels_second_gradient"] == image + pixel + mask
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(("roundings", "functions"), [(0, 0), (5, 4), (100, 0), (40000, 2)])
 def test_tolerances_are_those_of_the_tests(dtype, roundings, functions):
