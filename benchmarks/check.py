@@ -68,6 +68,8 @@ class Samples:
         Their values, and the magnitudes that their roundings are relative to.
     roundings, functions : float
         As `allowed` takes them.
+    within : ndarray of float64, optional
+        How far the elements may lie from their values, where no number of roundings says that.
     """
 
     index: tuple[npt.NDArray[np.intp], ...]
@@ -75,6 +77,7 @@ class Samples:
     scale: npt.NDArray[np.float64]
     roundings: float
     functions: float = 0.0
+    within: npt.NDArray[np.float64] | None = None
 
     def compare(self, name: str, result: npt.NDArray[Any]) -> None:
         """Raise `WrongResult` unless these elements are right and all are finite."""
@@ -82,9 +85,10 @@ class Samples:
             raise WrongResult(f"{name}: every expected value is 0, so the case tells nothing")
         if not np.isfinite(result).all():
             raise WrongResult(f"{name}: not every element is finite, or not all were written")
-        self._within(
-            name, result, allowed(self.scale, self.roundings, self.functions, result.dtype)
-        )
+        tolerance = self.within
+        if tolerance is None:
+            tolerance = allowed(self.scale, self.roundings, self.functions, result.dtype)
+        self._within(name, result, tolerance)
 
     def compare_peer(self, name: str, result: npt.NDArray[Any]) -> None:
         """Raise `WrongResult` if another library computes something else.
@@ -92,7 +96,10 @@ class Samples:
         Its arithmetic is its own affair, so this only tells whether it does the same work.
         """
         loose = 0.03 if result.dtype == np.float16 else 0.002
-        self._within(name, result, loose * np.maximum(self.scale, np.abs(self.exact).mean()))
+        tolerance = loose * np.maximum(self.scale, np.abs(self.exact).mean())
+        if self.within is not None:
+            tolerance = np.maximum(tolerance, 4 * self.within)
+        self._within(name, result, tolerance)
 
     def _within(
         self, name: str, result: npt.NDArray[Any], tolerance: npt.NDArray[np.float64]

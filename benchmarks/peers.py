@@ -91,7 +91,9 @@ class Torch:
         return value.detach(), gradient
 
     def read(self, result: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Return a tensor as an array in our order."""
+        """Return a tensor, or what a function gives, as an array in our order."""
+        if callable(result):
+            return np.asarray(result()).reshape(shape)
         if result.ndim == 4:
             result = result.permute(0, 2, 3, 1)
         return np.asarray(result.numpy()).reshape(shape)

@@ -2,7 +2,8 @@
 
 Each stage is a 3x3 convolution, then a block of two more whose result is added to its source; each
 convolution has batch normalization and ReLU. The second and third stage halve the image. At the end
-the mean of each channel, a fully connected layer, softmax cross entropy, Adam.
+the mean of each channel, a fully connected layer, softmax cross entropy, and gradient descent with
+momentum.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from .check import Samples
 from .suite import Case, Output, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
 
     from .suite import Context, Request
 
+    Doubles = npt.NDArray[np.float64]
+
 __all__ = ["cases"]
 
-SIZE, CLASSES, RATE = 32, 10, 1e-3
+SIZE, CLASSES, EPSILON = 32, 10, 1e-5
+RATE, MOMENTUM = 0.01, 0.9
 # (inputs, outputs, stride) of each convolution; the second and third of a stage are its block
 LAYERS = [
     (3, 16, 1),
@@ -69,21 +75,42 @@ class Data:
 
 
 def build(context: Context, batch: int) -> Work:
-    """Make the network; its loss before the first update is checked, and its last layer after."""
+    """Make the network; its first step is checked: the loss, all gradients, the last weights."""
     data = Data(context, batch)
     network = Network(context.device, data)
-    loss, classes = exact_step(data)
+    exact = ExactStep(data)
+    disturbed = ExactStep(data, context.rng)
+    outputs = [
+        Output("loss", lambda: np.array([network.loss], np.float32), exact.loss_samples()),
+        Output(
+            "classes",
+            lambda: network.classes().reshape(data.classes.shape),
+            exact.classes_samples(),
+        ),
+    ]
+    directions = {}
+    for name, gradient in exact.gradients.items():
+        directions[name] = Directions(context.rng, gradient, disturbed.gradients[name])
+        outputs.append(
+            Output(
+                f"gradient of {name}",
+                lambda name=name: directions[name](network.gradient(name)),
+                directions[name].samples(gradient),
+            )
+        )
     arrays = data.x.nbytes + sum(w.nbytes for w in data.weights) + data.classes.nbytes
     return Work(
         network.step,
-        [
-            Output("loss", lambda: np.array([network.loss], np.float32), loss),
-            Output("classes", lambda: network.classes().reshape(data.classes.shape), classes),
-        ],
+        outputs,
         flops=3 * _flops(batch),
         bytes=3 * _activations(batch),
         arrays=arrays,
-        peers={"torch": lambda peer: {"channels_last": torch_step(peer, data)}},
+        peers={
+            "torch": lambda peer: {
+                layout: torch_step(peer, data, directions, layout)
+                for layout in ("contiguous", "channels_last")
+            }
+        },
     )
 
 
@@ -108,6 +135,77 @@ def _activations(batch: int) -> float:
     return 4.0 * sum(images)
 
 
+# --- The network --------------------------------------------------------------
+
+
+class _Convolution:
+    """A convolution or fully connected layer without biases, and the descent of its weights."""
+
+    def __init__(
+        self, device: mg.Device, kernels: tuple[Any, Any], source: Any, *, first: bool = False
+    ) -> None:
+        self.kernel, self.gradient = (kernel(source, device=device) for kernel in kernels)
+        if first:  # nobody wants the gradient of the images
+            self.gradient.gradient_option = mg.ConvolutionGradientOption.WEIGHTS_AND_BIAS
+        self.optimizer = mg.SGD(RATE, momentum_scale=MOMENTUM, device=device)
+        weights = np.ascontiguousarray(source.weights()).ravel()
+        self.master = mg.ConvolutionWeightsAndBiasesState(mg.Buffer(device, weights))
+        self.momentum = [mg.Vector(device, mg.VectorDescriptor(weights.size))]
+
+    def forward(self, buffer: mg.CommandBuffer, x: mg.ImageBatch) -> Any:
+        mg.increment_read_count(x, 1)  # the gradient kernel reads it again
+        self.source = x
+        y, self.states = self.kernel.encode_batch(buffer, x, with_state=True, temporary_state=True)
+        mg.increment_read_count(self.states, 1)  # gradient kernel, then optimizer
+        return y
+
+    def backward(self, buffer: mg.CommandBuffer, gradient: mg.ImageBatch) -> Any:
+        result = self.gradient.encode_batch(buffer, gradient, self.source, self.states)
+        self.optimizer.encode_convolution(
+            buffer, self.states[0], self.master, self.momentum, self.master
+        )
+        self.kernel.reload_weights_and_biases(buffer, self.master)
+        self.gradient.reload_weights_and_biases(buffer, self.master)
+        return result
+
+
+class _Normalization:
+    """Batch normalization with a fused ReLU, and the descent of gamma and beta."""
+
+    def __init__(self, device: mg.Device, channels: int) -> None:
+        ones, zeros = np.ones(channels, np.float32), np.zeros(channels, np.float32)
+        relu = mg.NeuronDescriptor(mg.NeuronType.RELU)
+        source = mg.ArrayBatchNormalizationDataSource(ones, zeros, zeros, ones, epsilon=EPSILON)
+        self.kernel = mg.BatchNormalization(source, relu, device=device)
+        self.statistics = mg.BatchNormalizationStatistics(device=device)
+        self.sums = mg.BatchNormalizationStatisticsGradient(relu, device=device)
+        self.gradient = mg.BatchNormalizationGradient(relu, device=device)
+        self.optimizer = mg.SGD(RATE, momentum_scale=MOMENTUM, device=device)
+        self.momentum = [mg.Vector(device, mg.VectorDescriptor(channels)) for _ in range(2)]
+        self.master = mg.NormalizationGammaAndBetaState(ones, zeros, device=device)
+        self.state: mg.BatchNormalizationState | None = None
+
+    def forward(self, buffer: mg.CommandBuffer, x: mg.ImageBatch) -> mg.ImageBatch:
+        mg.increment_read_count(x, 3)  # statistics, results, sums, gradients
+        self.source = x
+        descriptor = self.kernel.destination_descriptor(x[0])
+        y = mg.ImageBatch.temporary(buffer, descriptor, len(x))
+        if self.state is None:
+            self.state = self.kernel.result_state(x[0], y[0])
+        self.statistics.encode_batch(buffer, x, self.state)
+        self.kernel.encode_batch(buffer, x, y, batch_normalization_state=self.state)
+        return y
+
+    def backward(self, buffer: mg.CommandBuffer, gradient: mg.ImageBatch) -> Any:
+        assert self.state is not None
+        mg.increment_read_count(gradient, 1)
+        self.sums.encode_batch(buffer, gradient, self.source, self.state)
+        result = self.gradient.encode_batch(buffer, gradient, self.source, self.state)
+        self.optimizer.encode_batch_normalization(buffer, self.state, self.momentum, self.master)
+        self.kernel.reload_gamma_and_beta(buffer, self.master)
+        return result
+
+
 class _Residual:
     """Layers whose result is added to their source."""
 
@@ -118,11 +216,11 @@ class _Residual:
             mg.AddGradient(second, device=device) for second in (False, True)
         )
 
-    def forward_training(self, buffer: mg.CommandBuffer, x: mg.ImageBatch) -> mg.ImageBatch:
+    def forward(self, buffer: mg.CommandBuffer, x: mg.ImageBatch) -> Any:
         mg.increment_read_count(x, 2)  # the sum and its gradient
         y = x
         for layer in self.layers:
-            y = layer.forward_training(buffer, y)
+            y = layer.forward(buffer, y)
         mg.increment_read_count(y, 1)
         self.sources = x, y
         result, self.states = self.add.encode_batch(
@@ -131,7 +229,7 @@ class _Residual:
         mg.increment_read_count(self.states, 1)
         return result
 
-    def backward(self, buffer: mg.CommandBuffer, gradient: mg.ImageBatch) -> mg.ImageBatch:
+    def backward(self, buffer: mg.CommandBuffer, gradient: mg.ImageBatch) -> Any:
         mg.increment_read_count(gradient, 1)
         x, y = self.sources
         straight = self.for_source.encode_batch(buffer, gradient, x, self.states)
@@ -141,35 +239,53 @@ class _Residual:
         return self.sum.encode_batch(buffer, straight, through)
 
 
+class _Mean:
+    """The mean of each channel."""
+
+    def __init__(self, device: mg.Device, side: int) -> None:
+        self.kernel = mg.PoolingAverage(side, side, device=device)
+        self.kernel.padding = mg.DefaultPadding(mg.PaddingMethod.SIZE_VALID_ONLY)
+        self.gradient = mg.PoolingAverageGradient(side, side, device=device)
+
+    def forward(self, buffer: mg.CommandBuffer, x: mg.ImageBatch) -> Any:
+        mg.increment_read_count(x, 1)
+        self.source = x
+        y, self.states = self.kernel.encode_batch(buffer, x, with_state=True, temporary_state=True)
+        return y
+
+    def backward(self, buffer: mg.CommandBuffer, gradient: mg.ImageBatch) -> Any:
+        return self.gradient.encode_batch(buffer, gradient, self.source, self.states)
+
+
 class Network:
     """The network of kernels; everything between images and weights stays on the device."""
 
     def __init__(self, device: mg.Device, data: Data) -> None:
-        from mpsgrad._command_line.network import _Normalized, _Plain, _Weighted
-
         self.device, self.queue, self.data = device, device.command_queue(), data
         self.layers: list[Any] = []
-        convolutions: list[list[Any]] = []
+        self.momentum: dict[str, list[mg.Vector]] = {}
+        parts: list[Any] = []
+        kernels = mg.Convolution, mg.ConvolutionGradient
         for (i, o, stride), w in zip(LAYERS, data.weights, strict=True):
             descriptor = mg.ConvolutionDescriptor(
                 3, 3, input_feature_channels=i, output_feature_channels=o,
                 stride_in_pixels_x=stride, stride_in_pixels_y=stride,
             )  # fmt: skip
             source = mg.ArrayConvolutionDataSource(w.copy(), descriptor=descriptor)
-            kernels = mg.Convolution, mg.ConvolutionGradient
-            layer = _Weighted(device, *kernels, source, RATE, bool(convolutions))
-            layer._kernel.padding = mg.ExplicitPadding(1, 1, 1, 1)
-            convolutions.append([layer, _Normalized(device, o, RATE)])
-            if len(convolutions) % 3 == 0:
-                first, second, third = convolutions[-3:]
-                self.layers += [*first, _Residual(device, [*second, *third])]
-        side = _sizes()[-1]
-        mean = mg.PoolingAverage(side, side, device=device)
-        mean.padding = mg.DefaultPadding(mg.PaddingMethod.SIZE_VALID_ONLY)
-        self.layers.append(_Plain(mean, mg.PoolingAverageGradient(side, side, device=device)))
+            convolution = _Convolution(device, kernels, source, first=not parts)
+            convolution.kernel.padding = mg.ExplicitPadding(1, 1, 1, 1)
+            normalization = _Normalization(device, o)
+            number = len(parts) // 2 + 1
+            self.momentum[f"convolution {number}"] = convolution.momentum
+            self.momentum[f"normalization {number}"] = normalization.momentum
+            parts += [convolution, normalization]
+            if number % 3 == 0:
+                self.layers += [*parts[-6:-4], _Residual(device, parts[-4:])]
+        self.layers.append(_Mean(device, _sizes()[-1]))
         source = mg.ArrayConvolutionDataSource(data.classes.copy())
         connected = mg.FullyConnected, mg.FullyConnectedGradient
-        self.layers.append(_Weighted(device, *connected, source, RATE, True))
+        self.layers.append(_Convolution(device, connected, source))
+        self.momentum["classes"] = self.layers[-1].momentum
         descriptor = mg.LossDescriptor(
             mg.LossType.SOFT_MAX_CROSS_ENTROPY,
             mg.ReductionType.SUM,
@@ -185,7 +301,7 @@ class Network:
         labels = mg.LossLabels.batch(self.device, self.data.one_hot)
         y = mg.ImageBatch.from_array(self.device, self.data.x)
         for layer in self.layers:
-            y = layer.forward_training(buffer, y)
+            y = layer.forward(buffer, y)
         gradient = self.criterion.encode_batch(buffer, y, labels)
         mg.synchronize(labels, buffer)
         for layer in reversed(self.layers):
@@ -197,56 +313,171 @@ class Network:
 
     def classes(self) -> Any:
         """Return the weights of the last layer."""
-        buffer = self.queue.command_buffer()
-        self.layers[-1].master.synchronize(buffer)
-        buffer.commit()
-        buffer.wait_until_completed()
+        self._synchronize(self.layers[-1].master)
         return self.layers[-1].master.weights.to_numpy()
 
+    def gradient(self, name: str) -> npt.NDArray[np.float32]:
+        """Return what the first step has left of a layer's gradients: momentum, times the rate."""
+        self._synchronize(*self.momentum[name])
+        return np.concatenate([v.to_numpy().ravel() for v in self.momentum[name]]) / RATE
 
-def exact_step(data: Data) -> tuple[Samples, Samples]:
-    """Return the loss before the first update and the last layer after it, from float64."""
-    y = data.x.astype(np.float64)
-    for position, ((_, _, stride), w) in enumerate(zip(LAYERS, data.weights, strict=True)):
-        if position % 3 == 1:
-            straight = y
-        padded = np.pad(y, [(0, 0), (1, 1), (1, 1), (0, 0)])
-        height = (padded.shape[1] - 3) // stride + 1
-        span = stride * (height - 1) + 1
-        y = sum(
-            padded[:, ky : ky + span : stride, kx : kx + span : stride]
-            @ w[:, ky, kx].T.astype(float)
-            for ky in range(3)
-            for kx in range(3)
+    def _synchronize(self, *objects: Any) -> None:
+        buffer = self.queue.command_buffer()
+        for one in objects:
+            one.synchronize(buffer)
+        buffer.commit()
+        buffer.wait_until_completed()
+
+
+# --- A step in float64 ----------------------------------------------------------
+
+
+class ExactStep:
+    """Loss and gradients of the first step, in float64.
+
+    With ``rng``, every layer's result and gradient is disturbed by eight times what the roundings
+    of float32 are expected to do to it; the gradients then tell how far rounding carries. Most of
+    that is elements near zero that change sides of a ReLU.
+    """
+
+    def __init__(self, data: Data, rng: np.random.Generator | None = None) -> None:
+        self.data, self.rng = data, rng
+        self.gradients: dict[str, Doubles] = {}
+        tape: list[tuple[Any, ...]] = []
+        y = data.x.astype(np.float64)
+        for position, ((i, _, stride), w) in enumerate(zip(LAYERS, data.weights, strict=True)):
+            if position % 3 == 1:
+                straight = y
+            weights, source = w.astype(np.float64), y
+            y = self._rounded(_convolve(source, weights, stride), 9 * i)
+            r = 1 / np.sqrt(y.var(axis=(0, 1, 2)) + float(np.float32(EPSILON)))
+            y = self._rounded((y - y.mean(axis=(0, 1, 2))) * r, 16)
+            tape.append((source, weights, stride, y, r))
+            y = np.maximum(y, 0)
+            if position % 3 == 2:
+                y = y + straight
+        self.features = y.mean(axis=(1, 2))
+        scores = self.features @ data.classes.reshape(CLASSES, -1).astype(np.float64).T
+        below = scores - scores.max(axis=1, keepdims=True)
+        logs = below - np.log(np.exp(below).sum(axis=1, keepdims=True))
+        one_hot = data.one_hot.reshape(len(scores), CLASSES)
+        self.loss = -(one_hot * logs).sum() / len(scores)
+        self._go_back((np.exp(logs) - one_hot) / len(scores), y.shape, tape)
+
+    def _rounded(self, values: Doubles, roundings: int) -> Doubles:
+        if self.rng is None:
+            return values
+        size = 8 * 2.0**-24 * math.sqrt(roundings) * float(np.sqrt((values**2).mean()))
+        return values + size * self.rng.standard_normal(values.shape)
+
+    def _go_back(self, g: Doubles, shape: tuple[int, ...], tape: list[tuple[Any, ...]]) -> None:
+        self.gradients["classes"] = g.T @ self.features
+        g = g @ self.data.classes.reshape(CLASSES, -1).astype(np.float64)
+        pixels = shape[1] * shape[2]
+        g = np.broadcast_to(g[:, None, None] / pixels, shape)
+        for position in reversed(range(len(LAYERS))):
+            source, weights, stride, normalized, r = tape[position]
+            if position % 3 == 2:
+                straight = g
+            g = g * (normalized >= 0)
+            by_gamma, by_beta = ((g * v).mean(axis=(0, 1, 2)) for v in (normalized, 1.0))
+            count = g.size // g.shape[-1]
+            name = f"normalization {position + 1}"
+            self.gradients[name] = count * np.stack([by_gamma, by_beta])
+            g = self._rounded(r * (g - by_beta - normalized * by_gamma), 16)
+            g, of_weights = _convolve_back(g, source, weights, stride)
+            g = self._rounded(g, 9 * weights.shape[0])
+            self.gradients[f"convolution {position + 1}"] = of_weights
+            if position % 3 == 1:
+                g = g + straight
+
+    def loss_samples(self) -> Samples:
+        """Return the loss."""
+        # Every product, and the few roundings of each normalization, on the way to a score.
+        roundings = sum(2 * 9 * i + 16 for i, *_ in LAYERS) + 4 * LAYERS[-1][1]
+        return Samples(
+            (np.array([0]),), np.array([self.loss]), np.array([1 + self.loss]), roundings
         )
-        axes = (0, 1, 2)
-        y = (y - y.mean(axis=axes)) / np.sqrt(y.var(axis=axes) + float(np.float32(1e-5)))
-        y = np.maximum(y, 0)
-        if position % 3 == 2:
-            y = y + straight
-    features = y.mean(axis=(1, 2))
-    w = data.classes.reshape(CLASSES, -1).astype(np.float64)
-    scores = features @ w.T
-    below = scores - scores.max(axis=1, keepdims=True)
-    logs = below - np.log(np.exp(below).sum(axis=1, keepdims=True))
-    one_hot = data.one_hot.reshape(len(scores), CLASSES)
-    loss = -(one_hot * logs).sum() / len(scores)
-    gradient = (np.exp(logs) - one_hot).T @ features / len(scores)
-    # Every product, and the few roundings of each normalization, on the way to a score.
-    roundings = sum(2 * 9 * i + 16 for i, *_ in LAYERS) + 4 * w.shape[1]
-    first = Samples((np.array([0]),), np.array([loss]), np.array([1 + loss]), roundings)
-    # Adam's first step hardly depends on the size of a gradient, unless it is tiny.
-    sure = np.argwhere(np.abs(gradient) > 0.1 * np.abs(gradient).max())
-    index = (sure[:, 0], np.zeros(len(sure), int), np.zeros(len(sure), int), sure[:, 1])
-    before, g = w[sure[:, 0], sure[:, 1]], gradient[sure[:, 0], sure[:, 1]]
-    root = math.sqrt(1 - 0.999)
-    after = before - RATE * root * g / (root * np.abs(g) + float(np.float32(1e-8)))
-    samples = Samples(index, after, np.abs(before) + RATE, 16)
-    return first, samples
+
+    def classes_samples(self) -> Samples:
+        """Return the weights of the last layer after the step."""
+        before = self.data.classes.astype(np.float64)
+        change = RATE * self.gradients["classes"].reshape(before.shape)
+        index = tuple(axis.ravel() for axis in np.indices(before.shape))
+        return Samples(
+            index, (before - change)[index], (np.abs(before) + np.abs(change))[index], 16
+        )
 
 
-def torch_step(peer: Any, data: Data) -> Any:
-    """PyTorch: the same network in channels_last, with its tape and its fused Adam."""
+def _windows(
+    x: Doubles, stride: int, height: int, width: int
+) -> Iterator[tuple[int, int, Doubles]]:
+    """Yield the places of a 3x3 window with what all windows have there, of padded images."""
+    for ky in range(3):
+        for kx in range(3):
+            rows = slice(ky, ky + stride * (height - 1) + 1, stride)
+            yield ky, kx, x[:, rows, kx : kx + stride * (width - 1) + 1 : stride]
+
+
+def _padded(x: Doubles) -> Doubles:
+    return np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
+
+
+def _convolve(x: Doubles, w: Doubles, stride: int) -> Doubles:
+    height, width = ((n - 1) // stride + 1 for n in x.shape[1:3])
+    result = np.zeros((len(x) * height * width, len(w)))
+    for ky, kx, part in _windows(_padded(x), stride, height, width):
+        result += part.reshape(-1, x.shape[-1]) @ w[:, ky, kx].T
+    return result.reshape(len(x), height, width, len(w))
+
+
+def _convolve_back(g: Doubles, x: Doubles, w: Doubles, stride: int) -> tuple[Doubles, Doubles]:
+    """Return the gradients of a convolution's source and weights."""
+    of_source, of_weights = _padded(np.zeros_like(x)), np.zeros_like(w)
+    sizes = g.shape[1:3]
+    flat = g.reshape(-1, g.shape[-1])
+    for ky, kx, part in _windows(_padded(x), stride, *sizes):
+        of_weights[:, ky, kx] = flat.T @ part.reshape(-1, x.shape[-1])
+    for ky, kx, part in _windows(of_source, stride, *sizes):
+        part += (flat @ w[:, ky, kx]).reshape(part.shape)
+    return of_source[:, 1:-1, 1:-1], of_weights
+
+
+class Directions:
+    """Components of a layer's gradients along the exact ones and along random directions.
+
+    One element that rounding takes to the other side of a ReLU changes some elements of a gradient
+    by a percent, but hardly any component along a direction that has nothing to do with it.
+    """
+
+    COUNT = 16
+
+    def __init__(self, rng: np.random.Generator, exact: Doubles, disturbed: Doubles) -> None:
+        signs = rng.integers(0, 2, (self.COUNT, exact.size)) * 2.0 - 1
+        own = exact.ravel() / np.linalg.norm(exact)
+        self.along = np.concatenate([own[None], signs / math.sqrt(exact.size)])
+        # Six standard deviations of a disturbance that has no direction.
+        self.allowed = 6 * float(np.linalg.norm(disturbed - exact)) / math.sqrt(exact.size)
+
+    def __call__(self, gradient: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Return the components."""
+        found: npt.NDArray[np.float32] = self.along @ gradient.ravel().astype(np.float64)
+        return found.astype(np.float32)
+
+    def samples(self, exact: Doubles) -> Samples:
+        """Return all of them."""
+        values = self.along @ exact.ravel()
+        within = np.full(len(values), self.allowed) + 2.0**-20 * np.abs(values)
+        return Samples((np.arange(len(values)),), values, np.abs(values), 0, within=within)
+
+
+# --- PyTorch ----------------------------------------------------------------------
+
+
+def torch_step(
+    peer: Any, data: Data, directions: dict[str, Directions], layout: str
+) -> Callable[[], Any]:
+    """PyTorch: the same network from its modules, with its tape and its fused descent."""
     torch = peer.torch
 
     class Residual(torch.nn.Module):
@@ -258,19 +489,34 @@ def torch_step(peer: Any, data: Data) -> Any:
             return x + self.layers(x)
 
     modules: list[Any] = []
+    parameters: dict[str, list[Any]] = {}
     for position, ((i, o, stride), w) in enumerate(zip(LAYERS, data.weights, strict=True)):
         convolution = torch.nn.Conv2d(i, o, 3, stride, 1, bias=False)
-        convolution.weight.copy_(peer.image(w, "channels_last"))
-        modules += [convolution, torch.nn.BatchNorm2d(o), torch.nn.ReLU(inplace=True)]
+        convolution.weight.copy_(peer.image(w, layout))
+        normalization = torch.nn.BatchNorm2d(o, eps=EPSILON)
+        parameters[f"convolution {position + 1}"] = [convolution.weight]
+        parameters[f"normalization {position + 1}"] = [normalization.weight, normalization.bias]
+        modules += [convolution, normalization, torch.nn.ReLU(inplace=True)]
         if position % 3 == 2:
             modules[-6:] = [Residual(*modules[-6:])]
     last = torch.nn.Linear(LAYERS[-1][1], CLASSES, bias=False)
     last.weight.copy_(peer.array(data.classes.reshape(CLASSES, -1)))
+    parameters["classes"] = [last.weight]
     modules += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), last]
-    network = torch.nn.Sequential(*modules).to(memory_format=torch.channels_last).train()
-    optimizer = torch.optim.Adam(network.parameters(), lr=RATE, fused=True)
-    x = peer.image(data.x, "channels_last")
+    orders = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+    network = torch.nn.Sequential(*modules).to(memory_format=orders[layout]).train()
+    optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
+    x = peer.image(data.x, layout)
     labels = peer.array(data.one_hot.reshape(len(data.x), CLASSES))
+
+    def momentum(name: str) -> npt.NDArray[Any]:
+        """Return what the first step has left of the gradients."""
+        found = [optimizer.state[p]["momentum_buffer"] for p in parameters[name]]
+        return np.concatenate(
+            [(v.permute(0, 2, 3, 1) if v.ndim == 4 else v).reshape(-1).numpy() for v in found]
+        )
+
+    gradients = [lambda name=name: directions[name](momentum(name)) for name in directions]
 
     def step() -> Any:
         with torch.enable_grad():
@@ -278,6 +524,6 @@ def torch_step(peer: Any, data: Data) -> Any:
             loss = peer.functional.cross_entropy(network(x), labels)
             loss.backward()
             optimizer.step()
-        return loss.detach().reshape(1), last.weight.detach()
+        return loss.detach().reshape(1), last.weight.detach(), *gradients
 
     return step

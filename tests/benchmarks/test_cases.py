@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 
@@ -26,7 +27,9 @@ ODD = [
 names = pytest.mark.parametrize("case", FIRST, ids=lambda case: case.name)
 
 
+@functools.cache
 def build(case):
+    """Make a case, once."""
     return case.build(suite.Context(mg.Device("cpu"), case.name))
 
 

@@ -297,7 +297,7 @@ def test_preparations_are_not_timed(cold):
 
 
 WITH_PYTORCH = (
-    "vgg16", "training", "arithmetic senet", "subtract", "divide", "compare",
+    "vgg16", "training/step", "arithmetic senet", "subtract", "divide", "compare",
     "group_normalization style/conv2", "group_normalization diffusion",
     "local_normalization cuda-convnet",
 )  # fmt: skip
