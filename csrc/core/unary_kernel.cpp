@@ -20,6 +20,16 @@ void UnaryKernel::set_offset(const Offset& offset) {
   properties_.offset = offset;
 }
 
+void check_stated_depth(const UnaryCall& call) {
+  const Index wanted = call.properties.clip_rect.size.depth;
+  for (const auto& state : call.states) {
+    const ForwardSnapshot& shot = static_cast<const GradientState&>(*state).snapshot();
+    require<StateError>((shot.clip.size.depth == wanted) == (call.clip.size.depth == wanted),
+                        call.kernel.class_name(), ": clip_rect covers ", call.clip.size.depth,
+                        " images, but ", shot.clip.size.depth, " when destination_state was made");
+  }
+}
+
 void UnaryKernel::set_clip_rect(const Region& clip) {
   check_clip(*this, clip);
   properties_.clip_rect = clip;

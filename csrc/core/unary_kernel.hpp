@@ -29,6 +29,10 @@ struct UnaryCall {
   Index images() const { return clip.size.depth; }
 };
 
+// For kernels whose states a device makes before the encodes into them. Throws StateError if the
+// clip rectangle leaves out images that it covered when the states were made, or the other way.
+void check_stated_depth(const UnaryCall& call);
+
 // What a device supplies to a unary kernel without parameters that change between encodes.
 class UnaryEncoder {
  public:

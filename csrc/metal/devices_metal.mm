@@ -7,6 +7,7 @@ namespace mpsgrad {
 const ArithmeticBackend& metal_arithmetic();
 const BatchNormalizationBackend& metal_batch_normalization();
 const ConvolutionBackend& metal_convolution();
+const GroupNormalizationBackend& metal_group_normalization();
 const LocalNormalizationBackend& metal_local_normalization();
 const LossBackend& metal_loss();
 const NeuronBackend& metal_neuron();
@@ -28,6 +29,9 @@ class MetalDevice final : public MetalDeviceBase {
     return &metal_batch_normalization();
   }
   const ConvolutionBackend* convolution() const override { return &metal_convolution(); }
+  const GroupNormalizationBackend* group_normalization() const override {
+    return &metal_group_normalization();
+  }
   const LocalNormalizationBackend* local_normalization() const override {
     return &metal_local_normalization();
   }

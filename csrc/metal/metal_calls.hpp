@@ -30,6 +30,10 @@ MetalStatePayload::Maker state_maker(Retained<MPSCNNKernel*> kernel,
                                      void (*set_extra)(MPSCNNKernel*,
                                                        const UnaryProperties&) = nullptr);
 MetalStatePayload& payload_of(const State& state);
+// Apple's state of a forward pass, made by the kernel as it is set now, from the sizes of images;
+// nil if the device made none. `temporary` is the command buffer of a temporary state, else nil.
+MPSState* describe_state(MPSCNNKernel* kernel, const ForwardSnapshot& shot,
+                         MPSCommandBuffer* temporary);
 
 // Copies the call into the kernel's properties.
 void set_properties(MPSCNNKernel* kernel, const UnaryCall& call);

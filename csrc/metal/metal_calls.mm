@@ -149,6 +149,21 @@ void describe_states(MetalCommandBuffer& command_buffer, const StateBatch& state
   }
 }
 
+MPSState* describe_state(MPSCNNKernel* kernel, const ForwardSnapshot& shot,
+                         MPSCommandBuffer* temporary) {
+  const id<MTLDevice> device = kernel.device;
+  const auto source = outline(device, shot.source_width, shot.source_height, shot.source_channels);
+  const auto destination =
+      outline(device, shot.destination_width, shot.destination_height, shot.destination_channels);
+  return temporary != nil ? [kernel temporaryResultStateForCommandBuffer:temporary
+                                                             sourceImage:source.get()
+                                                            sourceStates:nil
+                                                        destinationImage:destination.get()]
+                          : [kernel resultStateForSourceImage:source.get()
+                                                 sourceStates:nil
+                                             destinationImage:destination.get()];
+}
+
 MetalStatePayload::Maker state_maker(Retained<MPSCNNKernel*> kernel,
                                      void (*set_extra)(MPSCNNKernel*, const UnaryProperties&)) {
   return [kernel = std::move(kernel), set_extra](const ForwardSnapshot& shot,
@@ -162,17 +177,7 @@ MetalStatePayload::Maker state_maker(Retained<MPSCNNKernel*> kernel,
     if (set_extra != nullptr) {
       set_extra(twin.get(), shot.properties);
     }
-    const auto source =
-        outline(device, shot.source_width, shot.source_height, shot.source_channels);
-    const auto destination =
-        outline(device, shot.destination_width, shot.destination_height, shot.destination_channels);
-    return temporary != nil ? [twin.get() temporaryResultStateForCommandBuffer:temporary
-                                                                   sourceImage:source.get()
-                                                                  sourceStates:nil
-                                                              destinationImage:destination.get()]
-                            : [twin.get() resultStateForSourceImage:source.get()
-                                                       sourceStates:nil
-                                                   destinationImage:destination.get()];
+    return describe_state(twin.get(), shot, temporary);
   };
 }
 

@@ -269,6 +269,25 @@ def test_images_need_not_be_one_allocation(queue, kind, rng):
     np.testing.assert_array_equal(got, oracle.forward(case.convolution(), x, w, b, size=case.size))
 
 
+@pytest.mark.parametrize("cls", [mg.Convolution, mg.FullyConnected])
+def test_states_know_how_many_images_a_clip_rectangle_covers(queue, cls):
+    source = mg.ArrayConvolutionDataSource(np.ones((1, 1, 1, 1), np.float32))
+    kernel = cls(source, device=queue.device)
+    kernel.clip_rect = mg.Region((0, 0, 0), (1, 1, 2))
+    images, results = (
+        kernels.batch(queue.device, np.ones((3, 1, 1, 1), np.float32)) for _ in range(2)
+    )
+    states = kernel.result_state(images, results)
+    words = "clip_rect covers 1 images, but 2 when destination_state was made"
+
+    def encode(command_buffer):
+        with pytest.raises(mg.errors.StateError, match=words):
+            kernel.encode(command_buffer, images[0], results[0], destination_state=states[0])
+        kernel.encode(command_buffer, images, results, destination_state=states)
+
+    kernels.run(queue, encode)
+
+
 def test_channel_windows_and_clip_rectangles(queue, rng):
     device = queue.device
     x = grid(rng, (2, 6, 7, 12))

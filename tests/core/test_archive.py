@@ -7,6 +7,7 @@ import mpsgrad as mg
 import numpy as np
 import pytest
 
+from tests.copies import WAYS
 from tests.core.support import counting, linear, linear_gradient
 
 
@@ -81,19 +82,6 @@ def settable(kernel):
     }
 
 
-WAYS = {
-    "copy()": lambda kernel: kernel.copy(),
-    "copy(device)": lambda kernel: kernel.copy(kernel.device),
-    "copy.copy": copy.copy,
-    "copy.deepcopy": copy.deepcopy,
-    "to_bytes": lambda kernel: type(kernel).from_bytes(kernel.to_bytes(), kernel.device),
-    **{
-        f"pickle {n}": lambda kernel, n=n: pickle.loads(pickle.dumps(kernel, n)).copy(kernel.device)
-        for n in range(6)
-    },
-}
-
-
 @pytest.mark.parametrize("make", [linear, linear_gradient])
 def test_the_tables_above_change_every_property(device, make):
     kernel = make(device)
@@ -115,6 +103,12 @@ def test_every_property_survives(device, make, way):
     twin.clip_rect = mg.NO_CLIP
     assert kernel.label == "a layer"
     assert kernel.clip_rect == settings["clip_rect"]
+
+
+def test_what_was_pickled_comes_back_on_the_default_device(device):
+    kernel = linear(device)
+    assert pickle.loads(pickle.dumps(kernel)).device == mg.Device()
+    assert type(kernel).from_bytes(kernel.to_bytes()).device == mg.Device()
 
 
 @pytest.mark.parametrize("way", WAYS)

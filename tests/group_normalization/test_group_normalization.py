@@ -1,7 +1,5 @@
 """Instance and group normalization against their oracles, the worked examples, and their rules."""
 
-import copy
-import pickle
 import re
 
 import mpsgrad as mg
@@ -10,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, sample
 from tests.group_normalization import cases, oracle
 from tests.images import Work, empty, filled, read
@@ -69,9 +68,11 @@ def check_forward(actual, x, gamma=None, beta=None, *, groups, epsilon, nonzero=
 
 
 def check_gradients(dx, states, g, x, gamma=None, *, groups, epsilon, nonzero=0.25):
-    """Compare: five rounded coefficients and as many operations; sums are rounded once.
+    """Compare: five rounded coefficients and as many operations.
 
-    A mean that is large against the spread is a rounded coefficient too: the scales know.
+    A mean that is large against the spread is a rounded coefficient too: the scales know. The CPU
+    device rounds sums once, from double; another may add up float32 numbers, each made with a
+    rounded mean and deviation, a difference and two products.
     """
     exact = oracle.gradients(g, x, gamma, groups=groups, epsilon=epsilon)
     scales = oracle.gradient_scales(g, x, gamma, groups=groups, epsilon=epsilon)
@@ -83,10 +84,12 @@ def check_gradients(dx, states, g, x, gamma=None, *, groups, epsilon, nonzero=0.
         floor=1e-30,
         nonzero=nonzero,
     )
+    in_double = states[0].device.kind == "cpu"
+    ulps = 2 if in_double else ulps_for(x.shape[1] * x.shape[2] + 5)
     for name, sums, scale in zip(
         ("gradient_for_gamma", "gradient_for_beta"), exact[1:], scales[1:], strict=True
     ):
-        assert_close(weights(states, name), sums, ulps=2, scale=scale, floor=1e-30, nonzero=0)
+        assert_close(weights(states, name), sums, ulps=ulps, scale=scale, floor=1e-30, nonzero=0)
 
 
 def run(device, kind, x, g, gamma=None, beta=None, *, groups, epsilon=0.25, nonzero=0.25):
@@ -304,7 +307,8 @@ def test_channel_windows(device, kind, fmt, rng):
     texels = read(results)
     check_forward(texels[..., 8:14], x[..., 4:10], groups=groups, epsilon=0.25)
     assert (texels[..., :8] == 0.5).all()
-    assert (texels[..., 14:16] == 0).all()  # the rest of the last slice that was written
+    if device.kind == "cpu":  # the rest of the last slice that was written; MPS may leave anything
+        assert (texels[..., 14:16] == 0).all()
     assert (texels[..., 16:] == 0.5).all()
     check_gradients(read(dx), states, g, x[..., 4:10], groups=groups, epsilon=0.25)
 
@@ -534,17 +538,7 @@ def test_a_batch_has_as_many_states_as_images(device, kind):
     assert len({id(state) for state in states}) == 3
 
 
-@pytest.mark.parametrize(
-    "duplicate",
-    [
-        copy.copy,
-        copy.deepcopy,
-        lambda k: k.copy(),
-        lambda k: pickle.loads(pickle.dumps(k)),
-        lambda k: type(k).from_bytes(k.to_bytes()),
-    ],
-    ids=["copy", "deepcopy", "method", "pickle", "bytes"],
-)
+@pytest.mark.parametrize("duplicate", WAYS.values(), ids=WAYS)
 @kinds
 def test_copies_have_every_setting(device, kind, duplicate, rng):
     gamma, beta = rng.standard_normal((2, 6)).astype(np.float32)
@@ -763,14 +757,50 @@ def test_states_cannot_be_made(kind):
         STATE[kind]()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("epsilon", 0.5), ("options", mg.KernelOptions.ALLOW_REDUCED_PRECISION)]
+)
 @kinds
-def test_rejects_epsilons_that_changed(device, kind):
+def test_rejects_settings_that_changed(device, kind, name, value):
     forward, _ = kernels(device, kind, channels=8, groups=2)
     images, results = filled(device, X), empty(device, X.shape)
     states = forward.result_state(images, results)
-    forward.epsilon = 0.5
+    setattr(forward, name, value)
     with Work(device) as work, rejects(mg.errors.StateError, "properties changed after"):
         forward.encode(work.buffer, images, results, destination_state=states)
+
+
+@kinds
+def test_states_know_how_many_images_a_clip_rectangle_covers(device, kind):
+    forward, _ = kernels(device, kind, channels=8, groups=2)
+    forward.clip_rect = mg.Region((0, 0, 0), (4, 4, 2))
+    images, results = filled(device, X), empty(device, X.shape)
+    states = forward.result_state(images, results)
+    words = "clip_rect covers 1 images, but 2 when destination_state was made"
+    with Work(device) as work:
+        with rejects(mg.errors.StateError, words):
+            forward.encode(work.buffer, images[0], results[0], destination_state=states[0])
+        forward.encode(work.buffer, images, results, destination_state=states)
+
+
+@kinds
+def test_a_batch_may_be_encoded_image_by_image(device, kind, rng):
+    x, g = rng.standard_normal((2, 2, 4, 5, 6), dtype=np.float32)
+    groups = 6 if kind == INSTANCE else 3
+    forward, backward = kernels(device, kind, channels=6, groups=groups, epsilon=0.25)
+    sources, incoming = filled(device, x), filled(device, g)
+    results, out = empty(device, x.shape), empty(device, x.shape)
+    states = forward.result_state(sources, results)
+    with Work(device) as work:
+        for i, state in enumerate(states):
+            forward.encode(work.buffer, sources[i], results[i], destination_state=state)
+        for i, state in enumerate(states):
+            backward.encode(work.buffer, incoming[i], sources[i], state, out[i], configure=False)
+        work.result(results)
+        work.result(out)
+        mg.synchronize(states, work.buffer)
+    check_forward(read(results), x, groups=groups, epsilon=0.25)
+    check_gradients(read(out), states, g, x, groups=groups, epsilon=0.25)
 
 
 @kinds

@@ -1,7 +1,5 @@
 """Local normalization kernels against the oracle, the printed examples, and their rules."""
 
-import copy
-import pickle
 import re
 from dataclasses import asdict, replace
 
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, sample
 from tests.images import Work, empty, filled, read
 from tests.local_normalization import cases, fuzz, oracle
@@ -675,17 +674,7 @@ def test_defaults(device, family):
                 kernel.kernel_size = 3
 
 
-@pytest.mark.parametrize(
-    "duplicate",
-    [
-        copy.copy,
-        copy.deepcopy,
-        lambda k: k.copy(),
-        lambda k: pickle.loads(pickle.dumps(k)),
-        lambda k: type(k).from_bytes(k.to_bytes()),
-    ],
-    ids=["copy", "deepcopy", "method", "pickle", "bytes"],
-)
+@pytest.mark.parametrize("duplicate", WAYS.values(), ids=WAYS)
 def test_copies_have_every_setting(device, duplicate):
     for family, pair in CLASSES.items():
         for cls in pair:

@@ -1,8 +1,6 @@
 """Pooling kernels against the oracle, the worked examples, and the rules of their encodes."""
 
-import copy
 import math
-import pickle
 import re
 from dataclasses import replace
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from tests.copies import WAYS
 from tests.core.oracle import DTYPES, inside, load, positions, store
 from tests.images import Work, descriptor, empty, filled, read
 from tests.pooling import cases, fuzz, oracle
@@ -811,17 +810,7 @@ def test_defaults(device):
     assert (gradient.zero_pad_size_x, gradient.zero_pad_size_y) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    "duplicate",
-    [
-        copy.copy,
-        copy.deepcopy,
-        lambda k: k.copy(),
-        lambda k: pickle.loads(pickle.dumps(k)),
-        lambda k: type(k).from_bytes(k.to_bytes()),
-    ],
-    ids=["copy", "deepcopy", "method", "pickle", "bytes"],
-)
+@pytest.mark.parametrize("duplicate", WAYS.values(), ids=WAYS)
 def test_copies_have_every_setting(device, duplicate):
     average = mg.PoolingAverage(3, 2, 2, 1, device=device)
     average.zero_pad_size_x, average.zero_pad_size_y = 2, 5

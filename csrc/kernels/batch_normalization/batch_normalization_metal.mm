@@ -2,67 +2,10 @@
 // MPSCNNBatchNormalization, MPSCNNBatchNormalizationStatisticsGradient,
 // MPSCNNBatchNormalizationGradient). Our state keeps Apple's for one accumulation, and copies of
 // its arrays, taken after each encode that writes them.
-#include <cstring>
-
 #include "kernels/batch_normalization/batch_normalization.hpp"
 #include "metal/metal_calls.hpp"
 #include "metal/metal_neuron.hpp"
-
-namespace mpsgrad {
-namespace {
-
-// What the data source of Apple's kernel answers: a copy of our arrays, valid while it is read.
-struct SourceNumbers {
-  Index channels = 0;
-  float epsilon = kDefaultNormalizationEpsilon;
-  std::vector<float> gamma, beta, mean, variance;  // empty: none
-};
-
-float* pointer_to(std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
-
-}  // namespace
-}  // namespace mpsgrad
-
-// Lives as long as Apple's kernel, but is asked only while ours makes or reloads it.
-@interface MPSGradBatchNormalizationSource : NSObject <MPSCNNBatchNormalizationDataSource> {
- @public
-  mpsgrad::SourceNumbers* numbers_;
-}
-@end
-
-@implementation MPSGradBatchNormalizationSource
-- (NSUInteger)numberOfFeatureChannels {
-  return static_cast<NSUInteger>(numbers_->channels);
-}
-- (float*)gamma {
-  return mpsgrad::pointer_to(numbers_->gamma);
-}
-- (float*)beta {
-  return mpsgrad::pointer_to(numbers_->beta);
-}
-- (float*)mean {
-  return mpsgrad::pointer_to(numbers_->mean);
-}
-- (float*)variance {
-  return mpsgrad::pointer_to(numbers_->variance);
-}
-- (float)epsilon {
-  return numbers_->epsilon;
-}
-- (BOOL)load {
-  return YES;
-}
-- (void)purge {
-}
-- (NSString*)label {
-  return nil;
-}
-- (id)copyWithZone:(NSZone*)zone {
-  MPSGradBatchNormalizationSource* copy = [[[self class] allocWithZone:zone] init];
-  copy->numbers_ = numbers_;
-  return copy;
-}
-@end
+#include "metal/metal_normalization.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -75,13 +18,6 @@ constexpr const char* kForward = "MPSCNNBatchNormalization";
 
 MPSNNNeuronDescriptor* fused(const NeuronDescriptor& neuron) {
   return neuron.type == NeuronType::None ? nil : metal::to_mps(neuron);
-}
-
-void set_options(MPSKernel* kernel, const KernelBase& ours) {
-  kernel.options = static_cast<MPSKernelOptions>(ours.options());
-  if (!ours.label.empty()) {
-    kernel.label = [NSString stringWithUTF8String:ours.label.c_str()];
-  }
 }
 
 id<MTLBuffer> mtl_buffer(const std::shared_ptr<Buffer>& buffer) {
@@ -159,11 +95,9 @@ class MetalBatchNormalization final : public BatchNormalizationEncoder {
       : device_(device), arrays_(arrays) {
     const PoolScope pool;
     numbers_.channels = channels;
-    copy_gamma_and_beta();
-    copy_mean_and_variance();
-    auto source = Retained<MPSGradBatchNormalizationSource*>::adopt(
-        [[MPSGradBatchNormalizationSource alloc] init]);
-    source.get()->numbers_ = &numbers_;
+    numbers_.copy_gamma_and_beta(*arrays_.gamma_and_beta);
+    numbers_.copy_mean_and_variance(*arrays_.mean_and_variance);
+    const auto source = metal::make_normalization_source(numbers_);
     kernel_ = metal::adopt_kernel<MPSCNNBatchNormalization>(
         [[MPSCNNBatchNormalization alloc] initWithDevice:metal::mtl_device(device)
                                               dataSource:source.get()
@@ -173,31 +107,23 @@ class MetalBatchNormalization final : public BatchNormalizationEncoder {
 
   void gamma_and_beta_replaced() override {
     const PoolScope pool;
-    copy_gamma_and_beta();
+    numbers_.copy_gamma_and_beta(*arrays_.gamma_and_beta);
     [kernel_.get() reloadGammaAndBetaFromDataSource];
   }
   void mean_and_variance_replaced() override {
     const PoolScope pool;
-    copy_mean_and_variance();
+    numbers_.copy_mean_and_variance(*arrays_.mean_and_variance);
     [kernel_.get() reloadMeanAndVarianceFromDataSource];
   }
 
   void encode_reload(CommandBuffer& command_buffer,
                      NormalizationGammaAndBetaState& state) override {
-    const PoolScope pool;
-    auto& own = check_reload(command_buffer);
-    auto container = Retained<MPSCNNNormalizationGammaAndBetaState*>::adopt(
-        [[MPSCNNNormalizationGammaAndBetaState alloc] initWithGamma:mtl_buffer(state.gamma())
-                                                               beta:mtl_buffer(state.beta())]);
-    [kernel_.get() reloadGammaAndBetaWithCommandBuffer:own.for_kernel()
-                                     gammaAndBetaState:container.get()];
-    own.keep(container.get());
-    own.keep(kernel_.get());
+    metal::encode_reload(kName, kernel_.get(), command_buffer, state);
   }
   void encode_reload(CommandBuffer& command_buffer,
                      NormalizationMeanAndVarianceState& state) override {
     const PoolScope pool;
-    auto& own = check_reload(command_buffer);
+    auto& own = metal::for_reload(kName, command_buffer);
     auto container = Retained<MPSCNNNormalizationMeanAndVarianceState*>::adopt(
         [[MPSCNNNormalizationMeanAndVarianceState alloc]
             initWithMean:mtl_buffer(state.mean())
@@ -255,32 +181,11 @@ class MetalBatchNormalization final : public BatchNormalizationEncoder {
   }
 
  private:
-  static MetalCommandBuffer& check_reload(CommandBuffer& command_buffer) {
-    require<UnsupportedError>(command_buffer.predicate == nullptr,
-                              "BatchNormalization: Metal cannot make a reload depend on a "
-                              "predicate; encode it while none is set");
-    return as<MetalCommandBuffer>(command_buffer);
-  }
-  std::vector<float> values_of(const std::shared_ptr<Buffer>& buffer) const {
-    std::vector<float> values;
-    if (buffer) {
-      values.resize(static_cast<std::size_t>(numbers_.channels));
-      std::memcpy(values.data(), buffer->for_reading(), values.size() * sizeof(float));
-    }
-    return values;
-  }
-  void copy_gamma_and_beta() {
-    numbers_.gamma = values_of(arrays_.gamma_and_beta->first());
-    numbers_.beta = values_of(arrays_.gamma_and_beta->second());
-  }
-  void copy_mean_and_variance() {
-    numbers_.mean = values_of(arrays_.mean_and_variance->first());
-    numbers_.variance = values_of(arrays_.mean_and_variance->second());
-  }
+  static constexpr const char* kName = "BatchNormalization";
 
   Device& device_;
   BatchNormalizationArrays arrays_;
-  SourceNumbers numbers_;
+  metal::NormalizationNumbers numbers_;
   Retained<MPSCNNBatchNormalization*> kernel_;
 };
 
@@ -302,7 +207,7 @@ class MetalStatistics final : public BatchNormalizationSumsEncoder {
       payload.start(device_, sums.sources.front()->descriptor());
     }
     MPSCNNBatchNormalizationStatistics* kernel = kernel_.get();
-    set_options(kernel, sums.kernel);
+    metal::set_options(kernel, sums.kernel);
     kernel.sourceFeatureChannelOffset = static_cast<NSUInteger>(sums.source_channel_offset);
     kernel.sourceFeatureChannelMaxCount = static_cast<NSUInteger>(sums.state.channels());
     NSArray<MPSImage*>* sources = metal::mps_images(sums.sources, false);
@@ -338,7 +243,7 @@ class MetalStatisticsGradient final : public BatchNormalizationSumsEncoder {
     auto& own = as<MetalCommandBuffer>(command_buffer);
     const auto channels = static_cast<NSUInteger>(sums.state.channels());
     MPSCNNBatchNormalizationStatisticsGradient* kernel = kernel_.get();
-    set_options(kernel, sums.kernel);
+    metal::set_options(kernel, sums.kernel);
     kernel.primarySourceFeatureChannelOffset =
         static_cast<NSUInteger>(sums.gradient_channel_offset);
     kernel.primarySourceFeatureChannelMaxCount = channels;

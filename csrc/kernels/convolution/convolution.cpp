@@ -153,7 +153,7 @@ void Convolution::adjust_destination(const ImageBatch::Images&, Index, ImageDesc
   result.height *= descriptor().sub_pixel_scale_factor;
 }
 
-void Convolution::check_call(const UnaryCall&) const {}
+void Convolution::check_call(const UnaryCall& call) const { check_stated_depth(call); }
 
 void Convolution::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
   encoder_->encode(command_buffer, call, precision_);
@@ -177,6 +177,7 @@ FullyConnected::FullyConnected(std::shared_ptr<Device> device,
 }
 
 void FullyConnected::check_call(const UnaryCall& call) const {
+  Convolution::check_call(call);
   const ImageDescriptor& source = call.sources.front()->descriptor();
   require(source.width == window().kernel_width && source.height == window().kernel_height,
           class_name(), ": source is ", source.width, "x", source.height,

@@ -1,10 +1,10 @@
 // Convolution kernels of the Metal device (MPSCNNConvolution, MPSCNNFullyConnected, ...Gradient).
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/convolution/convolution.hpp"
 #include "metal/metal_calls.hpp"
 #include "metal/metal_neuron.hpp"
+#include "metal/metal_states.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -229,19 +229,6 @@ MPSCNNConvolutionGradient* new_gradient(id<MTLDevice> device, MpsgradConvolution
               : [[MPSCNNConvolutionGradient alloc] initWithDevice:device weights:source];
 }
 
-// The clip rectangle as it was set, which a state and the encodes into it agree on even if their
-// batches differ in length; `depth`, of the effective one, says whether its images all exist.
-MTLRegion to_mtl(const Region& clip, Index depth) {
-  const MTLRegion whole = MPSRectNoClip;
-  const auto size = [](Index value, NSUInteger all) {
-    return value == kUnlimited ? all : to_ns(value);
-  };
-  return MTLRegionMake3D(to_ns(clip.origin.x), to_ns(clip.origin.y), to_ns(clip.origin.z),
-                         size(clip.size.width, whole.size.width),
-                         size(clip.size.height, whole.size.height),
-                         clip.size.depth == depth ? to_ns(depth) : whole.size.depth);
-}
-
 class MetalConvolution final : public ConvolutionEncoder {
  public:
   MetalConvolution(Device& device, const ConvolutionParameters& parameters, ConvolutionKind kind)
@@ -273,7 +260,7 @@ class MetalConvolution final : public ConvolutionEncoder {
         return;
       }
       if (command_buffer.predicate) {
-        clear(from);  // the export may be skipped, the copy is not
+        metal::clear_floats(from);  // the export may be skipped, the copy is not
       }
       id<MTLBlitCommandEncoder> encoder = [own.for_transfer() blitCommandEncoder];
       [encoder copyFromBuffer:from
@@ -293,50 +280,18 @@ class MetalConvolution final : public ConvolutionEncoder {
                                                 CommandBuffer* temporary) override {
     const PoolScope pool;
     set_properties(snapshot.properties, snapshot.clip.size.depth);
-    // MPS looks at the size of these images, which never have storage.
-    const auto source =
-        sized_image(snapshot.source_width, snapshot.source_height, snapshot.source_channels);
-    const auto destination = sized_image(snapshot.destination_width, snapshot.destination_height,
-                                         snapshot.destination_channels);
-    MPSCNNConvolutionGradientState* state = nil;
-    auto payload = std::make_shared<metal::MetalStatePayload>();
-    if (temporary) {
-      auto& own = as<MetalCommandBuffer>(*temporary);
-      state = [kernel_.get() temporaryResultStateForCommandBuffer:own.for_kernel()
-                                                      sourceImage:source.get()
-                                                     sourceStates:nil
-                                                 destinationImage:destination.get()];
-      require<DeviceError>(state != nil, snapshot.kernel_class, ": the device made no state");
-      payload->assign(state, own.temporaries());
-    } else {
-      state = [kernel_.get() resultStateForSourceImage:source.get()
-                                          sourceStates:nil
-                                      destinationImage:destination.get()];
-      require<DeviceError>(state != nil, snapshot.kernel_class, ": the device made no state");
-      payload->assign(state, nullptr);
-    }
+    auto payload = metal::make_state(kernel_.get(), snapshot, temporary);
+    auto* state = static_cast<MPSCNNConvolutionGradientState*>(payload->get());
     const ConvolutionWeightShape shape = descriptor_.weight_shape();
-    const auto share = [&](id<MTLBuffer> buffer, Index count) {
-      require<DeviceError>(buffer != nil, snapshot.kernel_class, ": the device made no buffer");
-      clear(buffer);
-      return std::make_shared<MetalBuffer>(device_.shared_from_this(),
-                                           static_cast<std::size_t>(count) * sizeof(float),
-                                           Retained<id<MTLBuffer>>::share(buffer));
-    };
-    return {share(state.gradientForWeights, shape.weight_count()),
-            share(state.gradientForBiases, shape.output_channels), std::move(payload)};
+    return {metal::share_floats(device_, state.gradientForWeights, shape.weight_count(),
+                                snapshot.kernel_class),
+            metal::share_floats(device_, state.gradientForBiases, shape.output_channels,
+                                snapshot.kernel_class),
+            std::move(payload)};
   }
 
   void encode(CommandBuffer& command_buffer, const UnaryCall& call, AccumulatorPrecision) override {
     const PoolScope pool;
-    if (!call.states.empty()) {
-      const auto& state = static_cast<const GradientState&>(*call.states.front());
-      require<StateError>(
-          depth_of(state.snapshot().properties.clip_rect, state.snapshot().clip.size.depth) ==
-              depth_of(call.properties.clip_rect, call.clip.size.depth),
-          call.kernel.class_name(),
-          ": clip_rect covers another number of images than when the state was made");
-    }
     set_properties(call.properties, call.clip.size.depth);
     metal::set_label(kernel_.get(), call.kernel);
     NSArray<MPSState*>* states =
@@ -346,42 +301,13 @@ class MetalConvolution final : public ConvolutionEncoder {
   }
 
  private:
-  static NSUInteger depth_of(const Region& clip, Index depth) {
-    return to_mtl(clip, depth).size.depth;
-  }
-
-  static void clear(id<MTLBuffer> buffer) {
-    if (buffer.storageMode == MTLStorageModePrivate) {
-      return;  // the CPU never sees it, and kernels write it before they read it
-    }
-    std::memset(buffer.contents, 0, buffer.length);
-    if (buffer.storageMode == MTLStorageModeManaged) {
-      [buffer didModifyRange:NSMakeRange(0, buffer.length)];
-    }
-  }
-
-  Retained<MPSImage*> sized_image(Index width, Index height, Index channels) const {
-    MPSImageDescriptor* descriptor =
-        [MPSImageDescriptor imageDescriptorWithChannelFormat:MPSImageFeatureChannelFormatFloat16
-                                                       width:to_ns(width)
-                                                      height:to_ns(height)
-                                             featureChannels:to_ns(channels)];
-    return Retained<MPSImage*>::adopt([[MPSImage alloc] initWithDevice:metal::mtl_device(device_)
-                                                       imageDescriptor:descriptor]);
-  }
-
   // Nothing but `p` decides, so that a state and an encode into it find the same kernel.
   void set_properties(const UnaryProperties& p, Index depth) {
     MPSCNNConvolution* kernel = kernel_.get();
     kernel.accumulatorPrecisionOption =
         static_cast<MPSNNConvolutionAccumulatorPrecisionOption>(p.extra.at(0));
     kernel.options = static_cast<MPSKernelOptions>(p.extra.at(1));
-    kernel.offset = {p.offset.x, p.offset.y, p.offset.z};
-    kernel.clipRect = to_mtl(p.clip_rect, depth);
-    kernel.edgeMode = static_cast<MPSImageEdgeMode>(p.edge_mode);
-    kernel.destinationFeatureChannelOffset = to_ns(p.destination_channel_offset);
-    kernel.sourceFeatureChannelOffset = to_ns(p.source_channel_offset);
-    kernel.sourceFeatureChannelMaxCount = to_ns(descriptor_.input_feature_channels);
+    metal::set_properties(kernel, {p, depth, descriptor_.input_feature_channels});
   }
 
   Device& device_;

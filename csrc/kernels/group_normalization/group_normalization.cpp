@@ -131,6 +131,7 @@ void GroupNormalizationBase::check_call(const UnaryCall& call) const {
   check_channels(*this, "source", call.sources, call.properties.source_channel_offset,
                  call.properties.source_channel_maximum, settings_.channels);
   check_distinct(*this, "destination_states", call.states);
+  check_stated_depth(call);
   for (const auto& state : call.states) {
     require(own_of(*state).producer().get() == this, class_name(),
             ": destination_state was made by another ", class_name());
@@ -149,7 +150,7 @@ void GroupNormalizationBase::encode_on_device(CommandBuffer& command_buffer,
 
 std::shared_ptr<GradientState> GroupNormalizationBase::make_state(
     ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
-  auto contents = encoder_->make_state(settings_, temporary.get());
+  auto contents = encoder_->make_state(snapshot, settings_, temporary.get());
   const auto make = [&](auto* type) -> std::shared_ptr<GradientState> {
     using Own = std::remove_pointer_t<decltype(type)>;
     return std::make_shared<Own>(device(), temporary, std::move(snapshot), shared_from_this(),

@@ -95,7 +95,8 @@ class GroupNormalizationEncoder {
   // A command buffer will copy a state's arrays into the kernel's.
   virtual void encode_reload(CommandBuffer&, NormalizationGammaAndBetaState&) {}
   virtual GroupNormalizationGradientStateBase::Contents make_state(
-      const GroupNormalizationSettings& settings, CommandBuffer* temporary) = 0;
+      const ForwardSnapshot& snapshot, const GroupNormalizationSettings& settings,
+      CommandBuffer* temporary) = 0;
   virtual void encode(CommandBuffer& command_buffer, const UnaryCall& call,
                       const GroupNormalizationSettings& settings,
                       const std::shared_ptr<Buffer>& gamma,
@@ -130,7 +131,9 @@ class GroupNormalizationBase : public UnaryKernel {
                          GroupNormalizationKind kind,
                          std::shared_ptr<NormalizationDataSource> source);
   Index required_channels() const override { return settings_.channels; }
-  std::vector<double> extra_properties() const override { return {settings_.epsilon}; }
+  std::vector<double> extra_properties() const override {
+    return {settings_.epsilon, static_cast<double>(options())};
+  }
   void check_call(const UnaryCall& call) const override;
   void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
   std::shared_ptr<GradientState> make_state(

@@ -318,7 +318,8 @@ class CpuGroupNormalization final : public GroupNormalizationEncoder {
  public:
   explicit CpuGroupNormalization(Device& device) : device_(device) {}
 
-  GroupNormalizationGradientStateBase::Contents make_state(const Settings& settings,
+  GroupNormalizationGradientStateBase::Contents make_state(const ForwardSnapshot&,
+                                                           const Settings& settings,
                                                            CommandBuffer* temporary) override {
     const std::size_t bytes = static_cast<std::size_t>(settings.channels) * sizeof(float);
     const auto buffer = [&] {

@@ -295,41 +295,42 @@ Work gradient(NSArray<MPSState*>* states, const Where& where) {
   }                                                                                               \
   @end
 
-#define NORMALIZATION_GRADIENT(kernel_class)                                                    \
-  @implementation kernel_class                                                                  \
-  ##Gradient - (bool)emulatedAcceptsState : (MPSState*)state {                                  \
-    return [state isKindOfClass:[kernel_class##GradientState class]];                           \
-  }                                                                                             \
-  -(bool)emulatedAcceptsForwardClass : (Class)forward {                                         \
-    return [forward isSubclassOfClass:[kernel_class class]];                                    \
-  }                                                                                             \
-  -(void)emulatedCheckGradient : (const Call&)call where : (const Where&)where {                \
-    [super emulatedCheckGradient:call where:where];                                             \
-    std::set<MPSState*> distinct;                                                               \
-    for (MPSState * state in call.read_states) {                                                \
-      REQUIRE(distinct.insert(state).second, state_not_distinct, where);                        \
-      REQUIRE([state emulatedBody]->encoded, state_not_encoded, where);                         \
-    }                                                                                           \
-    const GroupPayload& p = payload_of([call.read_states objectAtIndex:0], where);              \
-    REQUIRE([[call.sources[1] objectAtIndex:0] featureChannels] >= p.channels, source_channels, \
-            where);                                                                             \
-  }                                                                                             \
-  -(Extra)emulatedGradientExtra : (NSArray<MPSState*>*)states {                                 \
-    const Where where{self, _cmd};                                                              \
-    Extra extra;                                                                                \
-    for (MPSState * state in states) {                                                          \
-      const GroupPayload& p = payload_of(state, where);                                         \
-      if (p.weights->gamma) {                                                                   \
-        extra.reads.push_back(storage_of(p.weights->gamma.get(), where));                       \
-      }                                                                                         \
-      extra.writes.push_back(storage_of(p.by_gamma.get(), where));                              \
-      extra.writes.push_back(storage_of(p.by_beta.get(), where));                               \
-    }                                                                                           \
-    return extra;                                                                               \
-  }                                                                                             \
-  -(Work)emulatedGradientWork : (NSArray<MPSState*>*)states {                                   \
-    return gradient(states, Where{self, _cmd});                                                 \
-  }                                                                                             \
+#define NORMALIZATION_GRADIENT(kernel_class)                                                   \
+  @implementation kernel_class                                                                 \
+  ##Gradient - (bool)emulatedAcceptsState : (MPSState*)state {                                 \
+    return [state isKindOfClass:[kernel_class##GradientState class]];                          \
+  }                                                                                            \
+  -(bool)emulatedAcceptsForwardClass : (Class)forward {                                        \
+    return [forward isSubclassOfClass:[kernel_class class]];                                   \
+  }                                                                                            \
+  -(void)emulatedCheckGradient : (const Call&)call where : (const Where&)where {               \
+    [super emulatedCheckGradient:call where:where];                                            \
+    std::set<MPSState*> distinct;                                                              \
+    for (MPSState * state in call.read_states) {                                               \
+      REQUIRE(distinct.insert(state).second, state_not_distinct, where);                       \
+      REQUIRE([state emulatedBody]->encoded, state_not_encoded, where);                        \
+    }                                                                                          \
+    for (MPSState * state in call.read_states) {                                               \
+      check_normalized_channels(*body_, 1, call.sources[1], payload_of(state, where).channels, \
+                                where);                                                        \
+    }                                                                                          \
+  }                                                                                            \
+  -(Extra)emulatedGradientExtra : (NSArray<MPSState*>*)states {                                \
+    const Where where{self, _cmd};                                                             \
+    Extra extra;                                                                               \
+    for (MPSState * state in states) {                                                         \
+      const GroupPayload& p = payload_of(state, where);                                        \
+      if (p.weights->gamma) {                                                                  \
+        extra.reads.push_back(storage_of(p.weights->gamma.get(), where));                      \
+      }                                                                                        \
+      extra.writes.push_back(storage_of(p.by_gamma.get(), where));                             \
+      extra.writes.push_back(storage_of(p.by_beta.get(), where));                              \
+    }                                                                                          \
+    return extra;                                                                              \
+  }                                                                                            \
+  -(Work)emulatedGradientWork : (NSArray<MPSState*>*)states {                                  \
+    return gradient(states, Where{self, _cmd});                                                \
+  }                                                                                            \
   @end
 
 #define INSTANCE_GROUPS(params) (params).channels

@@ -45,6 +45,9 @@ struct PairPayload {
 };
 PairPayload& pair_of(MPSState* state, const Where& where);
 
+// Whether a kernel reads just the channels that are normalized; by default its own number of them.
+void check_normalized_channels(const KernelBody& kernel, size_t operand, NSArray<MPSImage*>* images,
+                               NSUInteger channels, const Where& where);
 void check_normalized_channels(const KernelBody& kernel, size_t operand, NSArray<MPSImage*>* images,
                                const Where& where);
 

@@ -161,15 +161,20 @@ void NormalizationParams::fields(Fields& f) {
 }
 
 void check_normalized_channels(const KernelBody& kernel, size_t operand, NSArray<MPSImage*>* images,
-                               const Where& where) {
+                               NSUInteger channels, const Where& where) {
   REQUIRE(images != nil && [images count] > 0, batch_empty, where);
   const Operand& s = kernel.sources[operand];
   const ImageBody& image = body_of([images objectAtIndex:0], where);
   REQUIRE(s.channel_offset < image.shape.channels, source_channels, where);
   const NSUInteger consumed = std::min(s.channel_max, image.shape.channels - s.channel_offset);
-  REQUIRE(consumed == kernel.as<NormalizationParams>().channels, source_channels, where,
-          "%lu channels, expected %lu", static_cast<unsigned long>(consumed),
-          static_cast<unsigned long>(kernel.as<NormalizationParams>().channels));
+  REQUIRE(consumed == channels, source_channels, where, "%lu channels, expected %lu",
+          static_cast<unsigned long>(consumed), static_cast<unsigned long>(channels));
+}
+
+void check_normalized_channels(const KernelBody& kernel, size_t operand, NSArray<MPSImage*>* images,
+                               const Where& where) {
+  check_normalized_channels(kernel, operand, images, kernel.as<NormalizationParams>().channels,
+                            where);
 }
 
 namespace {

@@ -236,6 +236,69 @@ EXAMPLE(group_normalization_example) {
   EXPECT_VALUES(floats_in([typed gradientForBeta]), {1, 0, 1, 1});
 }
 
+// One state an image, temporary ones too; a reload between the passes reaches the gradient.
+EXAMPLE(instance_normalization_states_are_live_and_apart) {
+  ScaleSource* source = scale_source({2}, {1}, 3);
+  auto* forward =
+      [[[MPSCNNInstanceNormalization alloc] initWithDevice:device()
+                                                dataSource:static_cast<id>(source)] autorelease];
+  auto* backward =
+      [[[MPSCNNInstanceNormalizationGradient alloc] initWithDevice:device()] autorelease];
+  NSArray* sources = @[ row({1, 3}), row({3, 1}) ];
+  NSArray* incoming = @[ row({1, 0}), row({2, 0}) ];
+  for (const bool temporary : {false, true}) {
+    const id<MTLCommandBuffer> buffer = [queue() commandBuffer];
+    NSArray* results = @[ empty(2, 1, 1), empty(2, 1, 1) ];
+    NSArray* gradients = @[ empty(2, 1, 1), empty(2, 1, 1) ];
+    NSMutableArray* states = [NSMutableArray array];
+    for (MPSImage* image in sources) {
+      [states addObject:temporary ? [forward temporaryResultStateForCommandBuffer:buffer
+                                                                      sourceImage:image
+                                                                     sourceStates:nil
+                                                                 destinationImage:image]
+                                  : [forward resultStateForSourceImage:image
+                                                          sourceStates:nil
+                                                      destinationImage:image]];
+    }
+    auto* first = static_cast<MPSCNNInstanceNormalizationGradientState*>([states objectAtIndex:0]);
+    auto* second = static_cast<MPSCNNInstanceNormalizationGradientState*>([states objectAtIndex:1]);
+    EXPECT([first instanceNormalization] == forward);
+    EXPECT([first gradientForGamma] != [second gradientForGamma]);
+    [forward encodeBatchToCommandBuffer:buffer
+                           sourceImages:sources
+                      destinationStates:states
+                      destinationImages:results];
+    (*source->gamma_)[0] = 4;
+    [forward reloadGammaAndBetaFromDataSource];
+    [backward encodeBatchToCommandBuffer:buffer
+                         sourceGradients:incoming
+                            sourceImages:sources
+                          gradientStates:states
+                    destinationGradients:gradients];
+    if (temporary) {
+      EXPECT([first readCount] == 0 && [second readCount] == 0);
+    } else {
+      EXPECT(std::isnan(floats_in([first gradientForGamma])[0]));  // fresh memory
+      for (MPSState* state in states) [state synchronizeOnCommandBuffer:buffer];
+    }
+    for (NSArray* images : {results, gradients}) {
+      for (MPSImage* image in images) [image synchronizeOnCommandBuffer:buffer];
+    }
+    finish(buffer);
+    EXPECT_VALUES(read([results objectAtIndex:0]), {0, 2});
+    EXPECT_VALUES(read([results objectAtIndex:1]), {2, 0});
+    EXPECT_VALUES(read([gradients objectAtIndex:0]), {0.75F, -0.75F});
+    EXPECT_VALUES(read([gradients objectAtIndex:1]), {1.5F, -1.5F});
+    if (!temporary) {
+      EXPECT_VALUES(floats_in([first gradientForGamma]), {-0.5F});
+      EXPECT_VALUES(floats_in([second gradientForGamma]), {1});
+      EXPECT_VALUES(floats_in([second gradientForBeta]), {2});
+    }
+    (*source->gamma_)[0] = 2;
+    [forward reloadGammaAndBetaFromDataSource];
+  }
+}
+
 EXAMPLE(cross_channel_normalization_table) {
   const std::vector<std::vector<float>> results{{0.5F, 0.4F, 0, 0.3F},
                                                 {0.666667F, 0.571429F, 0, 0.545455F},
@@ -385,6 +448,76 @@ OFFENCE(state_not_distinct) {
                         sourceImages:@[ source, source ]
                    destinationStates:@[ state, state ]
                    destinationImages:@[ result, empty(1, 1, 1) ]];
+}
+OFFENCE(state_not_encoded) {
+  auto* kernel = [[[MPSCNNGroupNormalization alloc]
+      initWithDevice:device()
+          dataSource:static_cast<id>(scale_source({1}, {1}, 0))] autorelease];
+  auto* backward = [[[MPSCNNGroupNormalizationGradient alloc] initWithDevice:device()] autorelease];
+  MPSImage* source = row({1});
+  [backward encodeToCommandBuffer:[queue() commandBuffer]
+                   sourceGradient:row({1})
+                      sourceImage:source
+                    gradientState:[kernel resultStateForSourceImage:source
+                                                       sourceStates:nil
+                                                   destinationImage:empty(1, 1, 1)]
+              destinationGradient:empty(1, 1, 1)];
+}
+OFFENCE(state_wrong_class) {
+  auto* kernel = [[[MPSCNNInstanceNormalization alloc]
+      initWithDevice:device()
+          dataSource:static_cast<id>(scale_source({1}, {1}, 0))] autorelease];
+  both(kernel, [[[MPSCNNGroupNormalizationGradient alloc] initWithDevice:device()] autorelease],
+       row({1}), row({1}));
+}
+OFFENCE(source_channels) {
+  auto* kernel = [[[MPSCNNInstanceNormalization alloc]
+      initWithDevice:device()
+          dataSource:static_cast<id>(scale_source({1}, {1}, 0))] autorelease];
+  both(kernel, [[[MPSCNNInstanceNormalizationGradient alloc] initWithDevice:device()] autorelease],
+       channels({1, 2}), channels({1, 2}));
+}
+OFFENCE(source_channels) {
+  auto* kernel = [[[MPSCNNInstanceNormalization alloc]
+      initWithDevice:device()
+          dataSource:static_cast<id>(scale_source({1}, {1}, 0))] autorelease];
+  [kernel setSourceFeatureChannelMaxCount:1];  // the gradient kernel knows nothing of it
+  MPSImage* source = channels({1, 2});
+  MPSImage* result = empty(1, 1, 1);
+  MPSState* state = [kernel resultStateForSourceImage:source
+                                         sourceStates:nil
+                                     destinationImage:result];
+  const id<MTLCommandBuffer> buffer = [queue() commandBuffer];
+  [kernel encodeToCommandBuffer:buffer
+                    sourceImage:source
+               destinationState:state
+               destinationImage:result];
+  auto* backward =
+      [[[MPSCNNInstanceNormalizationGradient alloc] initWithDevice:device()] autorelease];
+  [backward encodeToCommandBuffer:buffer
+                   sourceGradient:source
+                      sourceImage:source
+                    gradientState:state
+              destinationGradient:empty(1, 1, 2)];
+}
+OFFENCE(kernel_changed) {
+  auto* kernel = [[[MPSCNNGroupNormalization alloc]
+      initWithDevice:device()
+          dataSource:static_cast<id>(scale_source({1}, {1}, 0))] autorelease];
+  MPSImage* source = row({1});
+  MPSState* state = [kernel resultStateForSourceImage:source
+                                         sourceStates:nil
+                                     destinationImage:empty(1, 1, 1)];
+  [kernel setEpsilon:2];
+  [kernel encodeToCommandBuffer:[queue() commandBuffer]
+                    sourceImage:source
+               destinationState:state
+               destinationImage:empty(1, 1, 1)];
+}
+OFFENCE(data_source) {
+  (void)[[[MPSCNNGroupNormalization alloc]
+      initWithDevice:device()
+          dataSource:static_cast<id>(scale_source({1, 1, 1}, {0, 0, 0}, 0, 2))] autorelease];
 }
 OFFENCE(edge_mode) {
   auto* forward = window<MPSCNNSpatialNormalization>(3);
