@@ -102,7 +102,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers",
         metavar="NAMES",
-        help="of torch, jax and mlx, separated by commas; none; default: those installed",
+        help="of torch, onednn, jax and mlx, separated by commas; none; default: those installed",
     )
     parser.add_argument("--batch", type=_batches, metavar="N,...", help="batch sizes (16)")
     parser.add_argument("--dtype", type=_dtypes, metavar="T,...", help="element types (float32)")

@@ -64,15 +64,15 @@ def _pooling(direction: str) -> Callable[..., Work]:
     return build
 
 
-def _elementwise(family: str, name: str, direction: str) -> Callable[..., Work]:
+def _images(family: str, *choices: Any, **options: str) -> Callable[..., Work]:
     def build(context: Context, batch: int, size: int, channels: int) -> Work:
         import importlib
 
         from .layers import Line
 
-        line = Line("scaling", ((size, size, channels),))
+        line = Line("scaling", ((size, size, channels),), options)
         module = importlib.import_module(f".{family}", __package__)
-        work: Work = module.build(context, line, batch, "float32", name, direction)
+        work: Work = module.build(context, line, batch, "float32", *choices)
         return work
 
     return build
@@ -84,8 +84,17 @@ KERNELS: dict[str, Callable[..., Work]] = {
     "convolution/weight_gradient": _convolution("weight_gradient"),
     "pooling/max_forward": _pooling("forward"),
     "pooling/max_gradient": _pooling("gradient"),
-    "neuron/relu_gradient": _elementwise("neuron", "relu", "gradient"),
-    "softmax/softmax_gradient": _elementwise("softmax", "softmax", "gradient"),
+    "batch_normalization/step": _images("batch_normalization", "step"),
+    "group_normalization/instance_gradient": _images("group_normalization", 0, "gradient"),
+    "local_normalization/cross_channel_gradient": _images(
+        "local_normalization", "cross_channel", "gradient", window="5"
+    ),
+    "local_normalization/local_contrast_gradient": _images(
+        "local_normalization", "local_contrast", "gradient", window="9"
+    ),
+    "arithmetic/multiply_gradient": _images("arithmetic", "multiply", "gradient"),
+    "neuron/relu_gradient": _images("neuron", "relu", "gradient"),
+    "softmax/softmax_gradient": _images("softmax", "softmax", "gradient"),
 }
 
 

@@ -360,6 +360,15 @@ def test_scaling(tmp_path):
     assert (plots / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("kernel", scaling.KERNELS)
+def test_points_are_right(kernel):
+    context = suite.Context(mg.Device("cpu"), kernel)
+    work = scaling.KERNELS[kernel](context, 2, 4, 8)
+    work.run()
+    for output in work.outputs:
+        output.samples.compare(output.name, output.read())
+
+
 def test_exponents():
     points = [
         {
