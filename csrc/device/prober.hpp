@@ -28,6 +28,8 @@ class Prober {
                                                     Index destination_channel_offset) const = 0;
   // Reads that an encode counts on a temporary image that is both of its sources.
   virtual Index reads_of_shared_source(Device& device) const = 0;
+  // By how much an Adam's time step grows with one encode of weights and biases.
+  virtual Index steps_of_state_encode(Device& device) const = 0;
   // Every property of an average pooling, and whether it was kept by an archive.
   virtual std::vector<std::pair<std::string, bool>> archived_properties(Device& device) const = 0;
 };

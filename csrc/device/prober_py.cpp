@@ -48,6 +48,9 @@ void bind_prober(py::module_& m) {
       "_probe_reads_of_shared_source",
       [](Device& device) { return prober_of(device).reads_of_shared_source(device); }, "device"_a);
   m.def(
+      "_probe_steps_of_state_encode",
+      [](Device& device) { return prober_of(device).steps_of_state_encode(device); }, "device"_a);
+  m.def(
       "_probe_archived_properties",
       [](Device& device) { return prober_of(device).archived_properties(device); }, "device"_a);
 }

@@ -1,6 +1,9 @@
 // Asks Apple's classes what mpsgrad only assumes.
+#include <cstring>
+
 #include "device/prober.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_normalization.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -10,6 +13,66 @@ using metal::Retained;
 constexpr Index kSide = 5, kChannels = 4;
 
 NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+
+// Autoreleased.
+MPSCNNConvolutionDescriptor* convolution_descriptor(NSUInteger side) {
+  return [MPSCNNConvolutionDescriptor cnnConvolutionDescriptorWithKernelWidth:side
+                                                                 kernelHeight:side
+                                                         inputFeatureChannels:to_ns(kChannels)
+                                                        outputFeatureChannels:to_ns(kChannels)];
+}
+
+}  // namespace
+}  // namespace mpsgrad
+
+// Weights and biases of 0 for a square window.
+@interface MpsgradProbeWeights : NSObject <MPSCNNConvolutionDataSource> {
+ @private
+  NSUInteger side_;
+  float weights_[mpsgrad::kChannels * mpsgrad::kSide * mpsgrad::kSide * mpsgrad::kChannels];
+  float biases_[mpsgrad::kChannels];
+}
+- (instancetype)initWithSide:(NSUInteger)side;
+@end
+
+@implementation MpsgradProbeWeights
+- (instancetype)initWithSide:(NSUInteger)side {
+  self = [super init];
+  if (self != nil) {
+    side_ = side;
+  }
+  return self;
+}
+- (id)copyWithZone:(nullable NSZone*)zone {
+  return [[[self class] allocWithZone:zone] initWithSide:side_];
+}
+- (MPSDataType)dataType {
+  return MPSDataTypeFloat32;
+}
+- (MPSDataType)kernelWeightsDataType {
+  return MPSDataTypeFloat32;
+}
+- (MPSCNNConvolutionDescriptor*)descriptor {
+  return mpsgrad::convolution_descriptor(side_);
+}
+- (void*)weights {
+  return weights_;
+}
+- (nullable float*)biasTerms {
+  return biases_;
+}
+- (BOOL)load {
+  return YES;
+}
+- (void)purge {
+}
+- (nullable NSString*)label {
+  return nil;
+}
+@end
+
+namespace mpsgrad {
+namespace {
 
 ImageDescriptor from_mps(MPSImageDescriptor* descriptor) {
   ImageDescriptor result;
@@ -103,6 +166,60 @@ Pair dilated_pair(id<MTLDevice> device) {
               "MPSCNNDilatedPoolingMaxGradient")};
 }
 
+template <class Forward, class Gradient>
+Pair convolution_pair(id<MTLDevice> device, NSUInteger side) {
+  const auto source =
+      Retained<MpsgradProbeWeights*>::adopt([[MpsgradProbeWeights alloc] initWithSide:side]);
+  return {metal::adopt_kernel<MPSCNNKernel>(
+              [[Forward alloc] initWithDevice:device weights:source.get()], "MPSCNNConvolution"),
+          metal::adopt_kernel<MPSCNNGradientKernel>([[Gradient alloc] initWithDevice:device
+                                                                             weights:source.get()],
+                                                    "MPSCNNConvolutionGradient")};
+}
+
+template <class Forward, class Gradient>
+Pair normalization_pair(id<MTLDevice> device, const Retained<id>& source) {
+  return {metal::adopt_kernel<MPSCNNKernel>([[Forward alloc] initWithDevice:device
+                                                                 dataSource:source.get()],
+                                            "MPSCNNNormalization"),
+          metal::adopt_kernel<MPSCNNGradientKernel>([[Gradient alloc] initWithDevice:device],
+                                                    "MPSCNNNormalizationGradient")};
+}
+
+Pair cross_channel_pair(id<MTLDevice> device) {
+  return {metal::adopt_kernel<MPSCNNKernel>(
+              [[MPSCNNCrossChannelNormalization alloc] initWithDevice:device kernelSize:3],
+              "MPSCNNCrossChannelNormalization"),
+          metal::adopt_kernel<MPSCNNGradientKernel>(
+              [[MPSCNNCrossChannelNormalizationGradient alloc] initWithDevice:device kernelSize:3],
+              "MPSCNNCrossChannelNormalizationGradient")};
+}
+
+template <class Forward, class Gradient>
+Pair local_pair(id<MTLDevice> device) {
+  return {metal::adopt_kernel<MPSCNNKernel>([[Forward alloc] initWithDevice:device
+                                                                kernelWidth:3
+                                                               kernelHeight:3],
+                                            "MPSCNNSpatialNormalization"),
+          metal::adopt_kernel<MPSCNNGradientKernel>([[Gradient alloc] initWithDevice:device
+                                                                         kernelWidth:3
+                                                                        kernelHeight:3],
+                                                    "MPSCNNSpatialNormalizationGradient")};
+}
+
+Retained<MPSVector*> vector_of_zeros(id<MTLDevice> device, NSUInteger length) {
+  const NSUInteger bytes = length * sizeof(float);
+  const auto buffer =
+      Retained<id<MTLBuffer>>::adopt([device newBufferWithLength:bytes
+                                                         options:MTLResourceStorageModeShared]);
+  require<DeviceError>(static_cast<bool>(buffer), "Buffer: the device has no room for it");
+  std::memset([buffer.get() contents], 0, bytes);
+  return Retained<MPSVector*>::adopt([[MPSVector alloc]
+      initWithBuffer:buffer.get()
+          descriptor:[MPSVectorDescriptor vectorDescriptorWithLength:length
+                                                            dataType:MPSDataTypeFloat32]]);
+}
+
 std::string class_of(NSObject* object) { return [NSStringFromClass([object class]) UTF8String]; }
 
 void add_descriptors(id<MTLDevice> device, const Pair& pair, ChannelFormat format,
@@ -165,12 +282,25 @@ class MetalProber final : public Prober {
     const metal::PoolScope pool;
     const id<MTLDevice> own = metal::mtl_device(device);
     std::vector<ProbedDescriptor> result;
+    metal::NormalizationNumbers numbers;
+    numbers.channels = kChannels;
+    numbers.groups = 2;
     for (const Pair& pair :
          {neuron_pair(own), plain_pair<MPSCNNSoftMax, MPSCNNSoftMaxGradient>(own),
           plain_pair<MPSCNNLogSoftMax, MPSCNNLogSoftMaxGradient>(own),
           pooling_pair<MPSCNNPoolingMax, MPSCNNPoolingMaxGradient>(own),
           pooling_pair<MPSCNNPoolingAverage, MPSCNNPoolingAverageGradient>(own),
-          pooling_pair<MPSCNNPoolingL2Norm, MPSCNNPoolingL2NormGradient>(own), dilated_pair(own)}) {
+          pooling_pair<MPSCNNPoolingL2Norm, MPSCNNPoolingL2NormGradient>(own), dilated_pair(own),
+          convolution_pair<MPSCNNConvolution, MPSCNNConvolutionGradient>(own, 1),
+          convolution_pair<MPSCNNFullyConnected, MPSCNNFullyConnectedGradient>(own, to_ns(kSide)),
+          normalization_pair<MPSCNNInstanceNormalization, MPSCNNInstanceNormalizationGradient>(
+              own, metal::make_normalization_source(numbers)),
+          normalization_pair<MPSCNNGroupNormalization, MPSCNNGroupNormalizationGradient>(
+              own, metal::make_group_normalization_source(numbers)),
+          cross_channel_pair(own),
+          local_pair<MPSCNNSpatialNormalization, MPSCNNSpatialNormalizationGradient>(own),
+          local_pair<MPSCNNLocalContrastNormalization, MPSCNNLocalContrastNormalizationGradient>(
+              own)}) {
       add_descriptors(own, pair, format, destination_channel_offset, result);
     }
     return result;
@@ -210,6 +340,61 @@ class MetalProber final : public Prober {
     [buffer commit];
     [buffer waitUntilCompleted];
     return static_cast<Index>(kBefore - after);
+  }
+
+  Index steps_of_state_encode(Device& device) const override {
+    const metal::PoolScope pool;
+    const id<MTLDevice> own = metal::mtl_device(device);
+    const auto queue = Retained<id<MTLCommandQueue>>::adopt([own newCommandQueue]);
+    require<DeviceError>(static_cast<bool>(queue), "CommandQueue: the device could not make one");
+    const Pair pair = convolution_pair<MPSCNNConvolution, MPSCNNConvolutionGradient>(own, 1);
+    MPSImageDescriptor* descriptor =
+        image_descriptor(kSide, kSide, kChannels, ChannelFormat::Float32);
+    const auto source = make_image(own, descriptor);
+    const auto result = make_image(own, descriptor);
+    const auto gradient = make_image(own, descriptor);
+    MPSState* state = [pair.forward.get() resultStateForSourceImage:source.get()
+                                                       sourceStates:nil
+                                                   destinationImage:result.get()];
+    require<DeviceError>(state != nil, "MPSCNNConvolution: the device made no state");
+    const auto weights = [&] {
+      return Retained<MPSCNNConvolutionWeightsAndBiasesState*>::adopt(
+          [[MPSCNNConvolutionWeightsAndBiasesState alloc]
+                        initWithDevice:own
+              cnnConvolutionDescriptor:convolution_descriptor(1)]);
+    };
+    const auto before = weights();
+    const auto after = weights();
+    const auto history = [&] {
+      return [NSArray arrayWithObjects:vector_of_zeros(own, to_ns(kChannels * kChannels)).get(),
+                                       vector_of_zeros(own, to_ns(kChannels)).get(), nil];
+    };
+    const auto adam =
+        Retained<MPSNNOptimizerAdam*>::adopt([[MPSNNOptimizerAdam alloc] initWithDevice:own
+                                                                           learningRate:0.5F]);
+    require<DeviceError>(static_cast<bool>(adam), "MPSNNOptimizerAdam: could not be made");
+    const NSUInteger first = adam.get().timeStep;
+
+    MPSCommandBuffer* buffer = [MPSCommandBuffer commandBufferFromCommandQueue:queue.get()];
+    [pair.forward.get() encodeToCommandBuffer:buffer
+                                  sourceImage:source.get()
+                             destinationState:state
+                             destinationImage:result.get()];
+    [pair.gradient.get() encodeToCommandBuffer:buffer
+                                sourceGradient:result.get()
+                                   sourceImage:source.get()
+                                 gradientState:state
+                           destinationGradient:gradient.get()];
+    [adam.get() encodeToCommandBuffer:buffer
+             convolutionGradientState:static_cast<MPSCNNConvolutionGradientState*>(state)
+               convolutionSourceState:before.get()
+                 inputMomentumVectors:history()
+                 inputVelocityVectors:history()
+                          resultState:after.get()];
+    const NSUInteger last = adam.get().timeStep;
+    [buffer commit];
+    [buffer waitUntilCompleted];
+    return static_cast<Index>(last - first);
   }
 
   std::vector<std::pair<std::string, bool>> archived_properties(Device& device) const override {

@@ -24,6 +24,7 @@ def test_only_a_device_over_a_framework_can_be_asked():
         lambda: _core._probe_descriptors(cpu, mg.ChannelFormat.FLOAT32, 0),
         lambda: _core._probe_reads_of_shared_source(cpu),
         lambda: _core._probe_archived_properties(cpu),
+        lambda: _core._probe_steps_of_state_encode(cpu),
     ):
         with pytest.raises(mg.errors.UnsupportedError, match="'cpu' has no framework to ask"):
             ask()

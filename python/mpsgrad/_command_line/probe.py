@@ -165,6 +165,11 @@ def _kernels(device: mg.Device) -> dict[str, tuple[mg.UnaryKernel, mg.GradientKe
     """Return mpsgrad's kernels that the prober asks Apple's about, by the forward class."""
     tanh = mg.NeuronDescriptor(mg.NeuronType.TANH, 1.0, 1.0)
     window, dilated = (3, 3, 2, 2), (2, 2, 2, 2, 1, 1)
+    weights, full = (
+        mg.ArrayConvolutionDataSource(np.zeros((4, side, side, 4), np.float32)) for side in (1, 5)
+    )
+    instances = mg.ArrayInstanceNormalizationDataSource(number_of_feature_channels=4)
+    groups = mg.ArrayGroupNormalizationDataSource(number_of_feature_channels=4, number_of_groups=2)
     return {
         "Neuron": (mg.Neuron(tanh, device=device), mg.NeuronGradient(tanh, device=device)),
         "SoftMax": (mg.SoftMax(device=device), mg.SoftMaxGradient(device=device)),
@@ -184,6 +189,34 @@ def _kernels(device: mg.Device) -> dict[str, tuple[mg.UnaryKernel, mg.GradientKe
         "DilatedPoolingMax": (
             mg.DilatedPoolingMax(*dilated, device=device),
             mg.DilatedPoolingMaxGradient(*dilated, device=device),
+        ),
+        "Convolution": (
+            mg.Convolution(weights, device=device),
+            mg.ConvolutionGradient(weights, device=device),
+        ),
+        "FullyConnected": (
+            mg.FullyConnected(full, device=device),
+            mg.FullyConnectedGradient(full, device=device),
+        ),
+        "InstanceNormalization": (
+            mg.InstanceNormalization(instances, device=device),
+            mg.InstanceNormalizationGradient(device=device),
+        ),
+        "GroupNormalization": (
+            mg.GroupNormalization(groups, device=device),
+            mg.GroupNormalizationGradient(device=device),
+        ),
+        "CrossChannelNormalization": (
+            mg.CrossChannelNormalization(3, device=device),
+            mg.CrossChannelNormalizationGradient(3, device=device),
+        ),
+        "SpatialNormalization": (
+            mg.SpatialNormalization(3, 3, device=device),
+            mg.SpatialNormalizationGradient(3, 3, device=device),
+        ),
+        "LocalContrastNormalization": (
+            mg.LocalContrastNormalization(3, 3, device=device),
+            mg.LocalContrastNormalizationGradient(3, 3, device=device),
         ),
     }
 
@@ -209,7 +242,10 @@ def _descriptors(
         source = image(5, 5, channel_format)
         made = forward.destination_descriptor(source)
         result[name] = made
-        states = forward.result_state(source, mg.Image(device, made))
+        destination = mg.Image(device, made)
+        states = forward.result_state(source, destination)
+        with device.command_queue().command_buffer() as work:  # some states must have been filled
+            forward.encode(work, source, destination, destination_state=states)
         gradient.destination_feature_channel_offset = channel_offset
         incoming = image(made.width, made.height, channel_format)
         second = image(5, 5, other)
@@ -412,6 +448,194 @@ def _optimizer(device: mg.Device) -> Iterator[Answer]:
         "gradient 0.2 after L1 regularization by 0.1 of a value 1 and of a value -1",
         step,
     )
+    yield _compare(
+        "optimizer 2",
+        "by how much timeStep of an Adam grows with one encode of weights and biases",
+        1,
+        _core._probe_steps_of_state_encode(device),
+    )
+
+
+# --- convolutions and normalizations ----------------------------------------------
+
+
+def _column(*values: float) -> Any:
+    """Return one pixel: (1, 1, C)."""
+    return np.array(values, np.float32).reshape(1, 1, -1)
+
+
+def _before_and_after_reload(
+    on: mg.Device, kernel: mg.UnaryKernel, x: Any, change: Callable[[], None]
+) -> Any:
+    """Encode, change what the kernel reads of its data source, encode again, and run all of it."""
+    images = mg.ImageBatch.from_array(on, x)
+    results = [mg.ImageBatch.from_array(on, np.zeros_like(x)) for _ in range(2)]
+    with on.command_queue().command_buffer() as work:
+        kernel.encode(work, images, results[0])
+        change()
+        kernel.encode(work, images, results[1])
+        for result in results:
+            mg.synchronize(result, work)
+    work.wait_until_completed()
+    return np.concatenate([result.to_array().ravel() for result in results])
+
+
+def _convolution(device: mg.Device) -> Iterator[Answer]:
+    x = np.array([1, 2, 3, 4], np.float32).reshape(2, 1, 2, 1)
+
+    def weight_gradients(on: mg.Device, *, encodes: int) -> Any:
+        source = mg.ArrayConvolutionDataSource(np.full((1, 1, 1, 1), 2, np.float32))
+        forward = mg.Convolution(source, device=on)
+        gradient = mg.ConvolutionGradient(source, device=on)
+        y, state = forward(x, with_state=True)
+        for _ in range(encodes):
+            gradient(np.ones_like(y), x, state)
+        return np.concatenate([state.gradient_for_weights.to_numpy().ravel()[:1], y[0, 0, :1, 0]])
+
+    yield _on_both(
+        device,
+        "convolution 1",
+        "weight gradient of a batch, 1 2 and 3 4 with gradients of 1: the sum; and a result",
+        lambda on: weight_gradients(on, encodes=1),
+    )
+    yield _on_both(
+        device,
+        "convolution 2",
+        "the same after a second gradient encode with the same state: added",
+        lambda on: weight_gradients(on, encodes=2),
+    )
+
+
+def _local(on: mg.Device, name: str, sizes: tuple[int, ...], x: Any, g: Any = None) -> Any:
+    """Return result and gradient of a local normalization whose settings are 1."""
+    forward = getattr(mg, name)(*sizes, device=on)
+    gradient = getattr(mg, f"{name}Gradient")(*sizes, device=on)
+    for kernel in (forward, gradient):
+        kernel.alpha = kernel.beta = kernel.delta = 1.0
+    y, state = forward(x, with_state=True)
+    return y[..., 0], gradient(np.ones_like(x) if g is None else g, x, state)
+
+
+def _normalization(device: mg.Device) -> Iterator[Answer]:
+    ramp = np.arange(1, 17, dtype=np.float32).reshape(4, 4, 1)
+    corner = np.zeros_like(ramp)
+    corner[1, 1] = 1
+    square = np.array([1, 2, 3, 4], np.float32).reshape(2, 2, 1)
+    row = np.array([1, 3], np.float32).reshape(1, 2, 1)
+
+    def spatial(on: mg.Device) -> Any:
+        dx = _local(on, "SpatialNormalization", (3, 3), np.ones((5, 5, 1), np.float32))[1]
+        return dx[[2, 0], [2, 0], 0]
+
+    def spatial_ramp(on: mg.Device) -> Any:
+        dx = _local(on, "SpatialNormalization", (3, 3), ramp, corner)[1]
+        return dx[[0, 1, 2], [0, 1, 2], 0]
+
+    def contrast(on: mg.Device) -> Any:
+        dx = _local(on, "LocalContrastNormalization", (3, 3), ramp, corner)[1]
+        return dx[[0, 1, 1, 2], [0, 0, 1, 2], 0]
+
+    def batch(on: mg.Device) -> Any:
+        x = np.array([1, 2, 3, 6], np.float32).reshape(2, 1, 2, 1)
+        source = mg.ArrayBatchNormalizationDataSource(number_of_feature_channels=1)
+        _, state = mg.BatchNormalization(source, device=on)(x, with_state=True)
+        return np.concatenate([state.mean.to_numpy(), state.variance.to_numpy()])
+
+    def instance(
+        on: mg.Device, gamma: list[float] | None
+    ) -> tuple[mg.ArrayInstanceNormalizationDataSource, mg.InstanceNormalization]:
+        source = mg.ArrayInstanceNormalizationDataSource(
+            None if gamma is None else np.array(gamma, np.float32),
+            number_of_feature_channels=1,
+            epsilon=3.0,
+        )
+        return source, mg.InstanceNormalization(source, device=on)
+
+    def without_gamma(on: mg.Device) -> Any:
+        forward = instance(on, None)[1]
+        g = np.eye(1, 2, dtype=np.float32)[..., None]
+        y, state = forward(row, with_state=True)
+        dx = mg.InstanceNormalizationGradient(device=on)(g, row, state)
+        return np.concatenate([y.ravel(), dx.ravel(), state.gradient_for_gamma.to_numpy()])
+
+    def live_gamma(on: mg.Device) -> Any:
+        source, forward = instance(on, [2.0])
+        _, state = forward(row, with_state=True)
+        source.gamma = np.full(1, 4, np.float32)
+        forward.reload_gamma_and_beta_from_data_source()
+        g = np.eye(1, 2, dtype=np.float32)[..., None]
+        return mg.InstanceNormalizationGradient(device=on)(g, row, state)
+
+    def reload(on: mg.Device) -> Any:
+        source, forward = instance(on, [2.0])
+
+        def change() -> None:
+            source.gamma = np.full(1, 4, np.float32)
+            forward.reload_gamma_and_beta_from_data_source()
+
+        return _before_and_after_reload(on, forward, row[None], change)
+
+    def groups(on: mg.Device) -> Any:
+        source = mg.ArrayGroupNormalizationDataSource(
+            number_of_feature_channels=4, number_of_groups=2, epsilon=3.0
+        )
+        return mg.GroupNormalization(source, device=on)(_column(1, 3, 7, 9))
+
+    def shifted(on: mg.Device) -> Any:
+        forward = instance(on, [2.0])[1]
+        forward.offset = mg.Offset(1, 0)
+        x = np.array([1, 3, 5], np.float32).reshape(1, 1, 3, 1)
+        images = mg.ImageBatch.from_array(on, x)
+        result = mg.ImageBatch.from_array(on, np.zeros((1, 1, 2, 1), np.float32))
+        with on.command_queue().command_buffer() as work:
+            forward.encode(work, images, result)
+            mg.synchronize(result, work)
+        work.wait_until_completed()
+        return result.to_array()
+
+    cases: list[tuple[str, Callable[[mg.Device], Any]]] = [
+        (
+            "cross-channel gradient, 5 channels of 1, kernel 3: the exact derivative, or -0.62 "
+            "-1.22 -1 as printed in Apple's header",
+            lambda on: _local(on, "CrossChannelNormalization", (3,), _column(1, 1, 1, 1, 1))[1][
+                0, 0, :3
+            ],
+        ),
+        (
+            "spatial gradient, 5x5 of 1, kernel 3, centre and corner: exact, or -4 -3.14201",
+            spatial,
+        ),
+        (
+            "spatial gradient of a ramp, kernel 3: exact, or -0.1728 -0.010131 -0.007425",
+            spatial_ramp,
+        ),
+        (
+            "local contrast gradient of a ramp, kernel 3: exact, or -0.001138 -0.013992 0.072072 "
+            "-0.009009",
+            contrast,
+        ),
+        (
+            "spatial normalization, kernel 2: the window leans to the smaller index",
+            lambda on: _local(on, "SpatialNormalization", (2, 2), square)[0],
+        ),
+        (
+            "batch statistics of 1 2 and 3 6: the mean, and the variance without a correction",
+            batch,
+        ),
+        ("an instance without gamma: result, gradient, and gradient for gamma", without_gamma),
+        (
+            "gradient of an instance whose gamma went from 2 to 4 after the forward pass: by the 4",
+            live_gamma,
+        ),
+        (
+            "results of 1 3 before and after a reload of gamma 2 to 4, none of it committed before",
+            reload,
+        ),
+        ("1 3 7 9 in two groups: the first two channels are one", groups),
+        ("1 3 5 from the second pixel on: the statistics of all three", shifted),
+    ]
+    for number, (question, compute) in enumerate(cases, start=1):
+        yield _on_both(device, f"normalization {number}", question, compute)
 
 
 _QUESTIONS: list[Callable[[mg.Device], Iterator[Answer]]] = [
@@ -425,4 +649,6 @@ _QUESTIONS: list[Callable[[mg.Device], Iterator[Answer]]] = [
     _pooling,
     _softmax,
     _optimizer,
+    _convolution,
+    _normalization,
 ]

@@ -327,7 +327,8 @@ READ(MPSNNRegularizationType, regularizationType, type)
               "lists of different length");
     }
   }
-  [self willEncode];
+  const bool by_parameter = option("state_encode_steps") == 2;
+  for (size_t i = 0; i < (by_parameter ? parameters : 1); ++i) [self willEncode];
   const Rule rule = [self ruleWithHistory:history.size()];
   for (size_t i = 0; i < parameters; ++i) {
     std::vector<Elements> past;
