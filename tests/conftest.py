@@ -1,4 +1,8 @@
-"""Options and fixtures of the suite: `pytest --device cpu|metal` chooses what runs the kernels."""
+"""Options and fixtures of the suite: `pytest --device cpu|metal` chooses what runs the kernels.
+
+tools/sanitize adds ``--sanitizer``, and a test that cannot say anything under one is marked
+``not_sanitized("address"|"thread", ..., reason=why)``; without a name, under none of them.
+"""
 
 import hypothesis
 import pytest
@@ -17,6 +21,23 @@ def pytest_addoption(parser):
         choices=["cpu", "metal"],
         help="device that runs the kernels; one that is absent is a failure, not a skip",
     )
+    parser.addoption(
+        "--sanitizer",
+        choices=["address", "thread"],
+        help="the sanitizer that the extension is built with, see tools/sanitize",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Skip, with the reason, what the sanitizer in use cannot run."""
+    sanitizer = config.getoption("--sanitizer")
+    if sanitizer is None:
+        return
+    for item in items:
+        for mark in item.iter_markers("not_sanitized"):
+            if sanitizer in (mark.args or (sanitizer,)):
+                reason = f"under the {sanitizer} sanitizer: {mark.kwargs['reason']}"
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")

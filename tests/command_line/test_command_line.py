@@ -266,6 +266,7 @@ def test_as_a_module():
     assert result.stdout.strip() == f"mpsgrad {mg.__version__}"
 
 
+@pytest.mark.not_sanitized(reason="its checks take most of the time")
 def test_first_result_is_quick():
     """From `import` to the first result in under 0.3 seconds of processor time."""
     program = """

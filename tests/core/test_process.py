@@ -91,8 +91,19 @@ print("parent went on")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+@pytest.mark.not_sanitized("thread", reason="it refuses threads in the child of a fork")
 @pytest.mark.parametrize(
-    "end", ["sys.stderr.flush(); os._exit(code)", "sys.exit(code)"], ids=["_exit", "exit"]
+    "end",
+    [
+        pytest.param("sys.stderr.flush(); os._exit(code)", id="_exit"),
+        pytest.param(
+            "sys.exit(code)",
+            id="exit",
+            marks=pytest.mark.not_sanitized(
+                "address", reason="what the threads of the parent hold is lost in the child"
+            ),
+        ),
+    ],
 )
 def test_a_forked_child_uses_queues_of_its_own(end):
     done = python(SETUP + FORK.replace("END", end))
@@ -205,6 +216,7 @@ def test_a_wait_can_be_interrupted():
         SETUP
         + """
 import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background jobs
 gate = queue.command_buffer(); gate.enqueue()
 behind = queue.command_buffer(); behind.commit()
 for wait in (behind.wait_until_completed, behind.wait_until_scheduled):
@@ -261,6 +273,7 @@ print(command_buffer.status.name, command_buffer.error)
 """
 
 
+@pytest.mark.not_sanitized(reason="its own memory has no room under the limit")
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
 def test_work_that_runs_out_of_memory_fails_when_it_is_waited_for():
     done = python(SETUP + OUT_OF_MEMORY, MALLOC_ARENA_MAX="1", MALLOC_TOP_PAD_="0")
