@@ -95,15 +95,16 @@ inline py::object state_result(const StateBatch& states, bool batch) {
 // False once the interpreter is shutting down and this thread is not the one that does it: asking
 // for the GIL would end the thread.
 inline bool may_call_python() {
-  if (Py_IsInitialized() == 0) {
-    return false;
-  }
 #if PY_VERSION_HEX >= 0x030D0000
   const bool finalizing = Py_IsFinalizing() != 0;
 #else
   const bool finalizing = _Py_IsFinalizing() != 0;
 #endif
-  return !finalizing || PyGILState_Check() != 0;
+  if (!finalizing) {
+    return Py_IsInitialized() != 0;
+  }
+  // The check alone says yes to everybody once the interpreter is gone.
+  return PyGILState_Check() != 0 && py::detail::get_thread_state_unchecked() != nullptr;
 }
 
 // A Python object that C++ may drop on any thread.

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import toolchain
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CMAKE = ROOT / "cmake/InstructionSets.cmake"
@@ -35,7 +37,7 @@ def run(command, **environment):
         capture_output=True,
         text=True,
         check=False,
-        env={key: value for key, value in os.environ.items() if key != "MPSGRAD_CPU"} | environment,
+        env={k: v for k, v in toolchain.environment().items() if k != "MPSGRAD_CPU"} | environment,
     )
 
 

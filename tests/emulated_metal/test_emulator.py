@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import toolchain
+
 HERE = Path(__file__).parent
 SOURCES = "\n".join(path.read_text() for path in sorted((HERE / "tests").glob("*.mm")))
 TRAPS = re.findall(r"^  TRAP\((\w+),", (HERE / "src" / "traps.hpp").read_text(), re.MULTILINE)
@@ -32,17 +34,21 @@ def program():
         f"-DEMULATED_METAL_SANITIZE={sanitize}",
         f"-DCMAKE_CXX_COMPILER={os.environ.get('EMULATOR_CXX', 'clang++-19')}",
     ]  # fmt: skip
-    subprocess.run(configure, check=True, capture_output=True)
+    subprocess.run(configure, check=True, capture_output=True, env=toolchain.environment())
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "2")
     subprocess.run(
-        ["cmake", "--build", build, "--target", "emulator_tests", "-j", jobs], check=True
+        ["cmake", "--build", build, "--target", "emulator_tests", "-j", jobs],
+        check=True,
+        env=toolchain.environment(),
     )
     return build / "emulator_tests"
 
 
 def run(program, *arguments):
     """Run the program as a user would, without options from the outside."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("EMULATED_METAL_")}
+    environment = {
+        k: v for k, v in toolchain.environment().items() if not k.startswith("EMULATED_METAL_")
+    }
     suppressions = HERE.parents[1] / "tools" / "suppressions" / "lsan.txt"
     environment["LSAN_OPTIONS"] = f"suppressions={suppressions}:print_suppressions=0"
     return subprocess.run(
