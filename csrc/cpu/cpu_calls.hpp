@@ -18,6 +18,10 @@ inline void record(CommandBuffer& command_buffer, Command command) {
   as<CpuCommandBuffer>(command_buffer).record(std::move(command));
 }
 
+// Results from this size on go past the caches: they would not stay there until the next kernel
+// reads them, and a store into a cache first reads what it overwrites.
+inline constexpr Index kStreamedBytes = Index{4} << 20U;
+
 // The produced channels of the destination, and as its tail the rest of their last group of four.
 inline CpuImages view_destination(const ImageBatch::Images& images, bool batch, const Region& clip,
                                   Index channel, Index produced) {
@@ -25,6 +29,9 @@ inline CpuImages view_destination(const ImageBatch::Images& images, bool batch, 
   const Index group_end = channel + (produced + 3) / 4 * 4;
   view.tail =
       std::min(group_end, images.front()->descriptor().feature_channels) - channel - produced;
+  view.streamed = view.dense_pixels() && clip.size.width * clip.size.height * clip.size.depth *
+                                                 produced * item_size(view.format) >=
+                                             kStreamedBytes;
   return view;
 }
 
@@ -67,7 +74,7 @@ struct PixelSource {
 template <std::size_t kSources, class Body>
 void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destination,
                 const Region& clip, const Body& body) {
-  constexpr Index kRunFloats = 8192;
+  const Index run_floats = destination.streamed ? 2048 : 8192;  // a streamed run is in L1 twice
   // Where every image is one gapless run of the clip's own pixels, rows do not matter.
   bool flat = clip.origin.x == 0 && clip.origin.y == 0 && clip.size.width == destination.width &&
               clip.size.height == destination.height && destination.packed_rows();
@@ -80,11 +87,11 @@ void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destina
   }
   const Index row_pixels = flat ? clip.size.width * clip.size.height : clip.size.width;
   const Index rows = flat ? 1 : clip.size.height;
-  const Index run_pixels = std::clamp<Index>(kRunFloats / widest, 1, row_pixels);
+  const Index run_pixels = std::clamp<Index>(run_floats / widest, 1, row_pixels);
   const Index runs = chunks_of(row_pixels, run_pixels);
   const Index per_image = rows * runs;
   const Index group = std::max<Index>(
-      1, kRunFloats / std::max<Index>(1, run_pixels * widest));  // short rows together
+      1, run_floats / std::max<Index>(1, run_pixels * widest));  // short rows together
   const Index total = clip.size.depth * per_image;
   parallel_for(chunks_of(total, group), [&](Index chunk) {
     for (Index item = chunk * group; item < std::min(total, (chunk + 1) * group); ++item) {

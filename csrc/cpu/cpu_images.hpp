@@ -58,6 +58,7 @@ struct CpuImages {
   Index tail = 0;  // lanes after the window that a store zeroes: whole slices of four are written
   Index pixel_stride = 0;
   Index row_stride = 0;
+  bool streamed = false;            // results go past the caches, by way of a scratch run
   std::vector<std::byte*> samples;  // first channel of the window at pixel (0, 0)
   std::vector<std::shared_ptr<void>> alive;
 
@@ -65,6 +66,8 @@ struct CpuImages {
   bool is_float() const { return format == ChannelFormat::Float32; }
   // Pixels follow each other without gaps.
   bool dense_pixels() const { return pixel_stride == channels; }
+  // Stores go to the image itself: it takes float32 as it is.
+  bool stores_in_place() const { return is_float() && dense_pixels() && !streamed; }
   // Rows follow each other without gaps, so that a run of pixels may cross them.
   bool packed_rows() const { return row_stride == width * pixel_stride; }
   std::byte* pixel(Index sample, Index y, Index x) const {

@@ -64,14 +64,37 @@ const float* load_row_with_edges(const CpuImages& images, Index sample, Index y,
 }
 
 float* begin_store(const CpuImages& images, Index sample, Index y, Index x, float* scratch) {
-  return images.is_float() && images.dense_pixels()
-             ? reinterpret_cast<float*>(images.pixel(sample, y, x))
-             : scratch;
+  return images.stores_in_place() ? reinterpret_cast<float*>(images.pixel(sample, y, x)) : scratch;
 }
+
+namespace {
+
+// Dense pixels past the caches, in pieces that have been rounded to the image's format.
+void stream_run(const CpuImages& images, std::byte* data, Index elements, const float* run) {
+  if (images.is_float()) {
+    convert_loops().stream(run, data, elements * static_cast<Index>(sizeof(float)));
+    return;
+  }
+  constexpr Index kPiece = 2048;
+  alignas(64) std::array<std::byte, kPiece * sizeof(float)> piece;
+  const int format = static_cast<int>(images.format);
+  for (Index i = 0; i < elements; i += kPiece) {
+    const Index n = std::min(kPiece, elements - i);
+    convert_loops().store_row(run + i, piece.data(), format, 1, n, n);
+    convert_loops().stream(piece.data(), data + i * item_size(images.format),
+                           n * item_size(images.format));
+  }
+}
+
+}  // namespace
 
 void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index count,
                   const float* run) {
   std::byte* data = images.pixel(sample, y, x);
+  if (images.streamed) {
+    stream_run(images, data, count * images.channels, run);
+    return;
+  }
   if (reinterpret_cast<const float*>(data) != run) {
     convert_loops().store_row(run, data, static_cast<int>(images.format), count, images.channels,
                               images.pixel_stride);

@@ -19,7 +19,7 @@ const float* load_run(const CpuImages& images, Index sample, Index y, Index x, I
 const float* load_row_with_edges(const CpuImages& images, Index sample, Index y, Index x,
                                  Index count, EdgeMode edge, float* scratch);
 
-// Where the results of a run go: the image itself if it takes float32 as it is, else `scratch`.
+// Where the results of a run go: the image itself if it stores in place, else `scratch`.
 float* begin_store(const CpuImages& images, Index sample, Index y, Index x, float* scratch);
 // Rounds a scratch run into the image (nothing to do if begin_store gave the image) and zeroes the
 // tail lanes.

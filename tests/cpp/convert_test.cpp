@@ -23,6 +23,7 @@ constexpr int kUnorm8 = 1;
 constexpr int kUnorm16 = 2;
 constexpr int kFloat16 = 3;
 constexpr int kFloat32 = 4;
+constexpr unsigned char kGuard = 0xa5;
 
 std::size_t item_size(int format) { return format == kUnorm8 ? 1 : format == kFloat32 ? 4 : 2; }
 
@@ -209,7 +210,6 @@ void check_ties(Checks& checks, const std::vector<Set>& sets) {
 
 // Windows of every small and some large widths: what lies between the windows must stay as it was.
 void check_windows(Checks& checks, const Set& set) {
-  constexpr unsigned char kGuard = 0xa5;
   for (const int format : {kUnorm8, kUnorm16, kFloat16, kFloat32}) {
     const std::size_t size = item_size(format);
     for (const std::int64_t channels : {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 64, 67}) {
@@ -289,6 +289,29 @@ void check_windows(Checks& checks, const Set& set) {
   }
 }
 
+void check_stream(Checks& checks, const Set& set) {
+  std::vector<unsigned char> from(1024);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    from[i] = static_cast<unsigned char>(i * 7 + 3);
+  }
+  bool exact = true;
+  bool untouched = true;
+  for (std::size_t start = 0; start <= 65; ++start) {
+    for (const std::size_t bytes : {0, 1, 2, 63, 64, 65, 127, 128, 130, 640}) {
+      std::vector<unsigned char> to(1024, kGuard);
+      set.loops->stream(from.data() + start / 2, to.data() + start,
+                        static_cast<std::int64_t>(bytes));
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        const bool inside = i >= start && i < start + bytes;
+        untouched = untouched && (inside || to[i] == kGuard);
+        exact = exact && (!inside || to[i] == from[i - start + start / 2]);
+      }
+    }
+  }
+  checks.expect(exact, std::string(isa_name(set.isa)) + ": stream copies every byte");
+  checks.expect(untouched, std::string(isa_name(set.isa)) + ": stream writes nothing else");
+}
+
 void check_isa(Checks& checks) {
   checks.expect(isa_supported(best_isa()), "the best instruction set is supported");
   checks.expect(parse_isa("") == best_isa(), "no name means the best instruction set");
@@ -328,6 +351,7 @@ int run(bool exhaustive) {
   for (const Set& set : sets) {
     check_loads(checks, set);
     check_windows(checks, set);
+    check_stream(checks, set);
   }
   check_ties(checks, sets);
   check_stores(checks, sets, exhaustive ? 1 : 4099);

@@ -24,6 +24,9 @@ struct ConvertLoops {
   void (*copy_row)(const void* from, std::int64_t from_pixel_stride, void* to,
                    std::int64_t to_pixel_stride, int format, std::int64_t pixels,
                    std::int64_t channels);
+  // Copies bytes past the caches, so that no line of `to` is read before it is overwritten. For
+  // results that would not stay in a cache until somebody reads them.
+  void (*stream)(const void* from, void* to, std::int64_t bytes);
   // Writes +0 to the window of every pixel.
   void (*zero_row)(void* data, int format, std::int64_t pixels, std::int64_t channels,
                    std::int64_t pixel_stride);

@@ -60,7 +60,10 @@ struct SoftSign {
 struct ELU {
   float a;
   MPSGRAD_INLINE float value(float x) const { return x >= 0.0F ? x : a * expm1(x); }
-  MPSGRAD_INLINE float slope(float x) const { return x >= 0.0F ? 1.0F : a * exp(x); }
+  MPSGRAD_INLINE float slope(float x) const {
+    const float e = a * exp(x > 0.0F ? 0.0F : x);  // before the choice, or it becomes a branch
+    return x >= 0.0F ? 1.0F : e;
+  }
 };
 struct ReLUN {
   float a, b;
@@ -78,12 +81,15 @@ struct Power {
   MPSGRAD_INLINE float value(float x) const { return pow(a * x + b, c); }
   MPSGRAD_INLINE float slope(float x) const { return a * c * pow(a * x + b, c - 1.0F); }
 };
-struct Exponential {  // base e^scale; `scale` is 1 for c == -1
-  float a, b, base, scale;
-  MPSGRAD_INLINE float value(float x) const {
-    return base == -1.0F ? exp(a * x + b) : pow(base, a * x + b);
-  }
-  MPSGRAD_INLINE float slope(float x) const { return a * scale * value(x); }
+struct Exponential {  // of base e
+  float a, b;
+  MPSGRAD_INLINE float value(float x) const { return exp(a * x + b); }
+  MPSGRAD_INLINE float slope(float x) const { return a * value(x); }
+};
+struct ExponentialOfBase {
+  float a, b, base, log_base;
+  MPSGRAD_INLINE float value(float x) const { return pow(base, a * x + b); }
+  MPSGRAD_INLINE float slope(float x) const { return a * log_base * value(x); }
 };
 struct Logarithm {
   float a, b, scale;
@@ -122,7 +128,8 @@ void with_function(const NeuronFunction& f, const Visit& visit) {
     case 12:
       return visit(Power{f.a, f.b, f.c});
     case 13:
-      return visit(Exponential{f.a, f.b, f.c, scale});
+      return f.c == -1.0F ? visit(Exponential{f.a, f.b})
+                          : visit(ExponentialOfBase{f.a, f.b, f.c, scale});
     case 14:
       return visit(Logarithm{f.a, f.b, scale});
     case 15:

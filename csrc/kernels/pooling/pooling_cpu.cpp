@@ -490,10 +490,13 @@ Index GradientWork::make_rows_once(const Columns& columns, Index sample, Index r
       axis.readers(y + count - 1, rows_begin, rows_end) != std::pair(j, past)) {
     return 0;
   }
+  const Index row_floats = source.width * source.channels;
+  float* scratch = cpu::thread_scratch(kStoreRow, count * row_floats);
   std::array<float*, kMostRows> out{};
   for (Index i = 0; i < count; ++i) {
     float*& row = out[static_cast<std::size_t>(i)];
-    row = cpu::begin_store(destination, sample, clip.origin.y + r + i, clip.origin.x, nullptr);
+    row = cpu::begin_store(destination, sample, clip.origin.y + r + i, clip.origin.x,
+                           scratch + i * row_floats);
     for (const auto& [from, to] : columns.unread) {
       std::fill(row + from * columns.channels, row + to * columns.channels, 0.0F);
     }
@@ -530,8 +533,8 @@ void GradientWork::run() const {
                                          ceil_div(geometry.y.extent(), geometry.y.stride));
   // The result of a row is made where it is wanted, if that is a whole row of the source.
   const bool whole = first_column == 0 && clip.size.width == source.width;
-  const bool once = whole && geometry.is_max() && columns.windows > 0 && columns.disjoint &&
-                    !columns.repeats && destination.is_float() && destination.dense_pixels();
+  const bool once =
+      whole && geometry.is_max() && columns.windows > 0 && columns.disjoint && !columns.repeats;
 
   cpu::parallel_for(clip.size.depth * groups, [&](Index task) {
     const Index sample = task / groups;

@@ -1,0 +1,74 @@
+"""Results too large for the caches take another way into memory, and are the same bytes."""
+
+import mpsgrad as mg
+import numpy as np
+import pytest
+
+from tests.images import Work, empty, filled, read
+from tests.tolerance import assert_same_bytes
+
+SAMPLES, SHAPE = 11, (61, 83, 27)  # 137 kB a sample in float16, and nowhere a multiple of a line
+REPEAT = 4  # so that a batch is over 4 MiB
+
+
+def kernel(name, device):
+    """Make a function of arrays, and the number of its sources."""
+    relu = mg.NeuronDescriptor(mg.NeuronType.RELU, a=0.25)
+    forward, backward = mg.Neuron(relu, device=device), mg.NeuronGradient(relu, device=device)
+
+    def gradient(g, x):
+        return backward(g, x, forward(x, with_state=True)[1])
+
+    return {
+        "neuron": (forward, 1),
+        "neuron gradient": (gradient, 2),
+        "subtract": (mg.Subtract(device=device), 2),
+        "pooling": (mg.PoolingMax(2, 2, 1, 1, device=device), 1),
+        "softmax": (mg.SoftMax(device=device), 1),
+        "local": (mg.CrossChannelNormalization(5, device=device), 1),
+    }[name]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    "name", ["neuron", "neuron gradient", "subtract", "pooling", "softmax", "local"]
+)
+def test_a_large_batch_gives_the_bytes_of_its_samples(name, dtype, device, rng):
+    function, sources = kernel(name, device)
+    arrays = [
+        np.tile(rng.standard_normal((SAMPLES, *SHAPE)), (REPEAT, 1, 1, 1)).astype(dtype)
+        for _ in range(sources)
+    ]
+    whole = function(*arrays)
+    assert whole.nbytes > 4 << 20
+    for i in range(SAMPLES):
+        one = function(*(array[i : i + 1] for array in arrays))
+        for repeat in range(REPEAT):
+            assert_same_bytes(whole[repeat * SAMPLES + i], one[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_max_pooling_gradients_of_windows_side_by_side(dtype, device, rng):
+    forward = mg.PoolingMax(2, 2, device=device)
+    backward = mg.PoolingMaxGradient(2, 2, device=device)
+    x = rng.standard_normal((32, 64, 64, 27)).astype(dtype)
+    y, state = forward(x, with_state=True)
+    g = rng.standard_normal(y.shape).astype(dtype)
+    whole = backward(g, x, state)
+    assert whole.nbytes > 4 << 20
+    for i in range(0, len(x), 5):
+        _, own = forward(x[i : i + 1], with_state=True)
+        assert_same_bytes(whole[i : i + 1], backward(g[i : i + 1], x[i : i + 1], own))
+
+
+def test_a_region_of_a_large_image(device, rng):
+    """Only the clip rectangle is written, to the byte."""
+    neuron = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.RELU, a=0.25), device=device)
+    neuron.clip_rect = mg.Region((3, 5), (250, 1000))
+    x = rng.standard_normal((5, 1000, 250, 1)).astype(np.float32)
+    destinations = empty(device, (5, 1010, 259, 1), fill=-1)
+    with Work(device) as work:
+        neuron.encode(work.buffer, filled(device, x), work.result(destinations))
+    expected = np.full((5, 1010, 259, 1), -1, np.float32)
+    expected[:, 5:1005, 3:253] = np.maximum(x, 0.25 * x)
+    assert_same_bytes(read(destinations), expected)
