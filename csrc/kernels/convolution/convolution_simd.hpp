@@ -91,12 +91,14 @@ struct WeightGradientTask {
   std::int64_t first,
       last;  // blocks to do: of source channels, or of gradient channels, all groups in one count
   float* out;
-  float* bias;  // += sums of the gradient, or null
-  void* pairs;  // scratch: 16 * rows bytes
+  float* bias;    // += sums of the gradient, or null
+  void* pairs;    // scratch: 16 * rows bytes
+  float* panels;  // by_source: scratch, panel_floats() long
 };
 
 struct WeightGradientLoops {
   std::int64_t lanes;
+  std::int64_t (*panel_floats)(std::int64_t group_gradients);
   // Source channels along the lanes; blocks of kBlock source channels; out is [o][tap][c].
   void (*by_source)(const WeightGradientTask&);
   // Gradient channels along the lanes, for few source channels; blocks of kBlock gradient channels;

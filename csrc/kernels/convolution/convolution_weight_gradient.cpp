@@ -74,11 +74,13 @@ void run_part(const Sums& sums, const Part& part) {
   const Index zeros =
       sums.by_source ? 0
                      : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
-  Scratch scratch(
-      RowCache::bytes(source, source_rows, slots) +
-      RowCache::bytes(sums.gradient, rows, gradient_slots) + Scratch::bytes<const float*>(rows) +
-      Scratch::bytes<const float*>(rows * g.kernel_height) + Scratch::bytes<float>(zeros) +
-      2 * Scratch::bytes<Index>(g.kernel_width) + Scratch::bytes<std::byte>(16 * rows));
+  const Index panels = sums.by_source ? sums.loops->panel_floats(sums.group_gradients) : 0;
+  Scratch scratch(RowCache::bytes(source, source_rows, slots) +
+                  RowCache::bytes(sums.gradient, rows, gradient_slots) +
+                  Scratch::bytes<const float*>(rows) +
+                  Scratch::bytes<const float*>(rows * g.kernel_height) +
+                  Scratch::bytes<float>(zeros) + 2 * Scratch::bytes<Index>(g.kernel_width) +
+                  Scratch::bytes<std::byte>(16 * rows) + Scratch::bytes<float>(panels));
   auto** gradient_rows = scratch.take<const float*>(rows);
   auto** found = scratch.take<const float*>(rows * g.kernel_height);
   auto* begin = scratch.take<Index>(g.kernel_width);
@@ -101,6 +103,7 @@ void run_part(const Sums& sums, const Part& part) {
   task.out = part.out;
   task.bias = part.bias;
   task.pairs = scratch.take<std::byte>(16 * rows);
+  task.panels = scratch.take<float>(panels);
 
   RowWindow gradient = sums.gradient;
   RowCache source_cache(source, source_rows, slots, scratch);

@@ -35,6 +35,14 @@ void source_tile(const TileArguments& t) {
       sums[r][v] = Vec{};
     }
   }
+  // What the sums are added to lies in short pieces, which no processor foresees.
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) {
+      __builtin_prefetch(t.out + r * t.out_step + v * kLanes, 1);
+    }
+  }
   const Index gradient_step = t.gradient_step;
   const Index source_step = t.source_step;
   const Mask last = t.last;
@@ -209,7 +217,8 @@ void add_bias(const WeightGradientTask& task) {
   }
 }
 
-void by_source(const WeightGradientTask& task) {
+// Narrow groups, for which copies would take longer than what they save.
+void sum_in_place(const WeightGradientTask& task) {
   const Index channels = task.group_sources;
   const Index blocks_per_group = ceil_div(channels, kConvolutionBlock);
   const Index taps = task.taps_y * task.taps_x;
@@ -257,6 +266,172 @@ void by_source(const WeightGradientTask& task) {
         }
       }
     }
+  }
+}
+
+// Some pixels at a time are copied to where they follow each other: source vectors of one tap,
+// which then stay in the first-level cache, and the gradients in the order in which the tiles read
+// them. Where they are, pixels lie thousands of bytes apart, in a few sets of the cache.
+constexpr Index kPanelPixels = 200;
+constexpr Index kPanelGradients = 512;  // channels
+
+// The rows of tiles over some channels of the gradient.
+struct TileRows {
+  Index first;
+  Index tiles;
+  Index begin[kPanelGradients + 1];
+
+  TileRows(Index first_channel, Index channels, Index vecs)
+      : first(first_channel), tiles(ceil_div(channels, tile_rows(static_cast<int>(vecs)))) {
+    for (Index tile = 0; tile <= tiles; ++tile) {
+      begin[tile] = tile * channels / tiles;
+    }
+  }
+  Index rows(Index tile) const { return begin[tile + 1] - begin[tile]; }
+  // Copies write whole vectors.
+  Index panel(Index tile) const { return begin[tile] * kPanelPixels + tile * kLanes; }
+};
+
+Index panel_floats(Index group_gradients) {
+  const Index channels = smaller(group_gradients, kPanelGradients);
+  return kConvolutionBlock * kPanelPixels + channels * (kPanelPixels + kLanes) + kLanes;
+}
+
+// Pixels [first, first + count) of a band, its rows one after the other.
+struct PanelPixels {
+  Index first, count;
+};
+
+// Calls body(row, x, pixels, place) for the parts of rows that these pixels are.
+template <class Body>
+MPSGRAD_INLINE void for_rows(const WeightGradientTask& task, PanelPixels pixels, const Body& body) {
+  for (Index done = 0; done < pixels.count;) {
+    const Index row = (pixels.first + done) / task.width;
+    const Index x = (pixels.first + done) % task.width;
+    const Index n = smaller(pixels.count - done, task.width - x);
+    body(row, x, n, done);
+    done += n;
+  }
+}
+
+void copy_gradients(const WeightGradientTask& task, PanelPixels pixels, Index group,
+                    const TileRows& tiles, float* panel) {
+  for_rows(task, pixels, [&](Index row, Index x, Index n, Index place) {
+    const float* pixel =
+        task.gradient[row] + x * task.gradient_step + group * task.group_gradients + tiles.first;
+    for (Index i = 0; i < n; ++i, pixel += task.gradient_step) {
+      for (Index tile = 0; tile < tiles.tiles; ++tile) {
+        const Index rows = tiles.rows(tile);
+        const float* from = pixel + tiles.begin[tile];
+        float* to = panel + tiles.panel(tile) + (place + i) * rows;
+        for (Index r = 0; r < rows; r += kLanes) {
+          store(to + r, load(from + r, first_lanes(smaller(rows - r, kLanes))));
+        }
+      }
+    }
+  });
+}
+
+// Zeros where the tap lies outside. False: it does so everywhere.
+bool copy_sources(const WeightGradientTask& task, PanelPixels pixels, Index tap, Index channel,
+                  Index vecs, Mask last, float* panel) {
+  const Index q = tap / task.taps_x;
+  const Index p = tap % task.taps_x;
+  const Index step = vecs * kLanes;
+  bool any = false;
+  for_rows(task, pixels, [&](Index row, Index x, Index n, Index place) {
+    const float* source = task.source[row * task.taps_y + q];
+    const Index begin = source == nullptr ? x + n : larger(x, smaller(task.begin[p], x + n));
+    const Index end = source == nullptr ? x + n : larger(begin, smaller(task.end[p], x + n));
+    float* to = panel + place * step;
+    const auto clear = [&](Index count) {
+      for (Index i = 0; i < count * vecs; ++i, to += kLanes) {
+        store(to, Vec{});
+      }
+    };
+    clear(begin - x);
+    if (begin < end) {
+      any = true;
+      const float* from = source + task.source_offset + begin * task.source_step +
+                          p * task.source_tap_step + channel;
+      for (Index i = begin; i < end; ++i, from += task.source_step, to += step) {
+        for (Index v = 0; v + 1 < vecs; ++v) {
+          store(to + v * kLanes, load(from + v * kLanes));
+        }
+        store(to + step - kLanes, load(from + step - kLanes, last));
+      }
+    }
+    clear(x + n - end);
+  });
+  return any;
+}
+
+// Blocks [first, last) of source channels, all of one group, with some of the gradients.
+void sum_over_panels(const WeightGradientTask& task, Index group, Index first, Index last,
+                     const TileRows& rows, Index widest) {
+  const Index channels = task.group_sources;
+  const Index taps = task.taps_y * task.taps_x;
+  float* source_panel = task.panels;
+  float* gradient_panel = task.panels + kConvolutionBlock * kPanelPixels;
+  const Index pixels = task.rows * task.width;
+  for (Index pixel = 0; pixel < pixels; pixel += kPanelPixels) {
+    const PanelPixels now{pixel, smaller(kPanelPixels, pixels - pixel)};
+    copy_gradients(task, now, group, rows, gradient_panel);
+    for (Index block = first; block < last; ++block) {
+      const Index block_vecs =
+          ceil_div(smaller(kConvolutionBlock, channels - block * kConvolutionBlock), kLanes);
+      for (Index done = 0; done < block_vecs; done += widest) {
+        const Index vecs = smaller(widest, block_vecs - done);
+        const Index c = block * kConvolutionBlock + done * kLanes;
+        const Index lanes = smaller(channels - c - (vecs - 1) * kLanes, kLanes);
+        const auto& tiles = kTiles.source[lanes == kLanes ? 1 : 0][vecs];
+        for (Index tap = 0; tap < taps; ++tap) {
+          if (!copy_sources(task, now, tap, group * channels + c, vecs, first_lanes(lanes),
+                            source_panel)) {
+            continue;
+          }
+          for (Index tile = 0; tile < rows.tiles; ++tile) {
+            const Index o = group * task.group_gradients + rows.first + rows.begin[tile];
+            const Pair pair{gradient_panel + rows.panel(tile), source_panel};
+            TileArguments t{};
+            t.pairs = &pair;
+            t.pair_count = 1;
+            t.gradient_step = rows.rows(tile);
+            t.source_step = vecs * kLanes;
+            t.pixels = now.count;
+            t.out = task.out + (o * taps + tap) * channels + c;
+            t.out_step = taps * channels;
+            t.last = first_lanes(lanes);
+            tiles[rows.rows(tile)](t);
+          }
+        }
+      }
+    }
+  }
+}
+
+constexpr Index kNarrowGroup = 32;
+
+void by_source(const WeightGradientTask& task) {
+  if (task.group_gradients < kNarrowGroup) {
+    sum_in_place(task);
+    add_bias(task);
+    return;
+  }
+  const Index blocks_per_group = ceil_div(task.group_sources, kConvolutionBlock);
+  const Index group_vecs = ceil_div(smaller(kConvolutionBlock, task.group_sources), kLanes);
+  const Index parts = ceil_div(task.group_gradients, kPanelGradients);
+  for (Index block = task.first; block < task.last;) {
+    const Index group = block / blocks_per_group;
+    const Index first = block % blocks_per_group;
+    const Index last = smaller(blocks_per_group, first + task.last - block);
+    for (Index part = 0; part < parts; ++part) {
+      const Index o = part * task.group_gradients / parts;
+      const Index count = (part + 1) * task.group_gradients / parts - o;
+      const Index widest = best_vecs(count, group_vecs);
+      sum_over_panels(task, group, first, last, TileRows(o, count, widest), widest);
+    }
+    block += last - first;
   }
   add_bias(task);
 }
@@ -475,7 +650,7 @@ void depthwise(const WeightGradientTask& task) {
 
 }  // namespace
 
-const WeightGradientLoops weight_gradient_loops{kLanes, by_source, by_gradient, depthwise,
-                                                channel_sums};
+const WeightGradientLoops weight_gradient_loops{kLanes,      panel_floats, by_source,
+                                                by_gradient, depthwise,    channel_sums};
 
 }  // namespace mpsgrad::MPSGRAD_ISA
