@@ -93,14 +93,17 @@ struct WeightGradientTask {
   float* out;
   float* bias;    // += sums of the gradient, or null
   void* pairs;    // scratch: 16 * rows bytes
-  float* panels;  // by_source: scratch, panel_floats() long
+  float* panels;  // one_tap: scratch, panel_floats() long
 };
 
 struct WeightGradientLoops {
   std::int64_t lanes;
-  std::int64_t (*panel_floats)(std::int64_t group_gradients);
+  std::int64_t (*panel_floats)();
   // Source channels along the lanes; blocks of kBlock source channels; out is [o][tap][c].
   void (*by_source)(const WeightGradientTask&);
+  // The same for a kernel of one tap; blocks are panels of gradient channels, which a group has
+  // ceil(group_gradients / kConvolutionPanel) of.
+  void (*one_tap)(const WeightGradientTask&);
   // Gradient channels along the lanes, for few source channels; blocks of kBlock gradient channels;
   // out is [group][tap][c][o], and every gradient pixel is used.
   void (*by_gradient)(const WeightGradientTask&);
@@ -116,5 +119,7 @@ MPSGRAD_LOOPS(WeightGradientLoops, weight_gradient_loops)
 
 // A block of WeightGradientTask, channels.
 inline constexpr std::int64_t kConvolutionBlock = 64;
+// A block of one_tap, at most.
+inline constexpr std::int64_t kConvolutionPanel = 128;
 
 }  // namespace mpsgrad

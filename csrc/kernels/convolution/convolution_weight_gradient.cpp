@@ -10,12 +10,14 @@ namespace {
 using namespace convolution;
 
 constexpr Index kBandPixels = 800;
+constexpr Index kNarrowGroup = 32;  // gradient channels too few for copies to be worth their time
 
 struct Sums {
   ConvolutionGeometry g;
   Index taps = 0, group_sources = 0, group_gradients = 0;
   RowWindow source, gradient;
   bool by_source = false;    // else by gradient or depthwise
+  bool one_tap = false;      // a case of by_source
   bool every_pixel = false;  // source rows hold what lies outside
   Index band_rows = 0, columns = 0;
   Index inside = 0, outside = 0;  // depthwise: columns whose source rows need not be copied
@@ -51,7 +53,7 @@ void run_part(const Sums& sums, const Part& part) {
   const ConvolutionGeometry& g = sums.g;
   RowWindow source = sums.source;
   Index source_channel = 0;  // where the source rows begin
-  if (sums.by_source && !source.direct) {
+  if (sums.by_source && !sums.one_tap && !source.direct) {
     const Index blocks_per_group = ceil_div(sums.group_sources, kConvolutionBlock);
     const auto start_of = [&](Index block) {
       return block / blocks_per_group * sums.group_sources +
@@ -74,7 +76,7 @@ void run_part(const Sums& sums, const Part& part) {
   const Index zeros =
       sums.by_source ? 0
                      : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
-  const Index panels = sums.by_source ? sums.loops->panel_floats(sums.group_gradients) : 0;
+  const Index panels = sums.one_tap ? sums.loops->panel_floats() : 0;
   Scratch scratch(RowCache::bytes(source, source_rows, slots) +
                   RowCache::bytes(sums.gradient, rows, gradient_slots) +
                   Scratch::bytes<const float*>(rows) +
@@ -163,6 +165,7 @@ void run_part(const Sums& sums, const Part& part) {
       }
       task.rows = last - band;
       (g.depthwise      ? sums.loops->depthwise
+       : sums.one_tap   ? sums.loops->one_tap
        : sums.by_source ? sums.loops->by_source
                         : sums.loops->by_gradient)(task);
     }
@@ -249,6 +252,7 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
   sums.by_source =
       !g.depthwise && ceil_div(sums.group_sources, loops.lanes) * sums.group_gradients * 10 <=
                           ceil_div(sums.group_gradients, loops.lanes) * sums.group_sources * 13;
+  sums.one_tap = sums.by_source && sums.taps == 1 && sums.group_gradients >= kNarrowGroup;
   const Index reach_x =
       (g.destination_width - 1) * g.stride_x + (g.kernel_width - 1) * g.dilation_x + 1;
   sums.source = {&source,
@@ -316,9 +320,10 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
   sums.parts = std::clamp<Index>(activations / 10 / (weights * 4), 1,
                                  std::min(worth, ceil_div(rows, sums.band_rows)));
   sums.parts = std::max<Index>(1, sums.parts);
-  sums.blocks = sums.by_source ? g.groups * ceil_div(sums.group_sources, kConvolutionBlock)
-                : g.depthwise  ? ceil_div(g.destination_channels, kConvolutionBlock)
-                               : g.groups * ceil_div(sums.group_gradients, kConvolutionBlock);
+  sums.blocks = sums.one_tap     ? g.groups * ceil_div(sums.group_gradients, kConvolutionPanel)
+                : sums.by_source ? g.groups * ceil_div(sums.group_sources, kConvolutionBlock)
+                : g.depthwise    ? ceil_div(g.destination_channels, kConvolutionBlock)
+                                 : g.groups * ceil_div(sums.group_gradients, kConvolutionBlock);
   sums.splits = std::clamp<Index>(ceil_div(worth, sums.parts), 1, sums.blocks);
   sums.partial_floats = weights;
 

@@ -217,8 +217,7 @@ void add_bias(const WeightGradientTask& task) {
   }
 }
 
-// Narrow groups, for which copies would take longer than what they save.
-void sum_in_place(const WeightGradientTask& task) {
+void by_source(const WeightGradientTask& task) {
   const Index channels = task.group_sources;
   const Index blocks_per_group = ceil_div(channels, kConvolutionBlock);
   const Index taps = task.taps_y * task.taps_x;
@@ -267,19 +266,20 @@ void sum_in_place(const WeightGradientTask& task) {
       }
     }
   }
+  add_bias(task);
 }
 
-// Some pixels at a time are copied to where they follow each other: source vectors of one tap,
-// which then stay in the first-level cache, and the gradients in the order in which the tiles read
-// them. Where they are, pixels lie thousands of bytes apart, in a few sets of the cache.
-constexpr Index kPanelPixels = 200;
-constexpr Index kPanelGradients = 512;  // channels
+// With one tap every value is used once for each channel of the other image, and where the images
+// are, pixels lie thousands of bytes apart, in a few sets of the caches. So some pixels at a time
+// are copied to where they follow each other: vectors of the source, and the gradients in the order
+// in which the tiles read them.
+constexpr Index kPanelPixels = 512;
 
 // The rows of tiles over some channels of the gradient.
 struct TileRows {
   Index first;
   Index tiles;
-  Index begin[kPanelGradients + 1];
+  Index begin[kConvolutionPanel + 1];
 
   TileRows(Index first_channel, Index channels, Index vecs)
       : first(first_channel), tiles(ceil_div(channels, tile_rows(static_cast<int>(vecs)))) {
@@ -292,9 +292,8 @@ struct TileRows {
   Index panel(Index tile) const { return begin[tile] * kPanelPixels + tile * kLanes; }
 };
 
-Index panel_floats(Index group_gradients) {
-  const Index channels = smaller(group_gradients, kPanelGradients);
-  return kConvolutionBlock * kPanelPixels + channels * (kPanelPixels + kLanes) + kLanes;
+Index panel_floats() {
+  return kConvolutionBlock * kPanelPixels + kConvolutionPanel * (kPanelPixels + kLanes) + kLanes;
 }
 
 // Pixels [first, first + count) of a band, its rows one after the other.
@@ -314,11 +313,10 @@ MPSGRAD_INLINE void for_rows(const WeightGradientTask& task, PanelPixels pixels,
   }
 }
 
-void copy_gradients(const WeightGradientTask& task, PanelPixels pixels, Index group,
-                    const TileRows& tiles, float* panel) {
+void copy_gradients(const WeightGradientTask& task, PanelPixels pixels, const TileRows& tiles,
+                    float* panel) {
   for_rows(task, pixels, [&](Index row, Index x, Index n, Index place) {
-    const float* pixel =
-        task.gradient[row] + x * task.gradient_step + group * task.group_gradients + tiles.first;
+    const float* pixel = task.gradient[row] + x * task.gradient_step + tiles.first;
     for (Index i = 0; i < n; ++i, pixel += task.gradient_step) {
       for (Index tile = 0; tile < tiles.tiles; ++tile) {
         const Index rows = tiles.rows(tile);
@@ -332,17 +330,14 @@ void copy_gradients(const WeightGradientTask& task, PanelPixels pixels, Index gr
   });
 }
 
-// Zeros where the tap lies outside. False: it does so everywhere.
-bool copy_sources(const WeightGradientTask& task, PanelPixels pixels, Index tap, Index channel,
-                  Index vecs, Mask last, float* panel) {
-  const Index q = tap / task.taps_x;
-  const Index p = tap % task.taps_x;
+// Zeros where the tap lies outside.
+void copy_sources(const WeightGradientTask& task, PanelPixels pixels, Index channel, Index vecs,
+                  Mask last, float* panel) {
   const Index step = vecs * kLanes;
-  bool any = false;
   for_rows(task, pixels, [&](Index row, Index x, Index n, Index place) {
-    const float* source = task.source[row * task.taps_y + q];
-    const Index begin = source == nullptr ? x + n : larger(x, smaller(task.begin[p], x + n));
-    const Index end = source == nullptr ? x + n : larger(begin, smaller(task.end[p], x + n));
+    const float* source = task.source[row];
+    const Index begin = source == nullptr ? x + n : larger(x, smaller(task.begin[0], x + n));
+    const Index end = source == nullptr ? x + n : larger(begin, smaller(task.end[0], x + n));
     float* to = panel + place * step;
     const auto clear = [&](Index count) {
       for (Index i = 0; i < count * vecs; ++i, to += kLanes) {
@@ -351,9 +346,7 @@ bool copy_sources(const WeightGradientTask& task, PanelPixels pixels, Index tap,
     };
     clear(begin - x);
     if (begin < end) {
-      any = true;
-      const float* from = source + task.source_offset + begin * task.source_step +
-                          p * task.source_tap_step + channel;
+      const float* from = source + task.source_offset + begin * task.source_step + channel;
       for (Index i = begin; i < end; ++i, from += task.source_step, to += step) {
         for (Index v = 0; v + 1 < vecs; ++v) {
           store(to + v * kLanes, load(from + v * kLanes));
@@ -363,75 +356,48 @@ bool copy_sources(const WeightGradientTask& task, PanelPixels pixels, Index tap,
     }
     clear(x + n - end);
   });
-  return any;
 }
 
-// Blocks [first, last) of source channels, all of one group, with some of the gradients.
-void sum_over_panels(const WeightGradientTask& task, Index group, Index first, Index last,
-                     const TileRows& rows, Index widest) {
+void one_tap(const WeightGradientTask& task) {
   const Index channels = task.group_sources;
-  const Index taps = task.taps_y * task.taps_x;
+  const Index panels_per_group = ceil_div(task.group_gradients, kConvolutionPanel);
   float* source_panel = task.panels;
   float* gradient_panel = task.panels + kConvolutionBlock * kPanelPixels;
   const Index pixels = task.rows * task.width;
-  for (Index pixel = 0; pixel < pixels; pixel += kPanelPixels) {
-    const PanelPixels now{pixel, smaller(kPanelPixels, pixels - pixel)};
-    copy_gradients(task, now, group, rows, gradient_panel);
-    for (Index block = first; block < last; ++block) {
-      const Index block_vecs =
-          ceil_div(smaller(kConvolutionBlock, channels - block * kConvolutionBlock), kLanes);
-      for (Index done = 0; done < block_vecs; done += widest) {
-        const Index vecs = smaller(widest, block_vecs - done);
-        const Index c = block * kConvolutionBlock + done * kLanes;
+  const Index chunks = ceil_div(pixels, kPanelPixels);
+  for (Index panel = task.first; panel < task.last; ++panel) {
+    const Index group = panel / panels_per_group;
+    const Index part = panel % panels_per_group;
+    const Index first = part * task.group_gradients / panels_per_group;
+    const Index count = (part + 1) * task.group_gradients / panels_per_group - first;
+    const Index widest = best_vecs(count, ceil_div(smaller(kConvolutionBlock, channels), kLanes));
+    const TileRows rows(group * task.group_gradients + first, count, widest);
+    for (Index chunk = 0; chunk < chunks; ++chunk) {
+      const Index begin = chunk * pixels / chunks;
+      const PanelPixels now{begin, (chunk + 1) * pixels / chunks - begin};
+      copy_gradients(task, now, rows, gradient_panel);
+      for (Index c = 0; c < channels;) {
+        const Index vecs =
+            smaller(widest, ceil_div(smaller(kConvolutionBlock, channels - c), kLanes));
         const Index lanes = smaller(channels - c - (vecs - 1) * kLanes, kLanes);
         const auto& tiles = kTiles.source[lanes == kLanes ? 1 : 0][vecs];
-        for (Index tap = 0; tap < taps; ++tap) {
-          if (!copy_sources(task, now, tap, group * channels + c, vecs, first_lanes(lanes),
-                            source_panel)) {
-            continue;
-          }
-          for (Index tile = 0; tile < rows.tiles; ++tile) {
-            const Index o = group * task.group_gradients + rows.first + rows.begin[tile];
-            const Pair pair{gradient_panel + rows.panel(tile), source_panel};
-            TileArguments t{};
-            t.pairs = &pair;
-            t.pair_count = 1;
-            t.gradient_step = rows.rows(tile);
-            t.source_step = vecs * kLanes;
-            t.pixels = now.count;
-            t.out = task.out + (o * taps + tap) * channels + c;
-            t.out_step = taps * channels;
-            t.last = first_lanes(lanes);
-            tiles[rows.rows(tile)](t);
-          }
+        copy_sources(task, now, group * channels + c, vecs, first_lanes(lanes), source_panel);
+        for (Index tile = 0; tile < rows.tiles; ++tile) {
+          const Pair pair{gradient_panel + rows.panel(tile), source_panel};
+          TileArguments t{};
+          t.pairs = &pair;
+          t.pair_count = 1;
+          t.gradient_step = rows.rows(tile);
+          t.source_step = vecs * kLanes;
+          t.pixels = now.count;
+          t.out = task.out + (rows.first + rows.begin[tile]) * channels + c;
+          t.out_step = channels;
+          t.last = first_lanes(lanes);
+          tiles[rows.rows(tile)](t);
         }
+        c += vecs * kLanes;
       }
     }
-  }
-}
-
-constexpr Index kNarrowGroup = 32;
-
-void by_source(const WeightGradientTask& task) {
-  if (task.group_gradients < kNarrowGroup) {
-    sum_in_place(task);
-    add_bias(task);
-    return;
-  }
-  const Index blocks_per_group = ceil_div(task.group_sources, kConvolutionBlock);
-  const Index group_vecs = ceil_div(smaller(kConvolutionBlock, task.group_sources), kLanes);
-  const Index parts = ceil_div(task.group_gradients, kPanelGradients);
-  for (Index block = task.first; block < task.last;) {
-    const Index group = block / blocks_per_group;
-    const Index first = block % blocks_per_group;
-    const Index last = smaller(blocks_per_group, first + task.last - block);
-    for (Index part = 0; part < parts; ++part) {
-      const Index o = part * task.group_gradients / parts;
-      const Index count = (part + 1) * task.group_gradients / parts - o;
-      const Index widest = best_vecs(count, group_vecs);
-      sum_over_panels(task, group, first, last, TileRows(o, count, widest), widest);
-    }
-    block += last - first;
   }
   add_bias(task);
 }
@@ -650,7 +616,7 @@ void depthwise(const WeightGradientTask& task) {
 
 }  // namespace
 
-const WeightGradientLoops weight_gradient_loops{kLanes,      panel_floats, by_source,
+const WeightGradientLoops weight_gradient_loops{kLanes,      panel_floats, by_source,   one_tap,
                                                 by_gradient, depthwise,    channel_sums};
 
 }  // namespace mpsgrad::MPSGRAD_ISA
