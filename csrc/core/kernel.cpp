@@ -269,6 +269,16 @@ void note_uses(const CommandBuffer& command_buffer, const ImageBatch::Images& im
   }
 }
 
+void note_use(const CommandBuffer& command_buffer, const std::shared_ptr<Buffer>& buffer,
+              bool writes) {
+  if (buffer) {
+    buffer->uses().add(command_buffer.work(), writes);
+    if (writes) {
+      buffer->note_written_by_kernel();
+    }
+  }
+}
+
 void check_states(const KernelBase& kernel, const CommandBuffer& command_buffer, const char* name,
                   const StateBatch& states, Index expected) {
   require(static_cast<Index>(states.size()) == expected, kernel.class_name(), ": ", name, " has ",

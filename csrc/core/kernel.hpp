@@ -124,6 +124,9 @@ class Reads {
 
 // Enters the images of an encode into the ledgers of their storages.
 void note_uses(const CommandBuffer& command_buffer, const ImageBatch::Images& images, bool writes);
+// The same for one array of a kernel or a state; null is none.
+void note_use(const CommandBuffer& command_buffer, const std::shared_ptr<Buffer>& buffer,
+              bool writes);
 
 // Every state must be on the command buffer's device and live.
 void check_states(const KernelBase& kernel, const CommandBuffer& command_buffer, const char* name,

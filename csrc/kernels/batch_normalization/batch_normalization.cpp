@@ -84,19 +84,9 @@ void require_equal_channels(const KernelBase& kernel, const BinaryProperties& p,
                    channels);
 }
 
-void note_buffer(const CommandBuffer& command_buffer, const std::shared_ptr<Buffer>& buffer,
-                 bool writes) {
-  if (buffer) {
-    buffer->uses().add(command_buffer.work(), writes);
-    if (writes) {
-      buffer->note_written_by_kernel();
-    }
-  }
-}
-
 void note_reads(const CommandBuffer& command_buffer, const BatchNormalizationOperands& operands) {
   for (const auto& buffer : {operands.gamma, operands.beta, operands.mean, operands.variance}) {
-    note_buffer(command_buffer, buffer, false);
+    note_use(command_buffer, buffer, false);
   }
 }
 
@@ -149,8 +139,8 @@ void BatchNormalizationStatistics::encode_batch(
   state.note_statistics(image, images);
   command_buffer->note_encoded();
   note_uses(*command_buffer, sources, false);
-  note_buffer(*command_buffer, state.batch_mean(), true);
-  note_buffer(*command_buffer, state.batch_variance(), true);
+  note_use(*command_buffer, state.batch_mean(), true);
+  note_use(*command_buffer, state.batch_variance(), true);
   reads.spend();
 }
 
@@ -333,8 +323,8 @@ void BatchNormalizationStatisticsGradient::encode_batch(
   note_uses(*command_buffer, gradients, false);
   note_uses(*command_buffer, sources, false);
   note_reads(*command_buffer, operands);
-  note_buffer(*command_buffer, state.gamma_sums(), true);
-  note_buffer(*command_buffer, state.beta_sums(), true);
+  note_use(*command_buffer, state.gamma_sums(), true);
+  note_use(*command_buffer, state.beta_sums(), true);
   reads.spend();
 }
 
@@ -375,8 +365,8 @@ void BatchNormalizationGradient::encode_on_device(CommandBuffer& command_buffer,
   const BatchNormalizationOperands operands = operands_of(state);
   encoder_->encode(command_buffer, call, operands, state);
   note_reads(command_buffer, operands);
-  note_buffer(command_buffer, state.gamma_sums(), false);
-  note_buffer(command_buffer, state.beta_sums(), false);
+  note_use(command_buffer, state.gamma_sums(), false);
+  note_use(command_buffer, state.beta_sums(), false);
   state.note_gradient();
 }
 

@@ -2,10 +2,9 @@
 // shape alone, in double, and are added in the order of the blocks.
 #include <array>
 #include <cmath>
-#include <numeric>
 
+#include "cpu/channel_arrays.hpp"
 #include "cpu/cpu_calls.hpp"
-#include "cpu/cpu_device.hpp"
 #include "cpu/simd/neuron_function.hpp"
 #include "cpu/simd/standardize.hpp"
 #include "kernels/batch_normalization/batch_normalization.hpp"
@@ -13,15 +12,13 @@
 namespace mpsgrad {
 namespace {
 
+using cpu::array_of;
+using cpu::ChannelArray;
+using cpu::tile_of;
+
 constexpr Index kRunFloats = 8192;   // of one call of a loop: half of a level 1 cache
 constexpr int kScratchOfNeuron = 3;  // beside what map_pixels uses
 constexpr int kScratchOfCoefficients = 4;
-
-// How many values a tile of coefficients holds: whole pixels, and for few channels so many that
-// vector registers are full.
-Index tile_of(Index channels) {
-  return channels >= 64 ? channels : channels * (16 / std::gcd(channels, Index{16}));
-}
 
 template <class Number>
 void repeat_pixel(Number* tile, Index channels, Index length) {
@@ -43,20 +40,6 @@ NeuronFunction function_of(const NeuronDescriptor& neuron) {
   return {static_cast<int>(neuron.type), neuron.a, neuron.b, neuron.c, neuron.data.data()};
 }
 
-// One float32 a channel, held by a recorded command.
-struct ChannelArray {
-  float* values = nullptr;
-  std::shared_ptr<void> alive;
-};
-
-ChannelArray array_of(const std::shared_ptr<Buffer>& buffer) {
-  if (!buffer) {
-    return {};
-  }
-  auto& own = as<cpu::CpuBuffer>(*buffer);
-  return {reinterpret_cast<float*>(own.device_bytes()), own.alive()};
-}
-
 struct Operands {
   ChannelArray gamma, beta, mean, variance;
   float epsilon;
@@ -68,7 +51,7 @@ struct Operands {
         variance(array_of(operands.variance)),
         epsilon(operands.epsilon) {}
 
-  double scale(Index c) const { return gamma.values ? double{gamma.values[c]} : 1.0; }
+  double scale(Index c) const { return gamma.at(c, 1.0); }
   float offset(Index c) const { return beta.values ? beta.values[c] : 0.0F; }
   double r(Index c) const {  // 1 / sqrt(variance + epsilon)
     return 1.0 / std::sqrt(double{variance.values[c]} + double{epsilon});

@@ -36,16 +36,6 @@ void check_channels(const KernelBase& kernel, const char* name, const ImageBatch
           " channels, but the kernel normalizes ", channels);
 }
 
-void note_buffer(const CommandBuffer& command_buffer, const std::shared_ptr<Buffer>& buffer,
-                 bool writes) {
-  if (buffer) {
-    buffer->uses().add(command_buffer.work(), writes);
-    if (writes) {
-      buffer->note_written_by_kernel();
-    }
-  }
-}
-
 }  // namespace
 
 // ---- state
@@ -141,8 +131,8 @@ void GroupNormalizationBase::check_call(const UnaryCall& call) const {
 void GroupNormalizationBase::encode_on_device(CommandBuffer& command_buffer,
                                               const UnaryCall& call) {
   encoder_->encode(command_buffer, call, settings_, weights_->first(), weights_->second());
-  note_buffer(command_buffer, weights_->first(), false);
-  note_buffer(command_buffer, weights_->second(), false);
+  note_use(command_buffer, weights_->first(), false);
+  note_use(command_buffer, weights_->second(), false);
   for (const auto& state : call.states) {
     own_of(*state).note_encoded();
   }
@@ -231,10 +221,10 @@ void GroupNormalizationGradientBase::encode_on_device(CommandBuffer& command_buf
   encoder_->encode(command_buffer, call);
   for (const auto& state : call.states) {
     StateBase& own = own_of(*state);
-    note_buffer(command_buffer, own.gamma(), false);
-    note_buffer(command_buffer, own.beta(), false);
-    note_buffer(command_buffer, own.gamma_sums(), true);
-    note_buffer(command_buffer, own.beta_sums(), true);
+    note_use(command_buffer, own.gamma(), false);
+    note_use(command_buffer, own.beta(), false);
+    note_use(command_buffer, own.gamma_sums(), true);
+    note_use(command_buffer, own.beta_sums(), true);
     own.note_gradients();
   }
 }

@@ -6,15 +6,18 @@
 #include <numeric>
 #include <vector>
 
+#include "cpu/channel_arrays.hpp"
 #include "cpu/cpu_calls.hpp"
-#include "cpu/cpu_device.hpp"
 #include "cpu/simd/standardize.hpp"
 #include "kernels/group_normalization/group_normalization.hpp"
 
 namespace mpsgrad {
 namespace {
 
+using cpu::array_of;
+using cpu::ChannelArray;
 using cpu::CpuImages;
+using cpu::tile_of;
 using Settings = GroupNormalizationSettings;
 
 constexpr Index kRunFloats = 8192;       // of one call of a loop
@@ -22,30 +25,6 @@ constexpr Index kBlockFloats = 1 << 16;  // about what one task reads
 constexpr Index kMostBlocks = 64;        // of an image, which have sums of their own
 
 enum Slot { kFirst, kSecond };  // scratch of a thread
-
-// How many values a tile of coefficients holds: whole pixels, and for few channels so many that
-// vector registers are full.
-Index tile_of(Index channels) {
-  return channels >= 64 ? channels : channels * (16 / std::gcd(channels, Index{16}));
-}
-
-// One float32 a channel, held by a recorded command.
-struct ChannelArray {
-  float* values = nullptr;
-  std::shared_ptr<void> alive;
-
-  double at(Index channel, double otherwise) const {
-    return values != nullptr ? static_cast<double>(values[channel]) : otherwise;
-  }
-};
-
-ChannelArray array_of(const std::shared_ptr<Buffer>& buffer) {
-  if (!buffer) {
-    return {};
-  }
-  auto& own = as<cpu::CpuBuffer>(*buffer);
-  return {reinterpret_cast<float*>(own.device_bytes()), own.alive()};
-}
 
 // One value a channel, repeated to a tile.
 template <class Number>

@@ -1,0 +1,35 @@
+// Arrays of one float32 a channel, as commands of the normalization kernels hold them.
+#pragma once
+
+#include <memory>
+#include <numeric>
+
+#include "cpu/cpu_device.hpp"
+
+namespace mpsgrad::cpu {
+
+// How many values a tile of coefficients holds: whole pixels, and for few channels so many that
+// vector registers are full.
+inline Index tile_of(Index channels) {
+  return channels >= 64 ? channels : channels * (16 / std::gcd(channels, Index{16}));
+}
+
+// Held by a recorded command; without values where a kernel has no such array.
+struct ChannelArray {
+  float* values = nullptr;
+  std::shared_ptr<void> alive;
+
+  double at(Index channel, double otherwise) const {
+    return values != nullptr ? static_cast<double>(values[channel]) : otherwise;
+  }
+};
+
+inline ChannelArray array_of(const std::shared_ptr<Buffer>& buffer) {
+  if (!buffer) {
+    return {};
+  }
+  auto& own = as<CpuBuffer>(*buffer);
+  return {reinterpret_cast<float*>(own.device_bytes()), own.alive()};
+}
+
+}  // namespace mpsgrad::cpu
