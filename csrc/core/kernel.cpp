@@ -272,10 +272,7 @@ void note_uses(const CommandBuffer& command_buffer, const ImageBatch::Images& im
 void note_use(const CommandBuffer& command_buffer, const std::shared_ptr<Buffer>& buffer,
               bool writes) {
   if (buffer) {
-    buffer->uses().add(command_buffer.work(), writes);
-    if (writes) {
-      buffer->note_written_by_kernel();
-    }
+    buffer->note_use(command_buffer.work(), writes);
   }
 }
 

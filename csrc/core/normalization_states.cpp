@@ -82,8 +82,8 @@ void NormalizationPair::reload(CommandBuffer& command_buffer, NormalizationPairS
   const auto second = second_ ? second_ : filled(second_neutral_);
   const auto copy = [&](const std::shared_ptr<Buffer>& from, const std::shared_ptr<Buffer>& to) {
     device_->copy_buffer(command_buffer, from, to, static_cast<std::size_t>(channels_ * kFloat));
-    from->uses().add(command_buffer.work(), false);
-    to->uses().add(command_buffer.work(), true);
+    from->note_use(command_buffer.work(), false);
+    to->note_use(command_buffer.work(), true);
   };
   copy(state.first(), first);
   copy(state.second(), second);

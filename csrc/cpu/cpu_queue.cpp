@@ -325,7 +325,7 @@ void CpuCommandBuffer::record(Command command) {
     submission_->commands.push_back(std::move(command));
     return;
   }
-  predicate->buffer()->uses().add(work(), false);
+  predicate->buffer()->note_use(work(), false);
   submission_->commands.push_back([held = predicate, command = std::move(command)] {
     std::uint32_t value = 0;
     std::memcpy(&value, held->buffer()->device_bytes() + held->offset(), sizeof(value));

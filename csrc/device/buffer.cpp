@@ -36,7 +36,18 @@ std::byte* Buffer::for_writing() {
   require<std::runtime_error>(
       bytes != nullptr, name_,
       ": the contents are private to the device and cannot be written by the CPU");
+  lent_ = true;
   return bytes;
+}
+
+void Buffer::note_use(const std::shared_ptr<Work>& work, bool writes) {
+  if (lent_ && synchronized_) {
+    publish();
+  }
+  uses_.add(work, writes);
+  if (writes) {
+    synchronized_ = false;
+  }
 }
 
 }  // namespace mpsgrad

@@ -38,12 +38,15 @@ class Buffer {
   // A buffer of a state must be synchronised on the command buffer that writes it before the CPU
   // may read it.
   void expect_synchronize(std::string what);
-  void note_written_by_kernel() { synchronized_ = false; }
+  // Of every encode that reads or `writes` it: what the CPU wrote is the device's now, and the
+  // other way round only after a synchronize().
+  void note_use(const std::shared_ptr<Work>& work, bool writes);
   // Encodes what makes the device's writes visible to the CPU.
   virtual void synchronize(CommandBuffer&) { synchronized_ = true; }
 
  protected:
   virtual std::byte* contents() = 0;  // null if private to the device
+  virtual void publish() {}           // makes the CPU's writes visible to the device
 
  private:
   std::shared_ptr<Device> device_;
@@ -51,6 +54,7 @@ class Buffer {
   UseLedger uses_;
   std::string name_ = "Buffer";
   bool wants_synchronize_ = false;
+  std::atomic<bool> lent_{false};  // the CPU may write whenever it likes
   std::atomic<bool> synchronized_{true};
 };
 

@@ -274,6 +274,13 @@ std::byte* MetalBuffer::contents() {
                                                       : static_cast<std::byte*>([get() contents]);
 }
 
+void MetalBuffer::publish() {
+  const PoolScope pool;
+  if ([get() storageMode] == MTLStorageModeManaged) {
+    [get() didModifyRange:NSMakeRange(0, [get() length])];
+  }
+}
+
 void MetalBuffer::synchronize(CommandBuffer& command_buffer) {
   const PoolScope pool;
   Buffer::synchronize(command_buffer);

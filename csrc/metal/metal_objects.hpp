@@ -190,6 +190,7 @@ class MetalBuffer final : public Buffer {
 
  protected:
   std::byte* contents() override;
+  void publish() override;
 
  private:
   Retained<id<MTLBuffer>> buffer_;

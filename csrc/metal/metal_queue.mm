@@ -217,7 +217,7 @@ MPSCommandBuffer* MetalCommandBuffer::for_kernel() {
   }
   if (predicate) {
     auto& buffer = as<MetalBuffer>(*predicate->buffer());
-    buffer.uses().add(work(), false);
+    buffer.note_use(work(), false);
     keep(buffer.get());
   }
   return buffer_.get();

@@ -70,9 +70,9 @@ void check_reload(const char* who, const Device& device, const CommandBuffer& co
 
 void note_state_use(const CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& state,
                     bool writes) {
-  state.weights()->uses().add(command_buffer.work(), writes);
+  state.weights()->note_use(command_buffer.work(), writes);
   if (state.has_biases()) {
-    state.biases()->uses().add(command_buffer.work(), writes);
+    state.biases()->note_use(command_buffer.work(), writes);
   }
 }
 
@@ -310,8 +310,7 @@ void ConvolutionGradient::encode_on_device(CommandBuffer& command_buffer,
   if (option_ != ConvolutionGradientOption::Data) {
     state.note_gradients();
     for (const auto& buffer : {state.gradient_for_weights(), state.gradient_for_biases()}) {
-      buffer->uses().add(command_buffer.work(), true);
-      buffer->note_written_by_kernel();
+      buffer->note_use(command_buffer.work(), true);
     }
   }
 }

@@ -345,10 +345,7 @@ void Optimizer::encode_updates(const std::shared_ptr<CommandBuffer>& command_buf
   note_step(time_step);
   command_buffer->note_encoded();
   const auto note = [&](const ArrayView& view, bool writes) {
-    view.buffer->uses().add(command_buffer->work(), writes);
-    if (writes) {
-      view.buffer->note_written_by_kernel();
-    }
+    view.buffer->note_use(command_buffer->work(), writes);
   };
   for (const ParameterUpdate& update : updates) {
     note(update.gradient, false);
