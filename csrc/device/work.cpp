@@ -132,19 +132,6 @@ void Work::run_completed_handlers() {
   run_handlers(std::move(handlers), std::move(owner));
 }
 
-void Work::mark_scheduled() {
-  if (begin()) {
-    run_scheduled_handlers();
-  }
-}
-
-void Work::finish(int code, const std::string& message) {
-  mark_scheduled();
-  if (complete(code, message)) {
-    run_completed_handlers();
-  }
-}
-
 void Work::abandon() {
   std::vector<Handler> never_scheduled;  // handlers may hold what locks: they go without ours
   std::vector<Handler> never_completed;

@@ -59,9 +59,6 @@ class Work {
   bool complete(int code, const std::string& message);
   void run_scheduled_handlers();
   void run_completed_handlers();
-  // Both steps at once, for a device that calls back on a thread of its own.
-  void mark_scheduled();
-  void finish(int code, const std::string& message);
   // The buffer was dropped without a commit: its work never runs.
   void abandon();
   bool abandoned() const;
