@@ -5,10 +5,18 @@ import numpy as np
 import pytest
 
 from tests.batch_normalization import cases, oracle
-from tests.batch_normalization.support import cut, descriptor, forward_kernel, train, values
-from tests.core.oracle import load, store
+from tests.batch_normalization.support import (
+    Step,
+    cut,
+    descriptor,
+    forward_kernel,
+    train,
+    values,
+)
+from tests.core.oracle import DTYPES, load, store
 from tests.images import Work, empty, filled, read
 from tests.neuron import oracle as neurons
+from tests.neuron.cases import Neuron
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -178,10 +186,33 @@ def test_worked_example(device):
     assert_exact(gradient(g_b, b, state).ravel(), [2, -1.0625])
 
 
-def test_exact_sums_give_exact_statistics(device, rng):
+def worked(device, kind, neuron, *gradients):
+    """Run the worked example with the kind of neuron, and `neuron` in the gradient kernels."""
+    x = np.concatenate([row(1, 2), row(3, 6)])
+    kernel = forward_kernel(device, 1, [2], [1], epsilon=0.5, neuron=Neuron(kind))
+    return train(device, kernel, x, row(*gradients).reshape(2, 1, 2, 1), (1, 1), neuron=neuron)
+
+
+def test_the_neuron_of_a_gradient_kernel_is_its_own(device):
+    """Without one, the incoming gradient is that at the neuron's input."""
+    step = worked(device, "RELU", None, 0, 2, 3, -1)
+    assert_exact(step.y.ravel(), [0, 0, 1, 4])
+    assert (step.number("gradient_for_gamma"), step.number("gradient_for_beta")) == (-2.5, 4)
+    assert_exact(step.dx.ravel(), [-1.625, 0.6875, 2, -1.0625])
+
+
+def test_an_absolute_value_has_no_slope_at_zero(device):
+    step = worked(device, "ABSOLUTE", Neuron("ABSOLUTE"), 1, 2, 3, -1)
+    assert_exact(step.y.ravel(), [1, 0, 1, 4])
+    assert (step.number("gradient_for_gamma"), step.number("gradient_for_beta")) == (-0.5, 1)
+    assert_exact(step.dx.ravel(), [-1.375, -0.3125, 2.75, -1.0625])
+
+
+@pytest.mark.parametrize("counts", [(4,), (3, 1), (1, 3), (2, 2), (1, 1, 1, 1)], ids=str)
+def test_exact_sums_give_exact_statistics(device, counts, rng):
     x = grid(rng, (4, 4, 8, 6), reach=9)
     g = grid(rng, (4, 4, 8, 6), reach=9)
-    step = train(device, forward_kernel(device, 6), x, g, (3, 1))
+    step = train(device, forward_kernel(device, 6), x, g, counts)
     exact = oracle.statistics(x)
     assert_exact(step.number("mean"), exact.mean)
     assert_exact(step.number("variance"), exact.variance)
@@ -243,19 +274,35 @@ def test_gradients_may_come_in_another_order(device, rng):
 
 
 def test_two_workers_partial_sums_add_up(device, rng):
-    """Each worker has the statistics of all images, and half of the gradients."""
+    """Each worker has the statistics of all images, and half of the gradients.
+
+    Three roundings, of both sums and of their sum; where a device adds up float32 numbers, those of
+    the 30 samples of a half as well, and of a term's coefficients.
+    """
     x, g = rng.standard_normal((2, 4, 3, 5, 6)).astype(np.float32)
-    kernel = forward_kernel(device, 6)
-    whole = train(device, kernel, x, g, (4,))
+    kernel = forward_kernel(device, 6, epsilon=EPSILON)
     workers = []
     for half in (slice(0, 2), slice(2, 4)):
         state = kernel.result_state(filled(device, x)[0], filled(device, x)[0])
         mg.BatchNormalizationStatistics(device=device)(x, state)
         mg.BatchNormalizationStatisticsGradient(device=device)(g[half], x[half], state)
+        with pytest.raises(mg.errors.StateError, match="of 2 of the batch's 4 images"):
+            mg.BatchNormalizationGradient(device=device)(g[half], x[half], state)
         workers.append(state)
-    for name in ("gradient_for_gamma", "gradient_for_beta"):
-        total = sum(values(getattr(state, name), 6).astype(float) for state in workers)
-        np.testing.assert_allclose(total, whole.number(name), rtol=1e-6, atol=1e-5)
+    mean, variance = (values(getattr(workers[0], name), 6) for name in ("mean", "variance"))
+    exact = oracle.weight_gradients(g, x, mean, variance, epsilon=EPSILON)
+    x_hat = (np.abs(x) + np.abs(mean)) * oracle.reciprocal_deviation(variance, EPSILON)
+    for name, expected, terms in (
+        ("gradient_for_gamma", exact.gamma, np.abs(g) * x_hat),
+        ("gradient_for_beta", exact.beta, np.abs(g)),
+    ):
+        one, other = (values(getattr(state, name), 6) for state in workers)
+        assert_close(
+            one + other,
+            expected,
+            ulps=ulps_for(3 if device.kind == "cpu" else 3 + 30 + 4),
+            scale=terms.sum(axis=(0, 1, 2)),
+        )
 
 
 @pytest.mark.parametrize("neuron", cases.NEURONS, ids=str)
@@ -318,6 +365,15 @@ def test_epsilon_of_a_source_that_names_none(device):
     assert kernel.epsilon == oracle.FLT_MIN
     y = kernel(row(1e-19, 0))
     assert_close(y.ravel(), [1e-19 / np.sqrt(oracle.FLT_MIN), 0], ulps=4)
+
+
+def test_a_channel_without_spread_has_nothing_but_its_offset(device):
+    """Not even the largest r, that of a variance of 0 and the smallest epsilon, is seen."""
+    x = np.broadcast_to(np.array([3, -0.375], np.float32), (2, 3, 5, 2)).copy()
+    source = mg.ArrayBatchNormalizationDataSource([2, 3], [0.25, 7])
+    step = train(device, mg.BatchNormalization(source, device=device), x, x, (1, 1))
+    assert_exact(step.y, np.broadcast_to([0.25, 7], x.shape))
+    assert_exact(step.number("variance"), [0, 0], nonzero=0)
 
 
 def test_one_state_serves_many_batches(device, rng):
@@ -388,6 +444,39 @@ def test_channel_windows(device, rng):
     assert_same_bytes(np.ascontiguousarray(read(wide)[..., 8:]), plain.y)
     assert_exact(read(wide)[..., :8], np.full((2, 3, 4, 8), 7.0))
     assert_same_bytes(read(dx), plain.dx)
+
+
+@pytest.mark.parametrize("holder", ["batch", "list"])
+@pytest.mark.parametrize("fmt", DTYPES)
+def test_formats_and_ways_to_hold_images(device, fmt, holder, rng):
+    """Formats of the sources are for loading them alone: all four kernels, into float32."""
+    loaded = [stored(rng.uniform(0, 1, (3, 4, 5, 6)), fmt).astype(np.float32) for _ in range(2)]
+    x, g = (array.astype(np.float64) for array in loaded)
+    gamma, beta = rng.uniform(1, 2, (2, 6)).astype(np.float32)
+    kernel = forward_kernel(device, 6, gamma, beta, epsilon=EPSILON)
+    sources, incoming = (filled(device, array, fmt, kind=holder) for array in (x, g))
+    y, dx = (empty(device, x.shape, kind=holder) for _ in range(2))
+    state = kernel.result_state(sources[0], y[0])
+    gradient = mg.BatchNormalizationGradient(device=device)
+    with Work(device) as work:
+        mg.BatchNormalizationStatistics(device=device).encode_batch(work.buffer, sources, state)
+        kernel.encode_batch(work.buffer, sources, work.result(y), batch_normalization_state=state)
+        mg.BatchNormalizationStatisticsGradient(device=device).encode_batch(
+            work.buffer, incoming, sources, state
+        )
+        gradient.configure(incoming, sources, state)
+        gradient.encode_batch(work.buffer, incoming, sources, state, work.result(dx))
+        state.synchronize(work.buffer)
+    check_step(Step(state, read(y), read(dx)), x, g, gamma, beta, None)
+
+
+def test_a_container_is_normalized_by_stored_statistics(device, rng):
+    x = rng.standard_normal((3, 4, 5, 6)).astype(np.float32)
+    kernel = forward_kernel(device, 6, mean=rng.standard_normal(6), variance=np.arange(1, 7))
+    results = empty(device, x.shape, kind="container")
+    with Work(device) as work:
+        kernel.encode(work.buffer, filled(device, x, kind="container"), work.result(results))
+    assert_same_bytes(read(results), kernel(x))
 
 
 def test_source_and_destination_may_differ_in_format(device, rng):

@@ -98,8 +98,9 @@ def test_every_phase_and_every_encode(device, phase, encode):
         if words is None:
             kernels.encode(work.buffer, *split(encode))
         else:
-            with pytest.raises(mg.errors.StateError, match=re.escape(words)):
+            with pytest.raises(mg.errors.StateError, match=re.escape(words)) as refusal:
                 kernels.encode(work.buffer, *split(encode))
+            assert re.search(r"; encode BatchNormalizationStatistics\w* ", str(refusal.value))
             # Nothing has changed: what was possible still is.
             for step in WAYS[phase][-1:]:
                 if step[0] in "NG":
@@ -143,6 +144,65 @@ def test_gradients_are_there_from_the_first_encode_on_and_gone_with_the_next_bat
     assert gradients() == (None, None)
 
 
+def test_normalizing_again_changes_no_phase(device):
+    """Forward images may be computed again while the sums are gathered, and after."""
+    kernels = Kernels(device)
+    expected = train(device, kernels.forward, X, G, (2,), gradient_counts=(1, 1))
+    with Work(device) as work:
+        for step in ("S01", "N01", "N01", "D0", "N01", "D1", "N0", "G0", "N01"):
+            kernels.encode(work.buffer, *split(step))
+        dx = work.result(kernels.encode(work.buffer, "G"))
+        with pytest.raises(mg.errors.StateError, match="has used this state's sums already"):
+            kernels.encode(work.buffer, "D")
+        work.result(kernels.y)
+    assert_same_bytes(read(kernels.y), expected.y)
+    assert_same_bytes(read(dx), expected.dx)
+
+
+@pytest.mark.parametrize("phase", WAYS)
+def test_reset_from_any_phase(device, phase):
+    """Both counts are 0 then, and the next images may have another size."""
+    kernels = Kernels(device)
+    small = X[:1, :2], G[:1, :2]
+    x, g = (filled(device, np.ascontiguousarray(array)) for array in small)
+    with Work(device) as work:
+        for step in WAYS[phase]:
+            kernels.encode(work.buffer, *split(step))
+        kernels.state.reset()
+        for which in "DG":
+            with pytest.raises(mg.errors.StateError, match=re.escape(NO_STATISTICS)):
+                kernels.encode(work.buffer, which)
+        kernels.statistics.encode_batch(work.buffer, x, kernels.state)
+        kernels.sums.encode_batch(work.buffer, g, x, kernels.state)
+        dx = work.result(
+            kernels.gradient.encode_batch(work.buffer, g, x, kernels.state, allocator=mg.DEFAULT)
+        )
+        kernels.state.synchronize(work.buffer)
+    expected = train(device, kernels.forward, *small, (1,))
+    assert_same_bytes(read(dx), expected.dx)
+    assert_exact(value(kernels.state.gradient_for_beta), expected.number("gradient_for_beta"))
+
+
+def test_single_images_with_a_state(device):
+    kernels = Kernels(device)
+    expected = train(device, kernels.forward, X, G, (2,))
+    dxs = []
+    with Work(device) as work:
+        kernels.encode(work.buffer, "S")
+        for x, y in zip(kernels.x, kernels.y, strict=True):
+            given = kernels.forward.encode(
+                work.buffer, x, y, batch_normalization_state=kernels.state
+            )
+            assert given is y
+        kernels.encode(work.buffer, "D")
+        for x, g in zip(kernels.x, kernels.g, strict=True):
+            dx = kernels.gradient.encode(work.buffer, g, x, kernels.state, allocator=mg.DEFAULT)
+            dxs.append(work.result(dx))
+        work.result(kernels.y)
+    assert_same_bytes(read(kernels.y), expected.y)
+    assert_same_bytes(read(dxs), expected.dx)
+
+
 def test_reset_leads_back_to_the_stored_statistics(device):
     kernels = Kernels(device)
     with Work(device) as work:
@@ -178,12 +238,15 @@ def test_a_fresh_state_shows_the_stored_statistics_or_none(device):
     bare = Kernels(device, mean=None, variance=None)
     assert (bare.state.mean, bare.state.variance) == (None, None)
     with Work(device) as work:
-        with pytest.raises(mg.errors.StateError, match="has no mean and variance"):
+        words = "has no mean and variance; encode BatchNormalizationStatistics first"
+        with pytest.raises(mg.errors.StateError, match=words):
             bare.encode(work.buffer, "N")
         bare.encode(work.buffer, "S")
         bare.encode(work.buffer, "N")
-    with pytest.raises(mg.errors.StateError, match="there is nothing to normalize with"):
-        bare.forward(X)
+    for given in ({}, {"mean": [1] * 5}, {"variance": [1] * 5}):
+        partial = forward_kernel(device, 5, **given)
+        with pytest.raises(mg.errors.StateError, match="there is nothing to normalize with"):
+            partial(X)
 
 
 def test_statistics_and_reloads_do_not_touch_each_other(device):
@@ -208,6 +271,13 @@ def test_properties_of_the_classes(device):
     assert not kernels.gradient.is_state_modified
     assert kernels.statistics.result_state(kernels.x[0], kernels.y[0]) is None
     assert (kernels.forward.kernel_width, kernels.forward.stride_in_pixels_x) == (1, 1)
+    assert (kernels.forward.kernel_height, kernels.forward.stride_in_pixels_y) == (1, 1)
+    assert kernels.forward.edge_mode == mg.EdgeMode.ZERO
+    for name in ("gamma", "beta", "mean", "variance", "gradient_for_gamma", "gradient_for_beta"):
+        with pytest.raises(AttributeError):
+            setattr(kernels.state, name, None)
+    with pytest.raises(AttributeError):
+        kernels.state.batch_normalization = None
     assert kernels.forward.number_of_feature_channels == 5
     assert kernels.state.batch_normalization is kernels.forward
     batch = kernels.forward.result_state_batch(kernels.x, kernels.y)
@@ -287,6 +357,47 @@ def test_a_refused_encode_spends_no_read(device):
         assert (kernels.x[0].read_count, kernels.state.read_count) == (1, 1)
         kernels.encode(work.buffer, "N")
         assert (kernels.x[0].read_count, kernels.state.read_count) == (0, 0)
+
+
+def test_read_counts_of_a_step_in_two_parts(device):
+    """A state is read once an encode: three times a part, however many images there are."""
+    kernels = Kernels(device)
+    counts = []
+    with Work(device) as work:
+        kernels.state = kernels.forward.temporary_result_state(
+            work.buffer, kernels.x[0], kernels.y[0]
+        )
+        kernels.state.read_count = 6
+        for which in "SNDG":
+            for image in (0, 1):
+                kernels.encode(work.buffer, which, [image])
+                counts.append(kernels.state.read_count)
+    assert counts == [6, 6, 5, 4, 3, 2, 1, 0]
+
+
+def test_images_that_were_read_too_often_are_refused_and_nothing_changes(device):
+    kernels = Kernels(device)
+    identity = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.NONE), device=device)
+    ordinary = kernels.x
+    expected = train(device, kernels.forward, X, G, (2,))
+    with Work(device) as work:
+        spent = identity.encode_batch(work.buffer, ordinary, allocator=mg.TEMPORARY)
+        kernels.forward.encode_batch(work.buffer, spent, kernels.y)  # inference reads once
+        assert [image.read_count for image in spent] == [0, 0]
+
+        def refused(which):
+            kernels.x = spent
+            with pytest.raises(mg.errors.ReadCountError, match="read count 0"):
+                kernels.encode(work.buffer, which)
+            kernels.x = ordinary
+
+        kernels.encode(work.buffer, "S")
+        for which in "SND":
+            refused(which)
+        kernels.encode(work.buffer, "D")
+        refused("G")
+        dx = work.result(kernels.encode(work.buffer, "G"))
+    assert_same_bytes(read(dx), expected.dx)
 
 
 def test_buffers_of_a_temporary_state_are_private(device):
@@ -372,6 +483,42 @@ def test_a_source_is_loaded_read_and_purged(device):
     source.asked.clear()
     kernel.reload_mean_and_variance_from_data_source()
     assert source.asked == ["load", "number_of_feature_channels", "mean", "variance", "purge"]
+
+
+def test_numbers_are_used_as_they_are_given(device):
+    """Nothing is checked but lengths: a negative variance that epsilon outweighs, a NaN."""
+    kernel = forward_kernel(device, 5, mean=[0] * 5, variance=[-1] * 5, epsilon=5)
+    assert_exact(kernel(X), X / 2)
+    arrays = [[np.nan, -np.inf, -0.0, 1e-45, 3]] * 4
+    state = Kernels(
+        device, **dict(zip(["gamma", "beta", "mean", "variance"], arrays, strict=True))
+    ).state
+    for name in ("gamma", "beta", "mean", "variance"):
+        assert_exact(value(getattr(state, name)), np.array(arrays[0], np.float32))
+
+
+def test_updates_are_left_to_the_caller(device):
+    calls = []
+
+    class Updating(mg.ArrayBatchNormalizationDataSource):
+        def update_gamma_and_beta(self, command_buffer, state):
+            calls.append((command_buffer, state))
+
+        update_mean_and_variance = update_gamma_and_beta
+
+        def update_gamma_and_beta_cpu(self, state):
+            calls.append(state)
+            return True
+
+        update_mean_and_variance_cpu = update_gamma_and_beta_cpu
+
+    source = Updating([2] * 5, [1] * 5, [0] * 5, [1] * 5)
+    kernel = mg.BatchNormalization(source, device=device)
+    train(device, kernel, X, G, (1, 1))
+    kernel(X)
+    kernel.reload_gamma_and_beta_from_data_source()
+    kernel.reload_mean_and_variance_from_data_source()
+    assert calls == []
 
 
 def test_a_source_without_epsilon_or_label_text(device):
@@ -468,6 +615,23 @@ def test_a_bad_reload_changes_nothing(device):
     assert_same_bytes(kernel(X), before)
 
 
+def test_a_source_that_refuses_a_reload(device):
+    source = Recorded()
+    kernel = mg.BatchNormalization(source, device=device)
+    before = kernel(X)
+    source.loads = False
+    source.values["gamma"] = source.values["mean"] = np.full(5, 9, np.float32)
+    source.asked.clear()
+    for reload in (
+        kernel.reload_gamma_and_beta_from_data_source,
+        kernel.reload_mean_and_variance_from_data_source,
+    ):
+        with pytest.raises(ValueError, match=r"load\(\) of Recorded returned false"):
+            reload()
+    assert source.asked == ["load", "load"]
+    assert_same_bytes(kernel(X), before)
+
+
 def test_array_source():
     gamma = np.ones(3, np.float32)
     source = mg.ArrayBatchNormalizationDataSource(gamma, mean=[1, 2, 3], label="norm", epsilon=0.5)
@@ -542,6 +706,47 @@ def test_reload_on_the_command_buffer_takes_its_turn(device):
     assert_exact(value(state.mean), np.full(5, 3.0))
     np.asarray(weights.gamma)[:] = 9  # a later write does not reach the kernel
     assert_exact(kernel(X), X - 3 + 1)
+    source = kernel.data_source  # a reload does not write there
+    assert (source.gamma, source.beta) == (None, None)
+    assert (source.mean.tolist(), source.variance.tolist()) == ([0] * 5, [1] * 5)
+
+
+@pytest.mark.parametrize("way", ["data source", "command buffer"])
+def test_a_reload_before_the_gradients_shows_in_them(device, way):
+    """Scale and offset are the kernel's as it is when a gradient kernel is encoded."""
+    gamma = np.ones(5, np.float32)
+    kernels = Kernels(device, gamma=gamma)
+    expected = train(device, kernels.forward, X, G, (2,))
+    with Work(device) as work:
+        for which in "SND":
+            kernels.encode(work.buffer, which)
+        if way == "data source":
+            kernels.forward.data_source.gamma[:] = 2
+            kernels.forward.reload_gamma_and_beta_from_data_source()
+        else:
+            doubled = mg.NormalizationGammaAndBetaState([2] * 5, [0] * 5, device=device)
+            kernels.forward.reload_gamma_and_beta(work.buffer, doubled)
+        dx = work.result(kernels.encode(work.buffer, "G"))
+        work.result(kernels.y)
+    assert_same_bytes(read(kernels.y), expected.y)
+    assert_same_bytes(read(dx), 2 * expected.dx)
+
+
+def test_a_reload_under_a_predicate(device):
+    kernel = forward_kernel(device, 5, **STORED)
+    before = kernel(X)
+    with Work(device) as work:
+        container = mg.NormalizationGammaAndBetaState.temporary(work.buffer, 5)
+        work.buffer.predicate = mg.Predicate(mg.Buffer(device, np.uint32([0])))
+        if device.kind == "cpu":
+            kernel.reload_gamma_and_beta(work.buffer, container)
+            assert container.read_count == 0
+        else:
+            with rejects(mg.errors.UnsupportedError, "make a reload depend on a predicate"):
+                kernel.reload_gamma_and_beta(work.buffer, container)
+            assert container.read_count == 1
+            container.read_count = 0
+    assert_same_bytes(kernel(X), before)
 
 
 def test_reload_reads_a_temporary_state_once(device):
@@ -569,6 +774,14 @@ def test_bad_reloads_on_the_command_buffer(device, queue):
             kernel.reload_mean_and_variance(buffer, wrong)
     with pytest.raises(TypeError):
         kernel.reload_mean_and_variance(buffer, short)
+    short = mg.NormalizationMeanAndVarianceState([1] * 4, [1] * 4, device=device)
+    with pytest.raises(ValueError, match="holds 4 values an array, but the kernel has 5 channels"):
+        kernel.reload_mean_and_variance(buffer, short)
+    temporary = mg.NormalizationGammaAndBetaState.temporary(buffer, 4)
+    with pytest.raises(ValueError, match="holds 4 values an array, but the kernel has 5 channels"):
+        kernel.reload_gamma_and_beta(buffer, temporary)
+    assert temporary.read_count == 1
+    temporary.read_count = 0
     other = mg.NormalizationMeanAndVarianceState.temporary(queue.command_buffer(), 5)
     with pytest.raises(ValueError, match="belongs to another command buffer"):
         kernel.reload_mean_and_variance(buffer, other)
@@ -657,6 +870,18 @@ def test_a_changed_epsilon(device):
             kernels.encode(work.buffer, "N")
         kernels.forward.epsilon = 1e-3
         kernels.encode(work.buffer, "N")
+
+
+def test_gradients_use_the_epsilon_that_the_state_was_made_with(device):
+    kernels = Kernels(device)
+    expected = train(device, kernels.forward, X, G, (2,))
+    with Work(device) as work:
+        for which in "SN":
+            kernels.encode(work.buffer, which)
+        kernels.forward.epsilon = 0.5
+        kernels.encode(work.buffer, "D")
+        dx = work.result(kernels.encode(work.buffer, "G"))
+    assert_same_bytes(read(dx), expected.dx)
 
 
 def test_changed_properties(device):
@@ -856,6 +1081,12 @@ def test_aliasing_and_batches(device):
             kernels.gradient.encode_batch(
                 work.buffer, kernels.g, kernels.x, kernels.state, kernels.g
             )
+        # Also where the two are not at one place of the batch.
+        swapped = [kernels.x[1], kernels.y[0]]
+        with rejects(ValueError, "destination shares memory with source"):
+            kernels.forward.encode_batch(work.buffer, kernels.x, swapped)
+        with rejects(ValueError, "destination shares memory with source"):
+            kernels.gradient.encode_batch(work.buffer, kernels.g, kernels.x, kernels.state, swapped)
 
 
 def test_a_foreign_command_buffer(device, queue):

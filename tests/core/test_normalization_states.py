@@ -35,6 +35,9 @@ def test_buffers_are_used_where_they_are(device, kind):
     assert getattr(state, second) is b
     np.asarray(a)[:] = 2
     np.testing.assert_array_equal(getattr(state, first).to_numpy(), [2, 2, 2])
+    for name in (first, second):  # the contents may be written, the properties not
+        with pytest.raises(AttributeError):
+            setattr(state, name, a)
 
 
 def test_any_numbers_become_float32(device, kind):

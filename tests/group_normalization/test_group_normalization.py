@@ -406,6 +406,46 @@ def test_read_counts_of_temporaries(device, kind):
 
 
 @kinds
+def test_a_refused_gradient_spends_no_read(device, kind, queue):
+    identity = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.NONE), device=device)
+    source = filled(device, np.ones((2, 4, 4, 6)))
+    forward, backward = kernels(device, kind, channels=6, groups=3)
+    other = queue.command_buffer()
+    with Work(device) as work:
+        images = identity.encode(work.buffer, source)
+        mg.increment_read_count(images, 1)
+        states = [forward.temporary_result_state(work.buffer, image, image) for image in source]
+        with rejects(mg.errors.StateError, "no forward encode has been given this state"):
+            backward.encode(work.buffer, source, images, states, allocator=mg.DEFAULT)
+        with rejects(ValueError, "belongs to another command buffer"):
+            backward.encode(other, source, source, states, allocator=mg.DEFAULT)
+        assert [thing.read_count for thing in (*images, *states)] == [2, 2, 1, 1]
+        results = empty(device, (2, 4, 4, 6))
+        forward.encode(work.buffer, images, results, destination_state=states)
+        backward.encode(work.buffer, source, images, states, allocator=mg.DEFAULT)
+        assert [thing.read_count for thing in (*images, *states)] == [0, 0, 0, 0]
+
+
+@kinds
+def test_gradients_use_the_epsilon_that_the_states_were_made_with(device, kind, rng):
+    x, g = rng.standard_normal((2, 2, 4, 5, 6), dtype=np.float32)
+    groups = 6 if kind == INSTANCE else 3
+    forward, backward = kernels(device, kind, channels=6, groups=groups, epsilon=0.25)
+    _, states = forward(x, with_state=True)
+    forward.epsilon = 9
+    forward(x, with_state=True)
+    check_gradients(backward(g, x, states), states, g, x, groups=groups, epsilon=0.25)
+
+
+@kinds
+def test_a_group_without_spread_has_nothing_but_its_offset(device, kind):
+    """Not even the largest r, that of a variance of 0 and the smallest epsilon, is seen."""
+    x = np.full((2, 3, 5, 4), -0.375, np.float32)
+    forward, _ = kernels(device, kind, np.full(4, 2), np.arange(1, 5), groups=2)
+    assert_exact(forward(x), np.broadcast_to(np.arange(1.0, 5), x.shape))
+
+
+@kinds
 def test_gradients_overwrite_what_a_state_holds(device, kind, rng):
     x, g = rng.standard_normal((2, 2, 4, 5, 6), dtype=np.float32)
     groups = 6 if kind == INSTANCE else 3
@@ -453,6 +493,22 @@ def test_data_sources_are_loaded_and_purged(device, kind):
 
 
 @kinds
+def test_updates_are_left_to_the_caller(device, kind):
+    calls = []
+    source = Loading(
+        gamma=np.full(4, 2.0),
+        update_gamma_and_beta=lambda *given: calls.append(given),
+        update_gamma_and_beta_cpu=lambda *given: calls.append(given),
+    )
+    forward, backward = FORWARD[kind](source, device=device), BACKWARD[kind](device=device)
+    x = np.ones((2, 3, 4, 4), np.float32)
+    _, states = forward(x, with_state=True)
+    backward(x, x, states)
+    forward.reload_gamma_and_beta_from_data_source()
+    assert calls == []
+
+
+@kinds
 def test_load_and_purge_are_optional(device, kind):
     class Plain:
         number_of_feature_channels, gamma, beta, label = 4, None, [1.0, 2, 3, 4], None
@@ -496,6 +552,10 @@ def test_reloads_on_a_command_buffer_take_effect_in_order(device, kind):
         kernel.encode(work.buffer, sources, work.result(after))
     assert_exact(read(before), x)
     assert_exact(read(after), x * [2, 4] + [1, 0])
+    np.asarray(state.gamma)[:] = 9  # a later write does not reach the kernel
+    assert_exact(kernel(x), x * [2, 4] + [1, 0])
+    given = kernel.data_source.gamma  # nor does a reload write there
+    assert given is None if gamma is None else given.tolist() == [1, 1]
 
 
 @kinds
@@ -670,6 +730,49 @@ def test_rejects_images_of_other_channels(device, kind, channels):
         forward(np.zeros((1, 2, 2, channels), np.float32))
 
 
+@kinds
+def test_rejects_places_of_channels(device, kind):
+    forward, backward = kernels(device, kind, channels=8, groups=2)
+    images, narrow, results = filled(device, X), empty(device, (2, 4, 4, 4)), empty(device, X.shape)
+    for name, kernel in (
+        ("source_feature_channel_offset", forward),
+        ("destination_feature_channel_offset", forward),
+        ("primary_source_feature_channel_offset", backward),
+        ("secondary_source_feature_channel_offset", backward),
+        ("destination_feature_channel_offset", backward),
+    ):
+        with rejects(ValueError, "must be a multiple of 4"):
+            setattr(kernel, name, 2)
+    with Work(device) as work:
+        with rejects(ValueError, "channels 0 to 8 do not fit a destination of 4 channels"):
+            forward.encode(work.buffer, images, narrow)
+        forward.destination_feature_channel_offset = 4
+        with rejects(ValueError, "channels 4 to 12 do not fit a destination of 8 channels"):
+            forward.encode(work.buffer, images, results)
+
+
+@kinds
+def test_rejects_objects_of_another_device(device, kind):
+    if device.kind == "cpu":
+        pytest.skip("this build has one device")
+    forward, backward = kernels(device, kind, channels=8, groups=2)
+    other, _ = kernels(mg.Device("cpu"), kind, channels=8, groups=2)
+    _, states = forward(X, with_state=True)
+    _, foreign = other(X, with_state=True)
+    images, elsewhere = filled(device, X), filled(mg.Device("cpu"), X)
+    weights = mg.NormalizationGammaAndBetaState([1] * 8, [1] * 8, device="cpu")
+    words = "on another device"
+    with Work(device) as work:
+        with rejects(ValueError, words):
+            forward.encode(work.buffer, elsewhere, empty(device, X.shape))
+        with rejects(ValueError, words):
+            backward.encode(work.buffer, elsewhere, images, states, allocator=mg.DEFAULT)
+        with rejects(ValueError, words):
+            backward.encode(work.buffer, images, images, foreign, allocator=mg.DEFAULT)
+        with rejects(ValueError, words):
+            forward.reload_gamma_and_beta(work.buffer, weights)
+
+
 REJECTED = {
     "dtype": (X.astype(np.float64), X, TypeError, "source_gradient must be float32 or float16"),
     "batch": (X[:1], X, ValueError, "both must be one image, or batches of one length"),
@@ -735,6 +838,11 @@ def test_rejects_states(device, kind):
     _, others = twin(X, with_state=True)
     with rejects(ValueError, "the states of a batch must come from one kernel"):
         backward(X, X, [states[0], others[1]])
+    for channels, words in ((4, "but the kernel normalizes 4"), (12, "but the kernel reads 12")):
+        other_forward, _ = kernels(device, kind, channels=channels, groups=2)
+        _, others = other_forward(np.zeros((2, 4, 4, channels), np.float32), with_state=True)
+        with rejects(ValueError, words):
+            backward(X, X, others)
 
 
 @kinds
@@ -860,6 +968,11 @@ def test_rejects_destinations_of_another_size(device, kind):
             backward.encode(work.buffer, images, images, states, wide)
         with rejects(ValueError, "destination shares memory with source"):
             forward.encode(work.buffer, images, images)
+        swapped = [images[1], empty(device, (1, 4, 4, 8))[0]]  # not at one place of the batch
+        with rejects(ValueError, "destination shares memory with source"):
+            forward.encode(work.buffer, images, swapped)
+        with rejects(ValueError, "destination shares memory with source"):
+            backward.encode(work.buffer, empty(device, X.shape), images, states, swapped)
 
 
 @kinds

@@ -214,6 +214,10 @@ void BatchNormalization::encode_with_state(const std::shared_ptr<CommandBuffer>&
   require<StateError>(state.snapshot().properties == properties, class_name(),
                       ": the kernel's properties changed after result_state(); make a new state");
   state.require_size(class_name(), sources.front()->descriptor());
+  require<StateError>(
+      state.has_statistics() || arrays_.mean_and_variance->complete(), class_name(),
+      ": the state has no statistics of this batch, and the data source has no mean and variance; "
+      "encode BatchNormalizationStatistics first");
   Reads reads;
   reads.add(sources);
   reads.add(StateBatch{given});
