@@ -9,9 +9,11 @@
 namespace mpsgrad::cpu {
 
 // How many values a tile of coefficients holds: whole pixels, and for few channels so many that
-// vector registers are full.
+// vector registers are full and that a loop over a tile is more than its beginning and its end.
 inline Index tile_of(Index channels) {
-  return channels >= 64 ? channels : channels * (16 / std::gcd(channels, Index{16}));
+  constexpr Index kLong = 256;
+  const Index full = channels * (16 / std::gcd(channels, Index{16}));
+  return channels >= kLong ? channels : full * ((kLong + full - 1) / full);
 }
 
 // Held by a recorded command; without values where a kernel has no such array.

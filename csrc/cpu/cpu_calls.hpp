@@ -90,8 +90,9 @@ void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destina
   const Index run_pixels = std::clamp<Index>(run_floats / widest, 1, row_pixels);
   const Index runs = chunks_of(row_pixels, run_pixels);
   const Index per_image = rows * runs;
-  const Index group = std::max<Index>(
-      1, run_floats / std::max<Index>(1, run_pixels * widest));  // short rows together
+  // Short rows together; and handing out work drains the stores past the caches.
+  const Index task_floats = destination.streamed ? 32768 : run_floats;
+  const Index group = std::max<Index>(1, task_floats / std::max<Index>(1, run_pixels * widest));
   const Index total = clip.size.depth * per_image;
   parallel_for(chunks_of(total, group), [&](Index chunk) {
     for (Index item = chunk * group; item < std::min(total, (chunk + 1) * group); ++item) {

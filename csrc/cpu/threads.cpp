@@ -40,6 +40,13 @@ inline void pause_briefly() {
 #endif
 }
 
+// Of a thread, before another may look: stores past the caches are ordered by nothing else.
+inline void order_streamed_stores() {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#endif
+}
+
 constexpr int kSpins = 4000;  // longer than a hand-over takes, shorter than a time slice
 
 struct Job {
@@ -63,6 +70,7 @@ struct Job {
         }
       }
     }
+    order_streamed_stores();
   }
 };
 
@@ -191,6 +199,7 @@ void run_chunks(Index count, Chunk chunk, void* context) {
     for (Index i = 0; i < count; ++i) {
       chunk(context, i);
     }
+    order_streamed_stores();
     return;
   }
   if (!state.pool || state.pool->size() != wanted) {

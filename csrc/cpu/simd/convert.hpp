@@ -25,7 +25,8 @@ struct ConvertLoops {
                    std::int64_t to_pixel_stride, int format, std::int64_t pixels,
                    std::int64_t channels);
   // Copies bytes past the caches, so that no line of `to` is read before it is overwritten. For
-  // results that would not stay in a cache until somebody reads them.
+  // results that would not stay in a cache until somebody reads them. Other threads may read them
+  // once the parallel_for is over in which this is called.
   void (*stream)(const void* from, void* to, std::int64_t bytes);
   // Writes +0 to the window of every pixel.
   void (*zero_row)(void* data, int format, std::int64_t pixels, std::int64_t channels,

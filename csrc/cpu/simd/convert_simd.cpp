@@ -326,7 +326,6 @@ void stream(const void* from, void* to, Index bytes) {
     stream_line(in + i, out + i);
   }
   __builtin_memcpy(out + i, in + i, static_cast<std::size_t>(bytes - i));
-  _mm_sfence();  // before anything that tells another thread of it
 #else
   __builtin_memcpy(to, from, static_cast<std::size_t>(bytes));
 #endif
