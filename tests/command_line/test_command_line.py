@@ -269,14 +269,18 @@ def test_as_a_module():
 
 @pytest.mark.not_sanitized(reason="its checks take most of the time")
 def test_first_result_is_quick():
-    """From `import` to the first result in under 0.3 seconds of processor time."""
+    """From `import` to the first result in under 0.3 seconds.
+
+    They are seconds of the thread that asks: other processes do not count, nor does the waiting of
+    the threads that NumPy's linear algebra starts at import, which is as long as the import itself.
+    """
     program = """
-import time; start = time.process_time()
+import time; start = time.thread_time()
 import numpy as np, mpsgrad as mg
 x = np.ones((1, 8, 8, 4), np.float32)
 source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32))
 mg.Convolution(source, device="cpu")(x)
-print(time.process_time() - start)
+print(time.thread_time() - start)
 """
     command = [sys.executable, "-c", program]
     times = [
