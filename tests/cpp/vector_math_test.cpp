@@ -97,7 +97,7 @@ const Function kFunctions[] = {
     {"tanh_slope", &VectorMathLoops::tanh_slope,
      [](double x) { return exactly(4.0 * logistic_slope(2.0 * x)); }, 4.0},
     {"sigmoid", &VectorMathLoops::sigmoid,
-     [](double x) { return exactly(1.0 / (1.0 + std::exp(-x))); }, 2.0},
+     [](double x) { return exactly(1.0 / (1.0 + std::exp(-x))); }, 3.0},
     {"sigmoid_slope", &VectorMathLoops::sigmoid_slope,
      [](double x) { return exactly(logistic_slope(x)); }, 4.0},
     {"softplus", &VectorMathLoops::softplus,

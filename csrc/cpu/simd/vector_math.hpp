@@ -106,15 +106,36 @@ MPSGRAD_INLINE Reduced reduce_by_ln2(float x) {
   return {r, float_bits(shifted) - kRounderBits};
 }
 
+// Added to a number it changes nothing, not even the sign of a zero: compilers leave it out.
+inline constexpr float kNothing = -0.0F;
+
 // e^(x + tail), |tail| < 2^-5 |x| or so, without limits on the result; |x| < 150.
 MPSGRAD_INLINE Scaled exp_scaled(float x, float tail) {
   const Reduced reduced = reduce_by_ln2(x);
   const float r = reduced.r + tail;
   const float p = polynomial(r, 0x1.fffff8p-2F, 0x1.55548ep-3F, 0x1.555b98p-5F, 0x1.123bd8p-7F,
                              0x1.685148p-10F);
-  const float sum = 1.0F + r;
-  const float lost = (1.0F - sum) + r;
-  return {sum + multiply_add(r * r, p, lost), reduced.n};
+  return {1.0F + multiply_add(r * r, p, r), reduced.n};
+}
+
+// e^x for x <= 0 and NaN. What may become denormal is made 2^100 times as large first.
+MPSGRAD_INLINE float exp_of_negative(float x) {
+  const Scaled scaled = exp_scaled(x < -104.0F ? -104.0F : x, kNothing);
+  return scaled.m * power_of_two(scaled.n + 100U) * 0x1p-100F;
+}
+
+// e^r - 1 for |r| <= ln(2) / 2.
+MPSGRAD_INLINE float expm1_fraction(float r) {
+  const float p = polynomial(r, 0.5F, 0x1.555554p-3F, 0x1.5554fp-5F, 0x1.111306p-7F,
+                             0x1.6d4372p-10F, 0x1.9e0c28p-13F);
+  return multiply_add(r * r, p, r);
+}
+
+// e^x - 1 for x <= 0 and NaN; the sign of a zero is lost.
+MPSGRAD_INLINE float expm1_of_negative(float x) {
+  const Reduced reduced = reduce_by_ln2(x < -30.0F ? -30.0F : x);
+  const float power = power_of_two(reduced.n);
+  return multiply_add(expm1_fraction(reduced.r), power, power - 1.0F);
 }
 
 // 2^r for |r| <= 1/2.
@@ -200,9 +221,9 @@ MPSGRAD_INLINE float normal_centre(float x) {
 
 // e^x.
 MPSGRAD_INLINE float exp(float x) {
-  const float below = x > 89.0F ? 89.0F : x;
-  const float limited = below < -104.0F ? -104.0F : below;
-  return detail::rounded(detail::exp_scaled(limited, 0.0F));
+  const float finite = detail::rounded(detail::exp_scaled(x, detail::kNothing));
+  const float below = x > 89.0F ? kInfinity : finite;
+  return x < -104.0F ? 0.0F : below;
 }
 
 // 2^x.
@@ -220,10 +241,7 @@ MPSGRAD_INLINE float expm1(float x) {
   const float below = x > 89.0F ? 89.0F : x;
   const float limited = below < -30.0F ? -30.0F : below;
   const detail::Reduced reduced = detail::reduce_by_ln2(limited);
-  const float r = reduced.r;
-  const float p = polynomial(r, 0.5F, 0x1.555554p-3F, 0x1.5554fp-5F, 0x1.111306p-7F,
-                             0x1.6d4372p-10F, 0x1.9e0c28p-13F);
-  const float fraction = multiply_add(r * r, p, r);
+  const float fraction = detail::expm1_fraction(reduced.r);
   // 2^n (1 + fraction) - 1; 2^128 is no float, and 2^127 then stands for it.
   const bool top = x > 88.0F;
   const float power = detail::power_of_two(reduced.n - (top ? 1U : 0U));
@@ -307,37 +325,38 @@ MPSGRAD_INLINE float pow(float x, float y) {
 
 // (e^x - e^-x) / (e^x + e^-x).
 MPSGRAD_INLINE float tanh(float x) {
-  const float e = expm1(-2.0F * abs(x));
+  const float e = detail::expm1_of_negative(-2.0F * abs(x));
   return copysign(e / (2.0F + e), x);
 }
 
 // 1 - tanh(x)^2, without cancellation at large x.
 MPSGRAD_INLINE float tanh_slope(float x) {
-  const float e = exp(-2.0F * abs(x));
+  const float e = detail::exp_of_negative(-2.0F * abs(x));
   const float sum = 1.0F + e;
   return 4.0F * e / (sum * sum);
 }
 
 // 1 / (1 + e^-x).
 MPSGRAD_INLINE float sigmoid(float x) {
-  const float e = exp(-abs(x));
+  const float e = detail::exp_of_negative(-abs(x));
   return (x < 0.0F ? e : 1.0F) / (1.0F + e);
 }
 
 // sigmoid(x) * (1 - sigmoid(x)), without cancellation at large x.
 MPSGRAD_INLINE float sigmoid_slope(float x) {
-  const float e = exp(-abs(x));
+  const float e = detail::exp_of_negative(-abs(x));
   const float sum = 1.0F + e;
   return e / (sum * sum);
 }
 
 // ln(1 + e^x).
 MPSGRAD_INLINE float softplus(float x) {
-  const float e = exp(-abs(x));
-  // 1 + e lies in [1, 2]: its exponent is 0, or 1 from sqrt(2) on.
-  const bool upper = e > 0x1.a8279ap-2F;
-  const float f = upper ? 0.5F * (e - 1.0F) : e;
-  return (x > 0.0F ? x : 0.0F) + detail::log_sum(upper ? 1.0F : 0.0F, f);
+  const float e = detail::exp_of_negative(-abs(x));
+  // 1 + e lies in [1, 2]: its exponent is 0, or 1 from sqrt(2) on. Chosen by products with 0 and 1,
+  // which are exact; conditions would be conditions of everything that follows.
+  const float k = e > 0x1.a8279ap-2F ? 1.0F : 0.0F;
+  const float f = multiply_add(k, 0.5F * (e - 1.0F), multiply_add(-k, e, e));
+  return (x > 0.0F ? x : 0.0F) + detail::log_sum(k, f);
 }
 
 // The error function, 2 / sqrt(pi) times the integral of e^-t^2 from 0 to x.
@@ -353,7 +372,7 @@ MPSGRAD_INLINE float erf(float x) {
   const float logarithm =
       polynomial(b, -0x1.661cf4p-12F, -0x1.2088eap0F, -0x1.46baecp-1F, -0x1.a65344p-4F,
                  0x1.65cb7ap-6F, -0x1.825afep-9F, 0x1.86dd8ep-13F);
-  const detail::Scaled complement = detail::exp_scaled(logarithm, 0.0F);
+  const detail::Scaled complement = detail::exp_scaled(logarithm, detail::kNothing);
   const float outer = 1.0F - complement.m * detail::power_of_two(complement.n);
   return copysign(a > 1.0F ? outer : inner, x);
 }
