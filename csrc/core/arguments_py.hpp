@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <ostream>
 #include <string>
 
 #include "base/errors.hpp"
@@ -21,9 +22,15 @@ struct ImageArgument {
   bool batch = false;
 };
 
-inline std::string type_name(const py::handle& object) {
-  return py::str(py::type::handle_of(object).attr("__name__"));
-}
+// The name of an object's class, asked for only where a message is put together.
+struct TypeName {
+  py::handle object;
+
+  friend std::ostream& operator<<(std::ostream& out, const TypeName& name) {
+    return out << std::string(py::str(py::type::handle_of(name.object).attr("__name__")));
+  }
+};
+inline TypeName type_name(const py::handle& object) { return {object}; }
 
 // An integer from Python: TypeError for anything else, ValueError if it needs more than 64 bits.
 inline Index integer(const py::handle& object, const std::string& name) {

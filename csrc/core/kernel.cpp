@@ -41,13 +41,11 @@ std::shared_ptr<ImageBatch> GivenImages::allocate(const std::shared_ptr<CommandB
                                                   const ImageDescriptor& wanted, KernelBase& kernel,
                                                   Index count, bool) {
   const ImageDescriptor& got = (*images_)[0]->descriptor();
-  const auto shape = [](Index n, const ImageDescriptor& d) {
-    return text("(", n, ", ", d.height, ", ", d.width, ", ", d.feature_channels, ")");
-  };
   require(count == images_->size() && got.width == wanted.width && got.height == wanted.height &&
               got.feature_channels == wanted.feature_channels,
-          kernel.class_name(), ": out must have shape ", shape(count, wanted), ", got ",
-          shape(images_->size(), got));
+          kernel.class_name(), ": out must have shape (", count, ", ", wanted.height, ", ",
+          wanted.width, ", ", wanted.feature_channels, "), got (", images_->size(), ", ",
+          got.height, ", ", got.width, ", ", got.feature_channels, ")");
   return images_;
 }
 
