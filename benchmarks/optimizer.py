@@ -42,17 +42,16 @@ def cases(request: Request) -> Iterator[Case]:
 
 
 def build(context: Context, count: int, name: str) -> Work:
-    """Make vectors and the optimizer; the history starts with zeros."""
+    """Make vectors and the optimizer; values are updated in place, histories start with zeros."""
     g, w = context.normal((count,)), context.normal((count,))
-    new, *history = (np.zeros_like(w) for _ in range(1 + HISTORIES[name]))
     vector = lambda array: mg.Vector.from_array(context.device, array)  # noqa: E731
-    gradient, values, result = vector(g), vector(w), vector(new)
-    stored = [vector(array) for array in history]
-    encode = _encoder(context.device, name, gradient, values, stored, result)
+    gradient, values = vector(g), vector(w.copy())
+    histories = [vector(np.zeros_like(w)) for _ in range(HISTORIES[name])]
+    encode = _encoder(context.device, name, gradient, values, histories)
 
     def read() -> Any:
-        context.run(result.synchronize)
-        return result.to_numpy()
+        context.run(values.synchronize)
+        return values.to_numpy()
 
     index = places(context.rng, (count,), SAMPLES)
     exact = _first_step(name, g[index].astype(np.float64), w[index].astype(np.float64))
@@ -69,14 +68,14 @@ def build(context: Context, count: int, name: str) -> Work:
 
 
 def _encoder(
-    device: mg.Device, name: str, gradient: Any, values: Any, history: list[Any], result: Any
+    device: mg.Device, name: str, gradient: Any, values: Any, history: list[Any]
 ) -> Any:
-    """Return a function that encodes a step."""
+    """Return a function that encodes a step in place."""
     if name in ("adam", "amsgrad"):
         adam = mg.Adam(RATE, device=device)
         maximum = {"maximum_velocity": history[2]} if name == "amsgrad" else {}
         return lambda buffer: adam.encode_vector(
-            buffer, gradient, values, *history[:2], result, **maximum
+            buffer, gradient, values, *history[:2], values, **maximum
         )
     optimizer: Any
     if name == "rmsprop":
@@ -86,7 +85,7 @@ def _encoder(
             RATE, momentum_scale=0.9, use_nesterov_momentum=name == "nesterov", device=device
         )
     storage = history[0] if history else None
-    return lambda buffer: optimizer.encode_vector(buffer, gradient, values, storage, result)
+    return lambda buffer: optimizer.encode_vector(buffer, gradient, values, storage, values)
 
 
 def _first_step(name: str, g: Any, w: Any) -> Any:
