@@ -17,9 +17,12 @@ struct StandardizeLoops {
   // y = (x - mean) * scale + offset
   void (*forward)(const float* x, float* y, std::int64_t count, const float* mean,
                   const float* scale, const float* offset, std::int64_t tile);
-  // sum_g += g and sum_gx += g * ((x - mean) * r)
-  void (*gradient_sums)(const float* g, const float* x, std::int64_t count, const double* mean,
-                        const double* r, double* sum_g, double* sum_gx, std::int64_t tile);
+  // sum_g += g and sum_gx += g * (x - shift)
+  void (*gradient_sums)(const float* g, const float* x, std::int64_t count, const double* shift,
+                        double* sum_g, double* sum_gx, std::int64_t tile);
+  // Both: sums are those of gradient_sums, then those of moments, one tile after the other.
+  void (*gradient_moments)(const float* g, const float* x, std::int64_t count, const double* shift,
+                           double* sums, std::int64_t tile);
   // y = scale * g - (constant + (x - mean) * slope)
   void (*gradient)(const float* g, const float* x, float* y, std::int64_t count, const float* mean,
                    const float* scale, const float* constant, const float* slope,

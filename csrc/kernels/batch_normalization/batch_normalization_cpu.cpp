@@ -17,6 +17,7 @@ using cpu::ChannelArray;
 using cpu::tile_of;
 
 constexpr Index kRunFloats = 8192;   // of one call of a loop: half of a level 1 cache
+constexpr Index kLeastTiles = 16;
 constexpr int kScratchOfNeuron = 3;  // beside what map_pixels uses
 constexpr int kScratchOfCoefficients = 4;
 
@@ -99,10 +100,11 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], double* t
   }
   const Index row_pixels = packed ? shape.width * shape.height : shape.width;
   const Index rows = packed ? 1 : shape.height;
-  // A run is a whole number of tiles, so that the next one starts at a tile's start too.
+  // A run is a whole number of tiles, so that the next one starts at a tile's start too; of long
+  // tiles so many that it is worth to load their sums.
   const Index tile_pixels = tile / channels;
   const Index run_pixels =
-      std::min(row_pixels, std::max<Index>(1, kRunFloats / tile) * tile_pixels);
+      std::min(row_pixels, std::max(kLeastTiles, kRunFloats / tile) * tile_pixels);
   const Index runs = cpu::chunks_of(row_pixels, run_pixels);
   const Index per_sample = rows * runs;
   const Index items = shape.count() * per_sample;
@@ -271,15 +273,9 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     const Index tile = tile_of(channels);
     const auto tiles = coefficient_tiles<3>(tile);
     fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
-    std::vector<double> doubles(static_cast<std::size_t>(2 * tile));
-    double* mean = doubles.data();
-    double* r = mean + tile;
-    for (Index c = 0; c < channels; ++c) {
-      mean[c] = operands.mean.values[c];
-      r[c] = operands.r(c);
-    }
-    repeat_pixel(mean, channels, tile);
-    repeat_pixel(r, channels, tile);
+    std::vector<double> mean(static_cast<std::size_t>(tile));
+    std::copy_n(operands.mean.values, channels, mean.begin());
+    repeat_pixel(mean.data(), channels, tile);
     std::vector<double> totals(static_cast<std::size_t>(2 * channels));
     const StandardizeLoops& loops = standardize_loops();
     sum_over_pixels(
@@ -287,13 +283,14 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
         [&](const float* const* in, Index pixels, double* into) {
           const float* g =
               neuron.gradient(in[0], in[1], pixels, channels, tile, tiles[0], tiles[1], tiles[2]);
-          loops.gradient_sums(g, in[1], pixels * channels, mean, r, into, into + tile, tile);
+          loops.gradient_sums(g, in[1], pixels * channels, mean.data(), into, into + tile, tile);
         });
     for (Index c = 0; c < channels; ++c) {
       double& of_beta = accumulated[c];
       double& of_gamma = accumulated[channels + c];
       of_beta = (start ? 0.0 : of_beta) + totals[static_cast<std::size_t>(c)];
-      of_gamma = (start ? 0.0 : of_gamma) + totals[static_cast<std::size_t>(channels + c)];
+      of_gamma = (start ? 0.0 : of_gamma) +
+                 operands.r(c) * totals[static_cast<std::size_t>(channels + c)];
       beta[c] = static_cast<float>(of_beta);
       gamma[c] = static_cast<float>(of_gamma);
     }

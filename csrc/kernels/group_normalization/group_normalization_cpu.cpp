@@ -21,6 +21,7 @@ using cpu::tile_of;
 using Settings = GroupNormalizationSettings;
 
 constexpr Index kRunFloats = 8192;       // of one call of a loop
+constexpr Index kLeastTiles = 16;        // of one call, so that it is worth to load their sums
 constexpr Index kBlockFloats = 1 << 16;  // about what one task reads
 constexpr Index kMostBlocks = 64;        // of an image, which have sums of their own
 
@@ -59,7 +60,7 @@ struct Blocks {
     // Every run but the last of a row is a whole number of tiles.
     const Index tile = tile_of(shape.channels);
     run_pixels =
-        std::min(row_pixels, std::max<Index>(1, kRunFloats / tile) * (tile / shape.channels));
+        std::min(row_pixels, std::max(kLeastTiles, kRunFloats / tile) * (tile / shape.channels));
     runs = cpu::chunks_of(row_pixels, run_pixels);
     items = rows * runs;
     const Index item_floats = run_pixels * shape.channels;
@@ -77,31 +78,40 @@ struct Blocks {
     }
   }
 
-  // Two sums a channel, over the whole image: add(y, x, pixels, sums) adds to two tiles.
-  template <class Add>
+  // `kSums` sums a channel, over the whole image: add(y, x, pixels, sums) adds to as many tiles.
+  // Returns all channels of the first sum, then of the next.
+  template <Index kSums, class Add>
   std::vector<double> sum(Index channels, const Add& add) const {
     const Index tile = tile_of(channels);
-    std::vector<double> partial(static_cast<std::size_t>(count * 2 * channels));
+    std::vector<double> partial(static_cast<std::size_t>(count * kSums * channels));
     cpu::parallel_for(count, [&](Index block) {
-      std::vector<double> sums(static_cast<std::size_t>(2 * tile));
+      std::vector<double> sums(static_cast<std::size_t>(kSums * tile));
       each_run(block, [&](Index y, Index x, Index pixels) { add(y, x, pixels, sums.data()); });
-      double* out = partial.data() + block * 2 * channels;
-      for (Index i = 0; i < 2 * tile; ++i) {
-        out[i / tile * channels + i % tile % channels] += sums[static_cast<std::size_t>(i)];
+      double* out = partial.data() + block * kSums * channels;
+      for (Index k = 0; k < kSums; ++k) {
+        for (Index first = 0; first < tile; first += channels) {
+          const double* from = sums.data() + k * tile + first;
+          for (Index c = 0; c < channels; ++c) {
+            out[k * channels + c] += from[c];
+          }
+        }
       }
     });
-    std::vector<double> totals(static_cast<std::size_t>(2 * channels));
-    for (std::size_t i = 0; i < partial.size(); ++i) {
-      totals[i % totals.size()] += partial[i];
+    for (Index block = 1; block < count; ++block) {
+      const double* from = partial.data() + block * kSums * channels;
+      for (Index i = 0; i < kSums * channels; ++i) {
+        partial[static_cast<std::size_t>(i)] += from[i];
+      }
     }
-    return totals;
+    partial.resize(static_cast<std::size_t>(kSums * channels));
+    return partial;
   }
 };
 
-// Calls work(sample) for each image: images of one block in parallel, else their blocks are.
+// Calls work(sample) for each image: in parallel where there are enough, else their blocks are.
 template <class Work>
 void for_images(Index images, const Blocks& blocks, const Work& work) {
-  if (blocks.count == 1) {
+  if (blocks.count == 1 || images >= 2 * cpu::thread_count()) {
     cpu::parallel_for(images, work);
     return;
   }
@@ -110,15 +120,39 @@ void for_images(Index images, const Blocks& blocks, const Work& work) {
   }
 }
 
-// Mean and reciprocal deviation of every group of one image.
+// What sums of one image are relative to: one of each group's own values, so that a mean that is
+// large against the spread costs no digits. One tile.
+Tile<double> shift_of(const CpuImages& source, Index sample, Index group_channels) {
+  const float* first =
+      cpu::load_run(source, sample, 0, 0, 1, cpu::thread_scratch(kFirst, source.channels));
+  Tile<double> shift(source.channels);
+  shift.fill([&](Index c) {
+    const float value = first[c - c % group_channels];
+    return std::isfinite(value) ? static_cast<double>(value) : 0.0;
+  });
+  return shift;
+}
+
+// Mean and reciprocal deviation, of every channel as its group has them.
 struct Statistics {
-  Index group_channels;
   std::vector<double> mean, r;
 
-  double mean_of(Index channel) const { return mean[group_of(channel)]; }
-  double r_of(Index channel) const { return r[group_of(channel)]; }
-  std::size_t group_of(Index channel) const {
-    return static_cast<std::size_t>(channel / group_channels);
+  // From sums of x - shift and of its squares, a channel each.
+  Statistics(const CpuImages& source, const Settings& settings, const double* shift,
+             const double* sums, const double* squares) {
+    const Index group_channels = source.channels / settings.groups;
+    const double count = static_cast<double>(source.width * source.height) *
+                         static_cast<double>(group_channels);
+    for (Index c = 0; c < source.channels; c += group_channels) {
+      const double sum = std::accumulate(sums + c, sums + c + group_channels, 0.0);
+      const double square = std::accumulate(squares + c, squares + c + group_channels, 0.0);
+      const double moment = (square - sum * sum / count) / count;
+      const double variance = moment < 0.0 ? 0.0 : moment;  // rounding only; NaN stays
+      const auto channels = static_cast<std::size_t>(group_channels);
+      mean.insert(mean.end(), channels, shift[c] + sum / count);
+      r.insert(r.end(), channels,
+               1.0 / std::sqrt(variance + static_cast<double>(settings.epsilon)));
+    }
   }
 };
 
@@ -126,37 +160,15 @@ Statistics find_statistics(const CpuImages& source, Index sample, const Blocks& 
                            const Settings& settings) {
   const StandardizeLoops& loops = standardize_loops();
   const Index channels = source.channels;
-  Statistics result{channels / settings.groups, {}, {}};
-  // Distances from one of the group's own values: a mean that is large against the spread costs no
-  // digits.
-  std::vector<double> shifts;
-  const float* first =
-      cpu::load_run(source, sample, 0, 0, 1, cpu::thread_scratch(kFirst, channels));
-  for (Index c = 0; c < channels; c += result.group_channels) {
-    shifts.push_back(std::isfinite(first[c]) ? static_cast<double>(first[c]) : 0.0);
-  }
-  Tile<double> shift(channels);
-  shift.fill([&](Index c) { return shifts[result.group_of(c)]; });
+  const Tile<double> shift = shift_of(source, sample, channels / settings.groups);
   const std::vector<double> totals =
-      blocks.sum(channels, [&](Index y, Index x, Index pixels, double* sums) {
+      blocks.sum<2>(channels, [&](Index y, Index x, Index pixels, double* sums) {
         const float* values = cpu::load_run(source, sample, y, x, pixels,
                                             cpu::thread_scratch(kFirst, pixels * channels));
         loops.moments(values, pixels * channels, shift.get(), sums, sums + shift.length(),
                       shift.length());
       });
-  const double count = static_cast<double>(source.width * source.height) *
-                       static_cast<double>(result.group_channels);
-  for (Index c = 0; c < channels; c += result.group_channels) {
-    const auto begin = totals.begin() + c;
-    const double sum = std::accumulate(begin, begin + result.group_channels, 0.0);
-    const double squares =
-        std::accumulate(begin + channels, begin + channels + result.group_channels, 0.0);
-    const double moment = (squares - sum * sum / count) / count;
-    const double variance = moment < 0.0 ? 0.0 : moment;  // rounding only; NaN stays
-    result.mean.push_back(shifts[result.mean.size()] + sum / count);
-    result.r.push_back(1.0 / std::sqrt(variance + static_cast<double>(settings.epsilon)));
-  }
-  return result;
+  return {source, settings, shift.get(), totals.data(), totals.data() + channels};
 }
 
 struct ForwardWork {
@@ -178,8 +190,8 @@ struct ForwardWork {
     const Index channels = source.channels;
     const Statistics statistics = find_statistics(source, sample, blocks, settings);
     Tile<float> mean(channels), scale(channels), shift(channels);
-    mean.fill([&](Index c) { return statistics.mean_of(c); });
-    scale.fill([&](Index c) { return gamma.at(c, 1.0) * statistics.r_of(c); });
+    mean.fill([&](Index c) { return statistics.mean[static_cast<std::size_t>(c)]; });
+    scale.fill([&](Index c) { return gamma.at(c, 1.0) * statistics.r[static_cast<std::size_t>(c)]; });
     shift.fill([&](Index c) { return beta.at(c, 0.0); });
     const auto transform = [&](const float* x, float* out, Index pixels) {
       loops.forward(x, out, pixels * channels, mean.get(), scale.get(), shift.get(), mean.length());
@@ -237,43 +249,50 @@ struct GradientWork {
     const StandardizeLoops& loops = standardize_loops();
     const Index channels = source.channels;
     const ImageArrays& own = arrays[static_cast<std::size_t>(sample)];
-    const Statistics statistics = find_statistics(source, sample, blocks, settings);
+    const Index group_channels = channels / settings.groups;
     const auto load = [&](const CpuImages& images, Index y, Index x, Index pixels, Slot slot) {
       return cpu::load_run(images, sample, y, x, pixels,
                            cpu::thread_scratch(slot, pixels * channels));
     };
 
-    Tile<double> exact_mean(channels), r(channels);
-    exact_mean.fill([&](Index c) { return statistics.mean_of(c); });
-    r.fill([&](Index c) { return statistics.r_of(c); });
-    const std::vector<double> totals =
-        blocks.sum(channels, [&](Index y, Index x, Index pixels, double* sums) {
+    // One pass for the statistics and for what the gradients need: sums of g * (x - shift) become
+    // those of g * (x - mean) afterwards.
+    const Tile<double> shifts = shift_of(source, sample, group_channels);
+    const double* shift = shifts.get();
+    std::vector<double> totals =
+        blocks.sum<4>(channels, [&](Index y, Index x, Index pixels, double* sums) {
           const float* g = load(gradient, y, x, pixels, kFirst);
-          loops.gradient_sums(g, load(source, y, x, pixels, kSecond), pixels * channels,
-                              exact_mean.get(), r.get(), sums, sums + r.length(), r.length());
+          loops.gradient_moments(g, load(source, y, x, pixels, kSecond), pixels * channels, shift,
+                                 sums, shifts.length());
         });
     const double* by_beta = totals.data();
-    const double* by_gamma = by_beta + channels;
+    double* by_gamma = totals.data() + channels;
+    const Statistics statistics(source, settings, shift, totals.data() + 2 * channels,
+                                totals.data() + 3 * channels);
+    const std::vector<double>& exact_mean = statistics.mean;
+    const std::vector<double>& r = statistics.r;
 
     // Gamma varies within a group, so it belongs inside the group's means.
     const double count = static_cast<double>(source.width * source.height) *
-                         static_cast<double>(statistics.group_channels);
-    std::vector<double> mean_h, mean_hx;
-    for (Index first = 0; first < channels; first += statistics.group_channels) {
+                         static_cast<double>(group_channels);
+    std::vector<double> mean_h(r.size()), mean_hx(r.size());
+    for (Index first = 0; first < channels; first += group_channels) {
       double h = 0.0, hx = 0.0;
-      for (Index c = first; c < first + statistics.group_channels; ++c) {
+      for (Index c = first; c < first + group_channels; ++c) {
+        const auto i = static_cast<std::size_t>(c);
+        by_gamma[c] = r[i] * (by_gamma[c] - (exact_mean[i] - shift[c]) * by_beta[c]);
         h += own.gamma.at(c, 1.0) * by_beta[c];
         hx += own.gamma.at(c, 1.0) * by_gamma[c];
       }
-      mean_h.push_back(h / count);
-      mean_hx.push_back(hx / count);
+      std::fill_n(mean_h.begin() + first, group_channels, h / count);
+      std::fill_n(mean_hx.begin() + first, group_channels, hx / count);
     }
     Tile<float> mean(channels), scale(channels), constant(channels), slope(channels);
-    mean.fill([&](Index c) { return statistics.mean_of(c); });
-    scale.fill([&](Index c) { return own.gamma.at(c, 1.0) * statistics.r_of(c); });
-    constant.fill([&](Index c) { return statistics.r_of(c) * mean_h[statistics.group_of(c)]; });
+    mean.fill([&](Index c) { return exact_mean[static_cast<std::size_t>(c)]; });
+    scale.fill([&](Index c) { return own.gamma.at(c, 1.0) * r[static_cast<std::size_t>(c)]; });
+    constant.fill([&](Index c) { return r[static_cast<std::size_t>(c)] * mean_h[static_cast<std::size_t>(c)]; });
     slope.fill([&](Index c) {
-      return statistics.r_of(c) * (statistics.r_of(c) * mean_hx[statistics.group_of(c)]);
+      return r[static_cast<std::size_t>(c)] * (r[static_cast<std::size_t>(c)] * mean_hx[static_cast<std::size_t>(c)]);
     });
     cpu::parallel_for(blocks.count, [&](Index block) {
       blocks.each_run(block, [&](Index y, Index x, Index pixels) {
