@@ -358,6 +358,15 @@ void copy_sources(const WeightGradientTask& task, PanelPixels pixels, Index chan
   });
 }
 
+// The next channels of the source: `widest` vectors, or what is left.
+struct SourceBlock {
+  Index vecs, lanes;  // lanes of the last vector
+
+  SourceBlock(Index channels, Index widest)
+      : vecs(smaller(widest, ceil_div(channels, kLanes))),
+        lanes(smaller(channels - (vecs - 1) * kLanes, kLanes)) {}
+};
+
 void one_tap(const WeightGradientTask& task) {
   const Index channels = task.group_sources;
   const Index panels_per_group = ceil_div(task.group_gradients, kConvolutionPanel);
@@ -376,26 +385,34 @@ void one_tap(const WeightGradientTask& task) {
       const Index begin = chunk * pixels / chunks;
       const PanelPixels now{begin, (chunk + 1) * pixels / chunks - begin};
       copy_gradients(task, now, rows, gradient_panel);
-      for (Index c = 0; c < channels;) {
-        const Index vecs =
-            smaller(widest, ceil_div(smaller(kConvolutionBlock, channels - c), kLanes));
-        const Index lanes = smaller(channels - c - (vecs - 1) * kLanes, kLanes);
-        const auto& tiles = kTiles.source[lanes == kLanes ? 1 : 0][vecs];
-        copy_sources(task, now, group * channels + c, vecs, first_lanes(lanes), source_panel);
+      // Of few pixels many channels fit, and tiles follow each other along a row of weights.
+      const Index block = widest * kLanes;
+      const Index blocks = kConvolutionBlock * kPanelPixels / (block * now.count);
+      for (Index from = 0; from < channels; from += blocks * block) {
+        const Index last_block = smaller(blocks, ceil_div(channels - from, block));
+        for (Index i = 0; i < last_block; ++i) {
+          const SourceBlock columns(channels - from - i * block, widest);
+          copy_sources(task, now, group * channels + from + i * block, columns.vecs,
+                       first_lanes(columns.lanes), source_panel + i * block * now.count);
+        }
         for (Index tile = 0; tile < rows.tiles; ++tile) {
-          const Pair pair{gradient_panel + rows.panel(tile), source_panel};
           TileArguments t{};
-          t.pairs = &pair;
           t.pair_count = 1;
           t.gradient_step = rows.rows(tile);
-          t.source_step = vecs * kLanes;
           t.pixels = now.count;
-          t.out = task.out + (rows.first + rows.begin[tile]) * channels + c;
           t.out_step = channels;
-          t.last = first_lanes(lanes);
-          tiles[rows.rows(tile)](t);
+          for (Index i = 0; i < last_block; ++i) {
+            const Index c = from + i * block;
+            const SourceBlock columns(channels - c, widest);
+            const Pair pair{gradient_panel + rows.panel(tile),
+                            source_panel + i * block * now.count};
+            t.pairs = &pair;
+            t.source_step = columns.vecs * kLanes;
+            t.out = task.out + (rows.first + rows.begin[tile]) * channels + c;
+            t.last = first_lanes(columns.lanes);
+            kTiles.source[columns.lanes == kLanes ? 1 : 0][columns.vecs][rows.rows(tile)](t);
+          }
         }
-        c += vecs * kLanes;
       }
     }
   }
