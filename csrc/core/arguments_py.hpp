@@ -49,14 +49,13 @@ inline Index integer_or(const py::handle& object, const std::string& name, Index
   return object.is_none() ? otherwise : integer(object, name);
 }
 
+// Lists first: to find that an object is of none of our classes takes long.
+inline bool is_sequence(const py::handle& object) {
+  return py::isinstance<py::list>(object) || py::isinstance<py::tuple>(object);
+}
+
 inline ImageArgument image_argument(const py::handle& object, const char* name) {
-  if (py::isinstance<ImageBatch>(object)) {
-    return {object.cast<const ImageBatch&>().images(), true};
-  }
-  if (py::isinstance<Image>(object)) {
-    return {{object.cast<std::shared_ptr<Image>>()}, false};
-  }
-  if (py::isinstance<py::list>(object) || py::isinstance<py::tuple>(object)) {
+  if (is_sequence(object)) {
     ImageArgument result{{}, true};
     for (const auto& item : object) {
       require<TypeError>(py::isinstance<Image>(item), name, " must hold images, got ",
@@ -65,8 +64,13 @@ inline ImageArgument image_argument(const py::handle& object, const char* name) 
     }
     return result;
   }
-  fail<TypeError>(name, " must be an Image, an ImageBatch or a list of images, got ",
-                  type_name(object));
+  if (py::isinstance<ImageBatch>(object)) {
+    return {object.cast<const ImageBatch&>().images(), true};
+  }
+  require<TypeError>(py::isinstance<Image>(object), name,
+                     " must be an Image, an ImageBatch or a list of images, got ",
+                     type_name(object));
+  return {{object.cast<std::shared_ptr<Image>>()}, false};
 }
 
 // None is an empty batch; one state stands for itself.
@@ -74,11 +78,11 @@ inline StateBatch state_argument(const py::handle& object, const char* name) {
   if (object.is_none()) {
     return {};
   }
-  if (py::isinstance<State>(object)) {
+  if (!is_sequence(object)) {
+    require<TypeError>(py::isinstance<State>(object), name,
+                       " must be a State or a list of states, got ", type_name(object));
     return {object.cast<std::shared_ptr<State>>()};
   }
-  require<TypeError>(py::isinstance<py::list>(object) || py::isinstance<py::tuple>(object), name,
-                     " must be a State or a list of states, got ", type_name(object));
   StateBatch result;
   for (const auto& item : object) {
     require<TypeError>(py::isinstance<State>(item), name, " must hold states, got ",

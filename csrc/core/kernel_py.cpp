@@ -646,11 +646,11 @@ std::shared_ptr<ImageAllocator> allocator_argument(const py::handle& object) {
   if (object.is_none()) {
     return nullptr;
   }
-  if (py::isinstance<ImageAllocator>(object)) {
-    return object.cast<std::shared_ptr<ImageAllocator>>();
-  }
   if (py::isinstance<ImageBatch>(object)) {
     return std::make_shared<GivenImages>(object.cast<std::shared_ptr<ImageBatch>>());
+  }
+  if (py::isinstance<ImageAllocator>(object)) {
+    return object.cast<std::shared_ptr<ImageAllocator>>();
   }
   require<TypeError>(PyCallable_Check(object.ptr()) != 0,
                      "destination_image_allocator must be DEFAULT, TEMPORARY or a callable, got ",

@@ -4,10 +4,9 @@
 // and denormal results are those of the exact function rounded. They assume rounding to nearest and
 // denormals not flushed.
 //
-// "Error" is the largest distance from the exact value in units in the last place of the exact
-// value, measured over all 2^32 arguments with tests/cpp/vector_math_test.cpp --exhaustive, on each
-// instruction set; docs/numerics.md has the table. A compiler may move one in the second decimal by
-// contracting differently. Results are the same bits wherever in a loop an element lies.
+// docs/numerics.md has a table of errors, as tests/cpp/vector_math_test.cpp measures and limits them
+// on each instruction set. A compiler may move one in the second decimal by contracting
+// differently. Results are the same bits wherever in a loop an element lies.
 #pragma once
 
 #include "cpu/simd/simd.hpp"
