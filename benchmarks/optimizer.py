@@ -67,9 +67,7 @@ def build(context: Context, count: int, name: str) -> Work:
     )
 
 
-def _encoder(
-    device: mg.Device, name: str, gradient: Any, values: Any, history: list[Any]
-) -> Any:
+def _encoder(device: mg.Device, name: str, gradient: Any, values: Any, history: list[Any]) -> Any:
     """Return a function that encodes a step in place."""
     if name in ("adam", "amsgrad"):
         adam = mg.Adam(RATE, device=device)

@@ -40,8 +40,7 @@ void moments(const float* MPSGRAD_RESTRICT x, Index count, const double* MPSGRAD
 void forward(const float* x, float* MPSGRAD_RESTRICT y, Index count,
              const float* MPSGRAD_RESTRICT mean, const float* MPSGRAD_RESTRICT scale,
              const float* MPSGRAD_RESTRICT offset, Index tile) {
-  for_tiles(count, tile,
-            [=](Index i, Index j) { y[i] = (x[i] - mean[j]) * scale[j] + offset[j]; });
+  for_tiles(count, tile, [=](Index i, Index j) { y[i] = (x[i] - mean[j]) * scale[j] + offset[j]; });
 }
 
 void gradient_sums(const float* g, const float* x, Index count,

@@ -4,8 +4,8 @@
 // and denormal results are those of the exact function rounded. They assume rounding to nearest and
 // denormals not flushed.
 //
-// docs/numerics.md has a table of errors, as tests/cpp/vector_math_test.cpp measures and limits them
-// on each instruction set. A compiler may move one in the second decimal by contracting
+// docs/numerics.md has a table of errors, as tests/cpp/vector_math_test.cpp measures and limits
+// them on each instruction set. A compiler may move one in the second decimal by contracting
 // differently. Results are the same bits wherever in a loop an element lies.
 #pragma once
 

@@ -16,7 +16,7 @@ using cpu::array_of;
 using cpu::ChannelArray;
 using cpu::tile_of;
 
-constexpr Index kRunFloats = 8192;   // of one call of a loop: half of a level 1 cache
+constexpr Index kRunFloats = 8192;  // of one call of a loop: half of a level 1 cache
 constexpr Index kLeastTiles = 16;
 constexpr int kScratchOfNeuron = 3;  // beside what map_pixels uses
 constexpr int kScratchOfCoefficients = 4;
@@ -289,8 +289,8 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
       double& of_beta = accumulated[c];
       double& of_gamma = accumulated[channels + c];
       of_beta = (start ? 0.0 : of_beta) + totals[static_cast<std::size_t>(c)];
-      of_gamma = (start ? 0.0 : of_gamma) +
-                 operands.r(c) * totals[static_cast<std::size_t>(channels + c)];
+      of_gamma =
+          (start ? 0.0 : of_gamma) + operands.r(c) * totals[static_cast<std::size_t>(channels + c)];
       beta[c] = static_cast<float>(of_beta);
       gamma[c] = static_cast<float>(of_gamma);
     }

@@ -141,8 +141,8 @@ struct Statistics {
   Statistics(const CpuImages& source, const Settings& settings, const double* shift,
              const double* sums, const double* squares) {
     const Index group_channels = source.channels / settings.groups;
-    const double count = static_cast<double>(source.width * source.height) *
-                         static_cast<double>(group_channels);
+    const double count =
+        static_cast<double>(source.width * source.height) * static_cast<double>(group_channels);
     for (Index c = 0; c < source.channels; c += group_channels) {
       const double sum = std::accumulate(sums + c, sums + c + group_channels, 0.0);
       const double square = std::accumulate(squares + c, squares + c + group_channels, 0.0);
@@ -191,7 +191,8 @@ struct ForwardWork {
     const Statistics statistics = find_statistics(source, sample, blocks, settings);
     Tile<float> mean(channels), scale(channels), shift(channels);
     mean.fill([&](Index c) { return statistics.mean[static_cast<std::size_t>(c)]; });
-    scale.fill([&](Index c) { return gamma.at(c, 1.0) * statistics.r[static_cast<std::size_t>(c)]; });
+    scale.fill(
+        [&](Index c) { return gamma.at(c, 1.0) * statistics.r[static_cast<std::size_t>(c)]; });
     shift.fill([&](Index c) { return beta.at(c, 0.0); });
     const auto transform = [&](const float* x, float* out, Index pixels) {
       loops.forward(x, out, pixels * channels, mean.get(), scale.get(), shift.get(), mean.length());
@@ -273,8 +274,8 @@ struct GradientWork {
     const std::vector<double>& r = statistics.r;
 
     // Gamma varies within a group, so it belongs inside the group's means.
-    const double count = static_cast<double>(source.width * source.height) *
-                         static_cast<double>(group_channels);
+    const double count =
+        static_cast<double>(source.width * source.height) * static_cast<double>(group_channels);
     std::vector<double> mean_h(r.size()), mean_hx(r.size());
     for (Index first = 0; first < channels; first += group_channels) {
       double h = 0.0, hx = 0.0;
@@ -290,9 +291,12 @@ struct GradientWork {
     Tile<float> mean(channels), scale(channels), constant(channels), slope(channels);
     mean.fill([&](Index c) { return exact_mean[static_cast<std::size_t>(c)]; });
     scale.fill([&](Index c) { return own.gamma.at(c, 1.0) * r[static_cast<std::size_t>(c)]; });
-    constant.fill([&](Index c) { return r[static_cast<std::size_t>(c)] * mean_h[static_cast<std::size_t>(c)]; });
+    constant.fill([&](Index c) {
+      return r[static_cast<std::size_t>(c)] * mean_h[static_cast<std::size_t>(c)];
+    });
     slope.fill([&](Index c) {
-      return r[static_cast<std::size_t>(c)] * (r[static_cast<std::size_t>(c)] * mean_hx[static_cast<std::size_t>(c)]);
+      return r[static_cast<std::size_t>(c)] *
+             (r[static_cast<std::size_t>(c)] * mean_hx[static_cast<std::size_t>(c)]);
     });
     cpu::parallel_for(blocks.count, [&](Index block) {
       blocks.each_run(block, [&](Index y, Index x, Index pixels) {
