@@ -2,7 +2,11 @@
 // whatever the number of channels.
 #include "cpu/simd/standardize.hpp"
 
-#include "cpu/simd/simd.hpp"
+#include "cpu/simd/lanes.hpp"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
@@ -11,71 +15,157 @@ using Index = std::int64_t;
 
 // Coefficients and sums of so many channels stay in a first-level cache while a run goes by.
 constexpr Index kColumns = 512;
+// So many rows of a run are joined before their sums are written back, and so far ahead of a row
+// its successor is asked for.
+constexpr Index kRows = 4;
 
-// Calls body(i, j) for each value i of a run and its place j in a tile, a vector loop for each row
-// of a block of places.
-template <class Body>
-MPSGRAD_INLINE void for_tiles(Index count, Index tile, const Body& body) {
+// Asks for the cache line of an element that will be needed soon, which may lie outside its array.
+// What a processor foresees by itself ends at the page.
+MPSGRAD_INLINE void request(const float* array, Index element) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(array) +
+                                                   static_cast<std::uintptr_t>(element) * 4));
+}
+
+// Calls body(begin, end, row) for blocks of places [begin, end) of a tile and every row of the run
+// that has them, kTogether rows at once as long as there are so many; `rows` is an std::integral
+// constant-like tag of how many.
+template <int kCount>
+struct Rows {
+  static constexpr int count = kCount;
+};
+template <int kTogether, class Body>
+MPSGRAD_INLINE void for_rows(Index count, Index tile, const Body& body) {
   for (Index begin = 0; begin < tile; begin += kColumns) {
     const Index end = begin + kColumns < tile ? begin + kColumns : tile;
-    for (Index row = 0; row + begin < count; row += tile) {
-      const Index last = count - row < end ? count - row : end;
-      MPSGRAD_VECTOR_LOOP
-      for (Index j = begin; j < last; ++j) {
-        body(row + j, j);
-      }
+    Index row = 0;
+    for (; row + (kTogether - 1) * tile + end <= count; row += kTogether * tile) {
+      body(Rows<kTogether>{}, row, begin, end);
+    }
+    for (; row + begin < count; row += tile) {
+      body(Rows<1>{}, row, begin, count - row < end ? count - row : end);
     }
   }
 }
 
-void moments(const float* MPSGRAD_RESTRICT x, Index count, const double* MPSGRAD_RESTRICT shift,
-             double* MPSGRAD_RESTRICT sum, double* MPSGRAD_RESTRICT squares, Index tile) {
-  for_tiles(count, tile, [=](Index i, Index j) {
-    const double d = static_cast<double>(x[i]) - shift[j];
-    sum[j] += d;
-    squares[j] += d * d;
+// y[i] = value(block, i, j) for each value i of a run and its place j in a tile.
+template <class Value>
+MPSGRAD_INLINE void map_tiles(Index count, Index tile, float* y, const Value& value) {
+  for_rows<1>(count, tile, [&](auto, Index row, Index begin, Index end) {
+    for_blocks(end - begin, [&](auto block, Index k) {
+      block.put(y + row + begin + k, value(block, row + begin + k, begin + k));
+    });
   });
 }
 
-void forward(const float* x, float* MPSGRAD_RESTRICT y, Index count,
-             const float* MPSGRAD_RESTRICT mean, const float* MPSGRAD_RESTRICT scale,
-             const float* MPSGRAD_RESTRICT offset, Index tile) {
-  for_tiles(count, tile, [=](Index i, Index j) { y[i] = (x[i] - mean[j]) * scale[j] + offset[j]; });
-}
+constexpr int kDoubles = kWidest / 2;
+typedef double Doubles __attribute__((vector_size(kDoubles * 8)));
 
-void gradient_sums(const float* g, const float* x, Index count,
-                   const double* MPSGRAD_RESTRICT shift, double* MPSGRAD_RESTRICT sum_g,
-                   double* MPSGRAD_RESTRICT sum_gx, Index tile) {
-  for_tiles(count, tile, [=](Index i, Index j) {
-    const auto gradient = static_cast<double>(g[i]);
-    sum_g[j] += gradient;
-    sum_gx[j] += gradient * (static_cast<double>(x[i]) - shift[j]);
+// One place of a tile, or several neighbouring ones, in double.
+struct OneDouble {
+  using Numbers = double;
+  MPSGRAD_INLINE double widened(const float* from) const { return static_cast<double>(*from); }
+};
+struct SeveralDoubles {
+  using Numbers = Doubles;
+  MPSGRAD_INLINE Doubles widened(const float* from) const {
+#if defined(__AVX512F__)  // GCC makes two conversions and a shuffle of the other form
+    return _mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(from));
+#else
+    return __builtin_convertvector(load<Floats<kDoubles>>(from), Doubles);
+#endif
+  }
+};
+
+// Calls add(block, i, j, terms) for each value i of a run and its place j in a tile, which adds to
+// terms[k] what belongs to sums[k].
+template <int kSums, class Add, class... Sources>
+MPSGRAD_INLINE void add_tiles(Index count, Index tile, double* const (&sums)[kSums], const Add& add,
+                              const Sources*... sources) {
+  for_rows<kRows>(count, tile, [&](auto rows, Index row, Index begin, Index end) {
+    constexpr int kCount = decltype(rows)::count;
+    const auto add_places = [&](auto block, Index j) {
+      typename decltype(block)::Numbers terms[kSums];
+      for (int k = 0; k < kSums; ++k) {
+        terms[k] = load<typename decltype(block)::Numbers>(sums[k] + j);
+      }
+      for (int r = 0; r < kCount; ++r) {
+        add(block, row + r * tile + j, j, terms);
+      }
+      for (int k = 0; k < kSums; ++k) {
+        store(sums[k] + j, terms[k]);
+      }
+    };
+    Index j = begin;
+    for (; j + kWidest <= end; j += kWidest) {
+      for (int r = 0; r < kCount; ++r) {
+        (request(sources, row + (kRows + r) * tile + j), ...);
+      }
+      add_places(SeveralDoubles{}, j);
+      add_places(SeveralDoubles{}, j + kDoubles);
+    }
+    for (; j < end; ++j) {
+      add_places(OneDouble{}, j);
+    }
   });
 }
 
-void gradient_moments(const float* g, const float* x, Index count,
-                      const double* MPSGRAD_RESTRICT shift, double* MPSGRAD_RESTRICT sums,
-                      Index tile) {
-  double* MPSGRAD_RESTRICT sum_g = sums;
-  double* MPSGRAD_RESTRICT sum_gx = sums + tile;
-  double* MPSGRAD_RESTRICT sum = sums + 2 * tile;
-  double* MPSGRAD_RESTRICT squares = sums + 3 * tile;
-  for_tiles(count, tile, [=](Index i, Index j) {
-    const auto gradient = static_cast<double>(g[i]);
-    const double d = static_cast<double>(x[i]) - shift[j];
-    sum_g[j] += gradient;
-    sum_gx[j] += gradient * d;
-    sum[j] += d;
-    squares[j] += d * d;
+void moments(const float* x, Index count, const double* shift, double* sum, double* squares,
+             Index tile) {
+  add_tiles<2>(
+      count, tile, {sum, squares},
+      [=](auto block, Index i, Index j, auto& terms) {
+        const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
+        terms[0] += d;
+        terms[1] += d * d;
+      },
+      x);
+}
+
+void forward(const float* x, float* y, Index count, const float* mean, const float* scale,
+             const float* offset, Index tile) {
+  map_tiles(count, tile, y, [=](auto block, Index i, Index j) {
+    request(x, i + kRows * kColumns);
+    return (block.floats(x + i) - block.floats(mean + j)) * block.floats(scale + j) +
+           block.floats(offset + j);
   });
 }
 
-void gradient(const float* g, const float* x, float* MPSGRAD_RESTRICT y, Index count,
-              const float* MPSGRAD_RESTRICT mean, const float* MPSGRAD_RESTRICT scale,
-              const float* MPSGRAD_RESTRICT constant, const float* MPSGRAD_RESTRICT slope,
-              Index tile) {
-  for_tiles(count, tile, [=](Index i, Index j) {
-    y[i] = scale[j] * g[i] - (constant[j] + (x[i] - mean[j]) * slope[j]);
+void gradient_sums(const float* g, const float* x, Index count, const double* shift, double* sum_g,
+                   double* sum_gx, Index tile) {
+  add_tiles<2>(
+      count, tile, {sum_g, sum_gx},
+      [=](auto block, Index i, Index j, auto& terms) {
+        const auto gradient = block.widened(g + i);
+        terms[0] += gradient;
+        terms[1] += gradient *
+                    (block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j));
+      },
+      g, x);
+}
+
+void gradient_moments(const float* g, const float* x, Index count, const double* shift,
+                      double* sums, Index tile) {
+  add_tiles<4>(
+      count, tile, {sums, sums + tile, sums + 2 * tile, sums + 3 * tile},
+      [=](auto block, Index i, Index j, auto& terms) {
+        const auto gradient = block.widened(g + i);
+        const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
+        terms[0] += gradient;
+        terms[1] += gradient * d;
+        terms[2] += d;
+        terms[3] += d * d;
+      },
+      g, x);
+}
+
+void gradient(const float* g, const float* x, float* y, Index count, const float* mean,
+              const float* scale, const float* constant, const float* slope, Index tile) {
+  map_tiles(count, tile, y, [=](auto block, Index i, Index j) {
+    request(g, i + kRows * kColumns);
+    request(x, i + kRows * kColumns);
+    const auto d = block.floats(x + i) - block.floats(mean + j);
+    return block.floats(scale + j) * block.floats(g + i) -
+           (block.floats(constant + j) + d * block.floats(slope + j));
   });
 }
 
