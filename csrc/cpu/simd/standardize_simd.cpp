@@ -19,20 +19,20 @@ constexpr Index kColumns = 512;
 // its successor is asked for.
 constexpr Index kRows = 4;
 
-// Asks for the cache line of an element that will be needed soon, which may lie outside its array.
-// What a processor foresees by itself ends at the page.
+// Asks for the cache line of an element that will be needed soon, which may lie outside its array:
+// what processors foresee by themselves ends at the page.
 MPSGRAD_INLINE void request(const float* array, Index element) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(array) +
                                                    static_cast<std::uintptr_t>(element) * 4));
 }
 
-// Calls body(begin, end, row) for blocks of places [begin, end) of a tile and every row of the run
-// that has them, kTogether rows at once as long as there are so many; `rows` is an std::integral
-// constant-like tag of how many.
 template <int kCount>
 struct Rows {
   static constexpr int count = kCount;
 };
+
+// Calls body(Rows, row, begin, end) for every row of the run and blocks [begin, end) of its places:
+// for kTogether rows at once, of which `row` is the first, and for what is left one by one.
 template <int kTogether, class Body>
 MPSGRAD_INLINE void for_rows(Index count, Index tile, const Body& body) {
   for (Index begin = 0; begin < tile; begin += kColumns) {
@@ -47,13 +47,14 @@ MPSGRAD_INLINE void for_rows(Index count, Index tile, const Body& body) {
   }
 }
 
-// y[i] = value(block, i, j) for each value i of a run and its place j in a tile.
-template <class Value>
-MPSGRAD_INLINE void map_tiles(Index count, Index tile, float* y, const Value& value) {
-  for_rows<1>(count, tile, [&](auto, Index row, Index begin, Index end) {
-    for_blocks(end - begin, [&](auto block, Index k) {
-      block.put(y + row + begin + k, value(block, row + begin + k, begin + k));
-    });
+// Calls body(i, j) for each value i of a run and its place j in a tile.
+template <class Body>
+MPSGRAD_INLINE void for_tiles(Index count, Index tile, const Body& body) {
+  for_rows<1>(count, tile, [&](auto /*rows*/, Index row, Index begin, Index end) {
+    MPSGRAD_VECTOR_LOOP
+    for (Index j = begin; j < end; ++j) {
+      body(row + j, j);
+    }
   });
 }
 
@@ -71,7 +72,7 @@ struct SeveralDoubles {
 #if defined(__AVX512F__)  // GCC makes two conversions and a shuffle of the other form
     return _mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(from));
 #else
-    return __builtin_convertvector(load<Floats<kDoubles>>(from), Doubles);
+    return __builtin_convertvector(load<Floats<kDoubles> >(from), Doubles);
 #endif
   }
 };
@@ -121,13 +122,10 @@ void moments(const float* x, Index count, const double* shift, double* sum, doub
       x);
 }
 
-void forward(const float* x, float* y, Index count, const float* mean, const float* scale,
-             const float* offset, Index tile) {
-  map_tiles(count, tile, y, [=](auto block, Index i, Index j) {
-    request(x, i + kRows * kColumns);
-    return (block.floats(x + i) - block.floats(mean + j)) * block.floats(scale + j) +
-           block.floats(offset + j);
-  });
+void forward(const float* x, float* MPSGRAD_RESTRICT y, Index count,
+             const float* MPSGRAD_RESTRICT mean, const float* MPSGRAD_RESTRICT scale,
+             const float* MPSGRAD_RESTRICT offset, Index tile) {
+  for_tiles(count, tile, [=](Index i, Index j) { y[i] = (x[i] - mean[j]) * scale[j] + offset[j]; });
 }
 
 void gradient_sums(const float* g, const float* x, Index count, const double* shift, double* sum_g,
@@ -137,8 +135,8 @@ void gradient_sums(const float* g, const float* x, Index count, const double* sh
       [=](auto block, Index i, Index j, auto& terms) {
         const auto gradient = block.widened(g + i);
         terms[0] += gradient;
-        terms[1] += gradient *
-                    (block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j));
+        terms[1] +=
+            gradient * (block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j));
       },
       g, x);
 }
@@ -158,14 +156,12 @@ void gradient_moments(const float* g, const float* x, Index count, const double*
       g, x);
 }
 
-void gradient(const float* g, const float* x, float* y, Index count, const float* mean,
-              const float* scale, const float* constant, const float* slope, Index tile) {
-  map_tiles(count, tile, y, [=](auto block, Index i, Index j) {
-    request(g, i + kRows * kColumns);
-    request(x, i + kRows * kColumns);
-    const auto d = block.floats(x + i) - block.floats(mean + j);
-    return block.floats(scale + j) * block.floats(g + i) -
-           (block.floats(constant + j) + d * block.floats(slope + j));
+void gradient(const float* g, const float* x, float* MPSGRAD_RESTRICT y, Index count,
+              const float* MPSGRAD_RESTRICT mean, const float* MPSGRAD_RESTRICT scale,
+              const float* MPSGRAD_RESTRICT constant, const float* MPSGRAD_RESTRICT slope,
+              Index tile) {
+  for_tiles(count, tile, [=](Index i, Index j) {
+    y[i] = scale[j] * g[i] - (constant[j] + (x[i] - mean[j]) * slope[j]);
   });
 }
 
