@@ -158,7 +158,7 @@ class CpuWeightStore {
 };
 
 ConvolutionImages engine_images(const CpuImages& images, const std::vector<std::byte*>& samples) {
-  return {images.format, images.row_stride, images.pixel_stride, samples.data()};
+  return {images.format, images.row_stride, images.pixel_stride, samples.data(), images.streamed};
 }
 
 // Sample pointers moved to (x, y): where a clip rectangle starts.

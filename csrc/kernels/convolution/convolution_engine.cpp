@@ -218,6 +218,8 @@ class Plan {
   std::vector<Piece> pieces_;
 };
 
+constexpr Index kEverything = std::numeric_limits<Index>::max() / 4;
+
 struct Prepared {
   const Correlation& c;
   const float* weights;
@@ -235,7 +237,7 @@ Columns columns_of(const Phase& phase, const Piece& piece) {
   return {first, std::min(piece.column + piece.columns, phase.count) - first};
 }
 
-void run_columns(const Prepared& prepared, const Piece& piece) {
+void run_piece(const Prepared& prepared, const Piece& piece) {
   const Correlation& c = prepared.c;
   const Phase& y = c.y.phases[piece.phase];
   RowWindow window{
@@ -257,8 +259,9 @@ void run_columns(const Prepared& prepared, const Piece& piece) {
     window.span = last_x - first_x + 1;
   }
   window.gap = c.depthwise ? gap_between_pixels(window.channels) : 0;
-  window.direct =
-      window.can_be_direct() && (!c.depthwise || gap_between_pixels(c.operand.pixel_stride) == 0);
+  // The loops for one channel at a time know where an image ends.
+  window.direct = window.can_be_direct() || (c.depthwise && c.edge == EdgeMode::Zero &&
+                                             c.operand.format == ChannelFormat::Float32);
 
   const Index rows = piece.samples * piece.rows;
   const Index first_y = y.operand_first + piece.row * y.operand_step;
@@ -310,6 +313,9 @@ void run_columns(const Prepared& prepared, const Piece& piece) {
       window.direct
           ? c.group_results
           : std::max<Index>(kFirstLevelBytes / std::max<Index>(4 * y.taps * window.span, 1), 1);
+  task.fresh_rows = window.direct ? std::min(y.operand_step, y.taps) : 0;
+  task.next_row = task.fresh_rows * y.tap_step * c.operand.row_stride;
+  task.streamed = c.result.streamed && c.hook.apply == nullptr;
   for (const Phase& x : c.x.phases) {
     const Columns columns = columns_of(x, piece);
     if (columns.count == 0) {
@@ -332,6 +338,10 @@ void run_columns(const Prepared& prepared, const Piece& piece) {
       }
     }
     task.width = columns.count;
+    const Index first_read = window.direct ? window.first_x + start : 0;
+    task.first_operand = -first_read * window.pixel_stride();
+    task.last_operand =
+        window.direct ? (c.operand_width - first_read) * window.pixel_stride() : kEverything;
     task.taps_x = x.taps;
     task.first_tap_x = x.first_tap;
     task.operand_step = x.operand_step * window.pixel_stride();
@@ -340,42 +350,6 @@ void run_columns(const Prepared& prepared, const Piece& piece) {
     task.x_step = x.step;
     prepared.loop(task);
   }
-}
-
-void run_piece(const Prepared& prepared, const Piece& piece) {
-  const Correlation& c = prepared.c;
-  if (!c.depthwise || c.operand.format != ChannelFormat::Float32 ||
-      gap_between_pixels(c.operand.pixel_stride) > 0) {
-    run_columns(prepared, piece);
-    return;
-  }
-  // Copying a row costs a depthwise kernel as much as filtering it, so only what reaches beyond the
-  // edges is copied; unless the copy is needed to put pixels at better distances.
-  Index inside = piece.column;
-  Index outside = piece.column + piece.columns;
-  for (const Phase& x : c.x.phases) {
-    const Index reach = (x.taps - 1) * x.tap_step;
-    if (x.taps > 0) {
-      inside = std::max(inside, ceil_div(std::max<Index>(-x.operand_first, 0), x.operand_step));
-      outside = std::min(
-          outside, floor_div(c.operand_width - 1 - reach - x.operand_first, x.operand_step) + 1);
-    }
-  }
-  if (outside <= inside) {
-    run_columns(prepared, piece);
-    return;
-  }
-  const auto part = [&](Index first, Index last) {
-    if (first < last) {
-      Piece columns = piece;
-      columns.column = first;
-      columns.columns = last - first;
-      run_columns(prepared, columns);
-    }
-  };
-  part(piece.column, inside);
-  part(inside, outside);
-  part(outside, piece.column + piece.columns);
 }
 
 void run(const Correlation& c, const ConvolutionWeights& weights, bool of_results, bool transposed,

@@ -47,6 +47,7 @@ struct ConvolutionImages {
   ChannelFormat format = ChannelFormat::Float32;
   Index row_stride = 0, pixel_stride = 0;
   std::byte* const* samples = nullptr;
+  bool streamed = false;  // results need not stay in a cache
 };
 
 // One version of a kernel's weights. Keeps the packed forms that the loops read, each made when it

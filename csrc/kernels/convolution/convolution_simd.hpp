@@ -53,9 +53,14 @@ struct CorrelationTask {
   std::int64_t result_step;
   std::int64_t first_x, x_step;  // position of the results, for the hook
   ConvolutionHook hook;
-  std::int64_t
-      channels_at_once;  // depthwise: how many channels are finished before the next ones are begun
-  void* runs;            // scratch: 24 * taps_y * taps_x bytes
+  // depthwise: how many channels are finished before the next ones are begun; operands from
+  // operand[i] + first_operand to before operand[i] + last_operand are read, the others are zeros;
+  // and how far away the rows are that the next row of results needs anew, fresh_rows of them, or 0
+  std::int64_t channels_at_once;
+  std::int64_t first_operand, last_operand;
+  std::int64_t next_row, fresh_rows;
+  bool streamed;  // results go past the caches where they are whole lines
+  void* runs;     // scratch: 24 * taps_y * taps_x bytes
 };
 
 struct CorrelationLoops {

@@ -314,15 +314,39 @@ void correlate_dot(const CorrelationTask& task) {
 struct DepthwiseArguments {
   const Run* runs;  // one for each row of taps
   Index run_count;
+  const Run* fresh;  // the first of those that no earlier row of results has read
+  Index next_row;    // from there to what the next row of results reads
   Index offset, step, tap_step;
+  // What is not zeros, from the first operand of the tile: in elements, and in taps.
+  Index first_element, last_element;
+  Index first_column, last_column;
   Index tap_count;
   const float* weights;
   Index weight_step;  // from one tap to the next
   const float* bias;
   float* out;
   Index out_step;
+  bool streamed;
   Index channels;
 };
+
+template <int kPixels, class... Masks>
+MPSGRAD_INLINE void put_pixels(const DepthwiseArguments& t, Index c, const Vec (&sums)[kPixels],
+                               const Masks&... mask) {
+#if defined(__AVX512F__)
+  if (t.streamed) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kPixels; ++r) {
+      _mm512_stream_ps(t.out + r * t.out_step + c, reinterpret_cast<__m512>(sums[r]));
+    }
+    return;
+  }
+#endif
+#pragma GCC unroll 8
+  for (int r = 0; r < kPixels; ++r) {
+    store(t.out + r * t.out_step + c, sums[r], mask...);
+  }
+}
 
 // kPixels neighbours from kTaps taps of each row, kStride taps apart: what neighbours share is
 // loaded once.
@@ -335,6 +359,7 @@ MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const
     sums[r] = bias;
   }
   const Index tap_step = t.tap_step;
+  const auto columns = static_cast<std::uint64_t>(t.last_column - t.first_column);
   const Run* const end = t.runs + t.run_count;
   for (const Run* run = t.runs; run != end; ++run) {
     const float* operand = run->operand + t.offset + c;
@@ -346,20 +371,28 @@ MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const
     }
 #pragma GCC unroll 32
     for (int column = 0; column < (kPixels - 1) * kStride + kTaps; ++column) {
-      const Vec x = load(operand, mask...);
-      operand += tap_step;
+      if (static_cast<std::uint64_t>(column - t.first_column) < columns) {
+        const Vec x = load(operand, mask...);
 #pragma GCC unroll 8
-      for (int r = 0; r < kPixels; ++r) {
-        if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
-          sums[r] += w[column - r * kStride] * x;
+        for (int r = 0; r < kPixels; ++r) {
+          if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
+            sums[r] += w[column - r * kStride] * x;
+          }
         }
+      }
+      operand += tap_step;
+    }
+  }
+  if (t.next_row != 0) {
+    for (const Run* run = t.fresh; run != end; ++run) {
+      const float* next = run->operand + t.offset + c + t.next_row;
+#pragma GCC unroll 16
+      for (int column = 0; column < kPixels * kStride; ++column) {
+        __builtin_prefetch(next + column * tap_step, 0, 2);
       }
     }
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < kPixels; ++r) {
-    store(t.out + r * t.out_step + c, sums[r], mask...);
-  }
+  put_pixels(t, c, sums, mask...);
 }
 
 // The same for any number of taps and any stride.
@@ -371,6 +404,7 @@ MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments& t, Index c,
   for (int r = 0; r < kPixels; ++r) {
     sums[r] = load(t.bias + c);
   }
+  const auto elements = static_cast<std::uint64_t>(t.last_element - t.first_element);
   for (Index i = 0; i < t.run_count; ++i) {
     const float* operand = t.runs[i].operand + t.offset + c;
     const float* weights = t.weights + t.runs[i].weights + c;
@@ -378,16 +412,15 @@ MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments& t, Index c,
       const Vec w = load(weights, mask...);
 #pragma GCC unroll 8
       for (int r = 0; r < kPixels; ++r) {
-        sums[r] += w * load(operand + r * t.step, mask...);
+        const Index element = p * t.tap_step + r * t.step;
+        if (static_cast<std::uint64_t>(element - t.first_element) < elements) {
+          sums[r] += w * load(operand + element, mask...);
+        }
       }
-      operand += t.tap_step;
       weights += t.weight_step;
     }
   }
-#pragma GCC unroll 8
-  for (int r = 0; r < kPixels; ++r) {
-    store(t.out + r * t.out_step + c, sums[r], mask...);
-  }
+  put_pixels(t, c, sums, mask...);
 }
 
 template <int kPixels, int kTaps, int kStride>
@@ -411,14 +444,16 @@ void depthwise_tile(const DepthwiseArguments& arguments) {
 
 using DepthwiseFunction = void (*)(const DepthwiseArguments&);
 
-constexpr int kDepthwiseSizes = 4;  // tiles of 1, 2, 4 and 8 pixels
+constexpr int kDepthwisePixels = 8;  // of a tile, at most
 
 // The tiles for so many taps at such a stride, in taps.
 template <int kTaps, int kStride>
 const DepthwiseFunction* depthwise_tiles() {
-  static constexpr DepthwiseFunction kFunctions[kDepthwiseSizes] = {
+  static constexpr DepthwiseFunction kFunctions[kDepthwisePixels] = {
       depthwise_tile<1, kTaps, kStride>, depthwise_tile<2, kTaps, kStride>,
-      depthwise_tile<4, kTaps, kStride>, depthwise_tile<8, kTaps, kStride>};
+      depthwise_tile<3, kTaps, kStride>, depthwise_tile<4, kTaps, kStride>,
+      depthwise_tile<5, kTaps, kStride>, depthwise_tile<6, kTaps, kStride>,
+      depthwise_tile<7, kTaps, kStride>, depthwise_tile<8, kTaps, kStride>};
   return kFunctions;
 }
 
@@ -452,7 +487,7 @@ const DepthwiseFunction* choose_depthwise_tiles(const CorrelationTask& task) {
 void correlate_depthwise(const CorrelationTask& task) {
   const DepthwiseFunction* functions = choose_depthwise_tiles(task);
   // So many channels at a time that the sink's values have room for them.
-  constexpr Index kChannels = kMaxRows * kMaxVecs / 8 * kLanes;
+  constexpr Index kChannels = kMaxRows * kMaxVecs / kDepthwisePixels * kLanes;
   const bool direct = task.format == kFloat32 && task.hook.store;
   const Index channels = task.group_results;
   const Index part =
@@ -461,10 +496,15 @@ void correlate_depthwise(const CorrelationTask& task) {
   TileSink sink(task);
   DepthwiseArguments t{};
   t.runs = runs;
+  t.next_row = task.next_row;
   t.step = task.operand_step;
   t.tap_step = task.operand_tap_step;
   t.tap_count = task.taps_x;
   t.weight_step = channels;
+  const Index tiles = ceil_div(task.width, Index{kDepthwisePixels});
+  const auto columns_before = [&](Index element) {
+    return element <= 0 ? 0 : ceil_div(element, task.operand_tap_step);
+  };
   for (Index c = 0; c < channels; c += part) {
     t.channels = smaller(part, channels - c);
     t.weights = task.weights + c;
@@ -473,21 +513,29 @@ void correlate_depthwise(const CorrelationTask& task) {
       t.run_count = 0;
       for (Index q = 0; q < task.taps_y && task.taps_x > 0; ++q) {
         const float* operand = task.operand[row * task.taps_y + q];
+        if (q == task.taps_y - task.fresh_rows) {
+          t.fresh = runs + t.run_count;
+        }
         if (operand != nullptr) {
           const Index tap = (task.first_tap_y + q) * task.kernel_width + task.first_tap_x;
           runs[t.run_count++] = {operand, tap * channels, 1};
         }
       }
-      int size = kDepthwiseSizes - 1;
-      for (Index x = 0; x < task.width; x += 1 << size) {
-        while (x + (1 << size) > task.width) {
-          --size;
-        }
+      for (Index i = 0; i < tiles; ++i) {
+        const Index x = i * task.width / tiles;
+        const Index pixels = (i + 1) * task.width / tiles - x;
         t.offset = x * task.operand_step + c;
+        t.first_element = task.first_operand - x * task.operand_step;
+        t.last_element = task.last_operand - x * task.operand_step;
+        t.first_column = columns_before(t.first_element);
+        t.last_column = columns_before(t.last_element);
         t.out = sink.begin(row, x, c, t.channels);
         t.out_step = sink.step();
-        functions[size](t);
-        sink.finish(t.out, row, x, 1 << size, c, t.channels);
+        t.streamed = task.streamed && direct && t.channels % kLanes == 0 &&
+                     reinterpret_cast<std::uintptr_t>(t.out) % sizeof(Vec) == 0 &&
+                     t.out_step % kLanes == 0;
+        functions[pixels - 1](t);
+        sink.finish(t.out, row, x, pixels, c, t.channels);
       }
     }
   }
