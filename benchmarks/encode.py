@@ -53,32 +53,35 @@ def _pooling(device: mg.Device) -> tuple[Any, Any]:
     return mg.PoolingMax(1, 1, device=device), mg.PoolingMaxGradient(1, 1, device=device)
 
 
-KERNELS: dict[str, tuple[Callable[[mg.Device], tuple[Any, Any]], bool]] = {
-    f"{name}_{direction}": (make, direction == "gradient")
+# "allocated": the kernel configures itself and asks an allocator for its result, as a gradient in a
+# loop that was not prepared does. The others are given images for their results.
+KERNELS: dict[str, tuple[Callable[[mg.Device], tuple[Any, Any]], str]] = {
+    f"{name}_{direction}": (make, direction)
     for name, make in {
         "neuron": _neuron,
         "convolution": _convolution,
         "pooling": _pooling,
     }.items()
-    for direction in ("forward", "gradient")
+    for direction in ("forward", "gradient", "gradient_allocated")
 }
 
 
 def build(context: Context, name: str) -> Work:
     """Make a kernel which hands its input on, and images of one pixel."""
-    make, backward = KERNELS[name]
+    make, direction = KERNELS[name]
     forward, gradient = make(context.device)
     x = np.abs(context.normal((1, 1, 1, CHANNELS)))
     sources, results = context.batch(x), context.result(x.shape, x.dtype)
     states = context.states(forward, sources, x)
-    if backward:
+    gradient.configure(sources, sources, states)
 
-        def once(buffer: mg.CommandBuffer) -> None:
-            gradient.encode_batch(buffer, sources, sources, states, allocator=results)
-    else:
-
-        def once(buffer: mg.CommandBuffer) -> None:
+    def once(buffer: mg.CommandBuffer) -> None:
+        if direction == "forward":
             forward.encode_batch(buffer, sources, results)
+        elif direction == "gradient":
+            gradient.encode_batch(buffer, sources, sources, states, results)
+        else:
+            gradient.encode_batch(buffer, sources, sources, states, allocator=results)
 
     def encode(buffer: mg.CommandBuffer) -> None:
         for _ in range(CALLS):
