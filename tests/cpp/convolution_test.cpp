@@ -48,9 +48,13 @@ class Storage {
         samples_.push_back(blocks_.back().data() + (16 + 4 * n) * item);
       }
     } else {
-      blocks_.emplace_back(at((batch * image + 64) * item));
+      // From the start of a cache line on, as images are.
+      constexpr std::uintptr_t kLine = 64;
+      blocks_.emplace_back(at((batch * image + 64) * item) + 3 * kLine);
+      std::byte* first = blocks_.back().data() + 2 * kLine -
+                         reinterpret_cast<std::uintptr_t>(blocks_.back().data()) % kLine;
       for (Index n = 0; n < batch; ++n) {
-        samples_.push_back(blocks_.back().data() + (16 + n * image) * item);
+        samples_.push_back(first + n * image * item);
       }
     }
     images.samples = samples_.data();
@@ -343,6 +347,15 @@ ConvolutionGeometry random_geometry(Random& random) {
     g.source_channels = random.pick(kChannels);
     g.destination_channels = random.pick(kChannels);
   }
+  if (kind == 5 && random.chance(25)) {  // pixels of the gradient a page apart
+    g.batch = std::min<Index>(g.batch, 2);
+    g.source_height = std::min<Index>(g.source_height, 4);
+    g.source_width = std::min<Index>(g.source_width, 8);
+    g.kernel_height = std::min<Index>(g.kernel_height, 3);
+    g.kernel_width = std::min<Index>(g.kernel_width, 3);
+    g.source_channels = random.between(15, 17);
+    g.destination_channels = 1024;
+  }
   if (kind == 1 || kind == 2) {
     g.depthwise = true;
     g.destination_channels = g.source_channels;
@@ -408,6 +421,7 @@ void random_case(Checks& checks, std::uint64_t seed) {
                                        g.destination_width, g.destination_channels);
   Storage source_gradient = random_storage(random, random_format(random), g.batch, g.source_height,
                                            g.source_width, g.source_channels);
+  destination.images.streamed = source_gradient.images.streamed = random.chance(50);
   const auto value = [&] { return random.value(); };
   source.fill(value);
   gradient.fill(value);

@@ -96,9 +96,11 @@ struct WeightGradientTask {
   std::int64_t first,
       last;  // blocks to do: of source channels, or of gradient channels, all groups in one count
   float* out;
-  float* bias;    // += sums of the gradient, or null
-  void* pairs;    // scratch: 16 * rows bytes
-  float* panels;  // one_tap: scratch, panel_floats() long
+  float* bias;  // += sums of the gradient, or null
+  void* pairs;  // scratch: 16 * rows bytes
+  // Scratch, panel_floats() long, for one_tap; by_source copies the gradient there if it is given,
+  // of a band of at most kConvolutionPanelPixels.
+  float* panels;
 };
 
 struct WeightGradientLoops {
@@ -126,5 +128,6 @@ MPSGRAD_LOOPS(WeightGradientLoops, weight_gradient_loops)
 inline constexpr std::int64_t kConvolutionBlock = 64;
 // A block of one_tap, at most.
 inline constexpr std::int64_t kConvolutionPanel = 128;
+inline constexpr std::int64_t kConvolutionPanelPixels = 512;
 
 }  // namespace mpsgrad

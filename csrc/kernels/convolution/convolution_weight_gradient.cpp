@@ -11,6 +11,7 @@ using namespace convolution;
 
 constexpr Index kBandPixels = 800;
 constexpr Index kNarrowGroup = 32;  // gradient channels too few for copies to be worth their time
+constexpr Index kPageFloats = 1024;
 
 struct Sums {
   ConvolutionGeometry g;
@@ -18,6 +19,7 @@ struct Sums {
   RowWindow source, gradient;
   bool by_source = false;    // else by gradient or depthwise
   bool one_tap = false;      // a case of by_source
+  bool panels = false;       // one_tap, or by_source with copies of the gradient
   bool every_pixel = false;  // source rows hold what lies outside
   Index band_rows = 0, columns = 0;
   Index inside = 0, outside = 0;  // depthwise: columns whose source rows need not be copied
@@ -76,7 +78,7 @@ void run_part(const Sums& sums, const Part& part) {
   const Index zeros =
       sums.by_source ? 0
                      : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
-  const Index panels = sums.one_tap ? sums.loops->panel_floats() : 0;
+  const Index panels = sums.panels ? sums.loops->panel_floats() : 0;
   Scratch scratch(RowCache::bytes(source, source_rows, slots) +
                   RowCache::bytes(sums.gradient, rows, gradient_slots) +
                   Scratch::bytes<const float*>(rows) +
@@ -105,7 +107,7 @@ void run_part(const Sums& sums, const Part& part) {
   task.out = part.out;
   task.bias = part.bias;
   task.pairs = scratch.take<std::byte>(16 * rows);
-  task.panels = scratch.take<float>(panels);
+  task.panels = sums.panels ? scratch.take<float>(panels) : nullptr;
 
   RowWindow gradient = sums.gradient;
   RowCache source_cache(source, source_rows, slots, scratch);
@@ -291,6 +293,8 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
                    g.destination_width,
                    gradient.format == ChannelFormat::Float32 && sums.source.gap == 0,
                    sums.source.gap};
+  sums.panels = sums.one_tap || (sums.by_source && sums.group_gradients >= kNarrowGroup &&
+                                 sums.gradient.pixel_stride() % kPageFloats == 0);
 
   const Index weights = g.destination_channels * sums.taps * (g.depthwise ? 1 : sums.group_sources);
   const Index rows = g.batch * g.destination_height;
@@ -306,7 +310,12 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
         std::clamp<Index>(budget / (copied * 4), 16, std::max<Index>(g.destination_width, 16));
     sums.columns = std::max<Index>(1, std::min(sums.columns, g.destination_width));
   }
-  sums.band_rows = std::max<Index>(1, kBandPixels / std::max<Index>(1, sums.columns));
+  Index band_pixels = kBandPixels;
+  if (sums.panels && !sums.one_tap) {
+    band_pixels = kConvolutionPanelPixels;
+    sums.columns = std::min(sums.columns, band_pixels);
+  }
+  sums.band_rows = std::max<Index>(1, band_pixels / std::max<Index>(1, sums.columns));
   if (copied > 0) {
     sums.band_rows = std::clamp<Index>(budget / (sums.columns * copied * 4), 1, sums.band_rows);
   }

@@ -217,63 +217,11 @@ void add_bias(const WeightGradientTask& task) {
   }
 }
 
-void by_source(const WeightGradientTask& task) {
-  const Index channels = task.group_sources;
-  const Index blocks_per_group = ceil_div(channels, kConvolutionBlock);
-  const Index taps = task.taps_y * task.taps_x;
-  auto* pairs = static_cast<Pair*>(task.pairs);
-  for (Index block = task.first; block < task.last; ++block) {
-    const Index group = block / blocks_per_group;
-    const Index block_first = block % blocks_per_group * kConvolutionBlock;
-    const Index block_vecs = ceil_div(smaller(kConvolutionBlock, channels - block_first), kLanes);
-    const Index widest = best_vecs(task.group_gradients, block_vecs);
-    for (Index done = 0; done < block_vecs; done += widest) {
-      const Index vecs = smaller(widest, block_vecs - done);
-      const Index c = block_first + done * kLanes;
-      const Index last = smaller(channels - c - (vecs - 1) * kLanes, kLanes);
-      const auto& tiles = kTiles.source[last == kLanes ? 1 : 0][vecs];
-      const Index row_tiles = ceil_div(task.group_gradients, tile_rows(static_cast<int>(vecs)));
-      for (Index q = 0; q < task.taps_y; ++q) {
-        TileArguments t{};
-        for (Index row = 0; row < task.rows; ++row) {
-          const float* source = task.source[row * task.taps_y + q];
-          if (source != nullptr) {
-            pairs[t.pair_count++] = {task.gradient[row], source};
-          }
-        }
-        t.pairs = pairs;
-        t.gradient_step = task.gradient_step;
-        t.source_step = task.source_step;
-        t.out_step = taps * channels;
-        t.last = first_lanes(last);
-        for (Index i = 0; i < row_tiles; ++i) {
-          const Index first = i * task.group_gradients / row_tiles;
-          const Index rows = (i + 1) * task.group_gradients / row_tiles - first;
-          const Index o = group * task.group_gradients + first;
-          for (Index p = 0; p < task.taps_x; ++p) {
-            const Index begin = task.begin[p];
-            t.pixels = task.end[p] - begin;
-            if (t.pixels <= 0) {
-              continue;
-            }
-            t.gradient_offset = begin * task.gradient_step + o;
-            t.source_offset = task.source_offset + begin * task.source_step +
-                              p * task.source_tap_step + group * channels + c;
-            t.out = task.out + (o * taps + q * task.taps_x + p) * channels + c;
-            tiles[rows](t);
-          }
-        }
-      }
-    }
-  }
-  add_bias(task);
-}
-
 // With one tap every value is used once for each channel of the other image, and where the images
 // are, pixels lie thousands of bytes apart, in a few sets of the caches. So some pixels at a time
 // are copied to where they follow each other: vectors of the source, and the gradients in the order
 // in which the tiles read them.
-constexpr Index kPanelPixels = 512;
+constexpr Index kPanelPixels = kConvolutionPanelPixels;
 
 // The rows of tiles over some channels of the gradient.
 struct TileRows {
@@ -366,6 +314,106 @@ struct SourceBlock {
       : vecs(smaller(widest, ceil_div(channels, kLanes))),
         lanes(smaller(channels - (vecs - 1) * kLanes, kLanes)) {}
 };
+
+// Which source channels the tiles of by_source take: of a block, `widest` vectors at a time.
+template <class Body>
+MPSGRAD_INLINE void for_source_columns(const WeightGradientTask& task, const Body& body) {
+  const Index channels = task.group_sources;
+  const Index blocks_per_group = ceil_div(channels, kConvolutionBlock);
+  for (Index block = task.first; block < task.last; ++block) {
+    const Index first = block % blocks_per_group * kConvolutionBlock;
+    const Index end = smaller(first + kConvolutionBlock, channels);
+    const Index widest = best_vecs(task.group_gradients, ceil_div(end - first, kLanes));
+    for (Index c = first; c < end; c += widest * kLanes) {
+      body(block / blocks_per_group, c, SourceBlock(end - c, widest));
+    }
+  }
+}
+
+// The tiles of all taps of one row, for gradient channels [o, o + rows). `t.pairs` are the rows;
+// source channels begin at c of all groups' channels.
+void add_taps(const WeightGradientTask& task, TileArguments t, Index o, Index rows, Index q,
+              Index group, Index c, const SourceBlock& columns) {
+  const Index channels = task.group_sources;
+  const Index taps = task.taps_y * task.taps_x;
+  const Index gradient_offset = t.gradient_offset;
+  t.source_step = task.source_step;
+  t.out_step = taps * channels;
+  t.last = first_lanes(columns.lanes);
+  for (Index p = 0; p < task.taps_x; ++p) {
+    const Index begin = task.begin[p];
+    t.pixels = task.end[p] - begin;
+    if (t.pixels <= 0) {
+      continue;
+    }
+    t.gradient_offset = gradient_offset + begin * t.gradient_step;
+    t.source_offset = task.source_offset + begin * task.source_step + p * task.source_tap_step +
+                      group * channels + c;
+    t.out = task.out + (o * taps + q * task.taps_x + p) * channels + c;
+    kTiles.source[columns.lanes == kLanes ? 1 : 0][columns.vecs][rows](t);
+  }
+}
+
+// Where pixels lie a multiple of a page apart, what a tile reads of the gradient falls into a few
+// sets of every cache. Then panels of it are copied once for all taps.
+void by_source_from_panels(const WeightGradientTask& task) {
+  const Index panels = ceil_div(task.group_gradients, kConvolutionPanel);
+  auto* pairs = static_cast<Pair*>(task.pairs);
+  for_source_columns(task, [&](Index group, Index c, const SourceBlock& columns) {
+    for (Index panel = 0; panel < panels; ++panel) {
+      const Index first = panel * task.group_gradients / panels;
+      const Index count = (panel + 1) * task.group_gradients / panels - first;
+      const TileRows rows(group * task.group_gradients + first, count, columns.vecs);
+      copy_gradients(task, {0, task.rows * task.width}, rows, task.panels);
+      for (Index q = 0; q < task.taps_y; ++q) {
+        for (Index tile = 0; tile < rows.tiles; ++tile) {
+          TileArguments t{};
+          t.pairs = pairs;
+          t.gradient_step = rows.rows(tile);
+          for (Index row = 0; row < task.rows; ++row) {
+            const float* source = task.source[row * task.taps_y + q];
+            if (source != nullptr) {
+              pairs[t.pair_count++] = {
+                  task.panels + rows.panel(tile) + row * task.width * t.gradient_step, source};
+            }
+          }
+          add_taps(task, t, rows.first + rows.begin[tile], rows.rows(tile), q, group, c, columns);
+        }
+      }
+    }
+  });
+}
+
+void by_source(const WeightGradientTask& task) {
+  if (task.panels != nullptr) {
+    by_source_from_panels(task);
+    add_bias(task);
+    return;
+  }
+  auto* pairs = static_cast<Pair*>(task.pairs);
+  for_source_columns(task, [&](Index group, Index c, const SourceBlock& columns) {
+    const Index row_tiles =
+        ceil_div(task.group_gradients, tile_rows(static_cast<int>(columns.vecs)));
+    for (Index q = 0; q < task.taps_y; ++q) {
+      TileArguments t{};
+      for (Index row = 0; row < task.rows; ++row) {
+        const float* source = task.source[row * task.taps_y + q];
+        if (source != nullptr) {
+          pairs[t.pair_count++] = {task.gradient[row], source};
+        }
+      }
+      t.pairs = pairs;
+      t.gradient_step = task.gradient_step;
+      for (Index i = 0; i < row_tiles; ++i) {
+        const Index first = i * task.group_gradients / row_tiles;
+        const Index rows = (i + 1) * task.group_gradients / row_tiles - first;
+        t.gradient_offset = group * task.group_gradients + first;
+        add_taps(task, t, t.gradient_offset, rows, q, group, c, columns);
+      }
+    }
+  });
+  add_bias(task);
+}
 
 void one_tap(const WeightGradientTask& task) {
   const Index channels = task.group_sources;
