@@ -151,25 +151,19 @@ class _Compiled:
         return self.gradient(function, gradient, *arrays)
 
     def update(
-        self,
-        function: Callable[..., Any],
-        state: Sequence[npt.NDArray[Any]],
-        *arrays: npt.NDArray[Any],
+        self, function: Callable[..., Any], state: Any, *arrays: npt.NDArray[Any]
     ) -> Callable[[], Any]:
         """Return a call of a function of a state and of arrays, which returns the next state.
 
-        That may take the memory of the one before.
+        That may take the memory of the one before. A state is what `array` gives, in lists.
         """
         compiled, finish = self.compiled_update(function), self.finish
-        now, values = (
-            [self.array(array) for array in state],
-            [self.array(array) for array in arrays],
-        )
+        values = [self.array(array) for array in arrays]
 
         def run() -> Any:
-            nonlocal now
-            now = compiled(now, *values)
-            return finish(now)
+            nonlocal state
+            state = compiled(state, *values)
+            return finish(state)
 
         return run
 
