@@ -227,7 +227,7 @@ def build(context: Context, line: Line, batch: int, dtype: str, name: str) -> Wo
     moved, arrays = KERNELS[name]
     peers: dict[str, Callable[[Any], Mapping[str, Callable[[], Any]]]] = {}
     peers |= dict.fromkeys(COMPILED, lambda peer: compiled_calls(peer, name, x, g, exact, numbers))
-    if name != "gradient":  # which no other library has by itself
+    if name != "gradient":  # which PyTorch has not by itself
         peers["torch"] = lambda peer: torch_calls(peer, name, x, g, numbers)
     if name in ("inference", "training", "backward", "step"):
         peers["onednn"] = lambda peer: peer.batch_normalization(name, x, g, numbers, EPSILON)
