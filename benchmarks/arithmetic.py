@@ -6,6 +6,7 @@ element, which its state holds.
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import mpsgrad as mg
@@ -13,7 +14,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import COMPILED, Case, Output, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +32,12 @@ CLASSES = {
     "multiply": "Multiply",
     "divide": "Divide",
     "compare": "Compare",
+}
+OPERATIONS = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
 }
 SAMPLES = 1000
 
@@ -93,6 +100,7 @@ def build(context: Context, line: Line, batch: int, dtype: str, kind: str, direc
         )
         peers = {
             "torch": lambda peer: torch_forward(peer, kind, x, y),
+            **dict.fromkeys(COMPILED, lambda peer: peer.call(OPERATIONS.get(kind, greater), x, y)),
         }
         if kind != "compare":
             peers["onednn"] = lambda peer: peer.binary(kind, x, y)
@@ -124,9 +132,17 @@ def build(context: Context, line: Line, batch: int, dtype: str, kind: str, direc
         sign = -1 if kind == "subtract" else 1
         samples = gradient_samples(context.rng, sign, terms, wanted)
         output = Output("dx", lambda: context.read(results), samples)
-        peers = {"torch": lambda peer: torch_gradient(peer, kind, terms, wanted)}
+        sums = wanted.shape != shape
+
+        def formula(pixels: tuple[int, ...]) -> Callable[..., Any]:
+            return gradient_formula(kind, pixels if sums else ())
+
+        peers = {
+            "torch": lambda peer: peer.images(formula((2, 3)), terms),
+            **dict.fromkeys(COMPILED, lambda peer: peer.call(formula((1, 2)), *terms)),
+        }
         if kind == "add" and not second:
-            del peers["torch"]  # which hands on the incoming gradient itself
+            peers.clear()  # others hand on the incoming gradient itself
     return Work(
         lambda: context.run(encode),
         [output],
@@ -149,8 +165,7 @@ def forward_samples(
     if kind == "compare":
         return Samples(index, (a > b) * 1.0, np.zeros(len(a)), 0)
     # A kernel scales both and adds a bias, here by 1 and 0.
-    operation = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
-    exact = operation.get(kind, np.divide)(a, b)
+    exact = OPERATIONS[kind](a, b)
     return Samples(index, exact, np.abs(exact), 1)
 
 
@@ -184,14 +199,8 @@ def torch_forward(
 ) -> dict[str, Callable[[], Any]]:
     """PyTorch: the operator; a comparison is written as numbers, as ours is."""
     torch = peer.torch
-    operation = {
-        "add": torch.add,
-        "subtract": torch.sub,
-        "multiply": torch.mul,
-        "divide": torch.div,
-    }
-    if kind != "compare":
-        return dict(peer.images(operation[kind], [x, y]))
+    if kind in OPERATIONS:
+        return dict(peer.images(OPERATIONS[kind], [x, y]))
     ways = {
         "": lambda x, y: torch.gt(x, y, out=torch.empty_like(x)),
         "converted ": lambda x, y: torch.gt(x, y).to(x.dtype),
@@ -203,17 +212,21 @@ def torch_forward(
     }
 
 
-def torch_gradient(
-    peer: Any, kind: str, terms: tuple[npt.NDArray[Any], ...], wanted: npt.NDArray[Any]
-) -> dict[str, Callable[[], Any]]:
-    """PyTorch: what its derivative formulas do, without where a result was clamped."""
+def greater(x: Any, y: Any) -> Any:
+    """JAX and MLX: a comparison, written as numbers."""
+    return (x > y).astype(x.dtype)
 
-    one_pixel = wanted.shape != terms[0].shape
+
+def gradient_formula(kind: str, pixels: tuple[int, ...]) -> Callable[..., Any]:
+    """Every library: what derivative formulas do, without where a result was clamped.
+
+    `pixels` are the axes to add up over, where the source has one pixel.
+    """
 
     def gradient(*terms: Any) -> Any:
         product = terms[0] * terms[1] if len(terms) > 1 else terms[0]
-        if one_pixel:
-            return product.sum((2, 3), keepdim=True)
+        if pixels:
+            return product.sum(pixels, keepdims=True)
         return -product if kind == "subtract" else product
 
-    return dict(peer.images(gradient, terms))
+    return gradient

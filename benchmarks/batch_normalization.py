@@ -14,7 +14,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import COMPILED, Case, Output, Work
 from .timing import Prepared
 
 if TYPE_CHECKING:
@@ -226,7 +226,8 @@ def build(context: Context, line: Line, batch: int, dtype: str, name: str) -> Wo
         context.run(add_up)
     moved, arrays = KERNELS[name]
     peers: dict[str, Callable[[Any], Mapping[str, Callable[[], Any]]]] = {}
-    if name != "gradient":  # which no other library has by itself
+    peers |= dict.fromkeys(COMPILED, lambda peer: compiled_calls(peer, name, x, g, exact, numbers))
+    if name != "gradient":  # which PyTorch has not by itself
         peers["torch"] = lambda peer: torch_calls(peer, name, x, g, numbers)
     if name in ("inference", "training", "backward", "step"):
         peers["onednn"] = lambda peer: peer.batch_normalization(name, x, g, numbers, EPSILON)
@@ -282,3 +283,60 @@ def torch_calls(peer: Any, name: str, x: Any, g: Any, numbers: list[Any]) -> dic
         call = backward([name == "backward", True, True])
         calls[layout] = lambda call=call, o=(source, incoming, *saved): call(*o)
     return calls
+
+
+def compiled_calls(
+    peer: Any, name: str, x: Any, g: Any, exact: Exact, numbers: list[Any]
+) -> dict[str, Any]:
+    """JAX and MLX: the formulas of each pass in float32, those of several passes as one function.
+
+    They are given what the passes before have found, as ours are.
+    """
+    axes, count = (0, 1, 2), exact.count
+    gamma, beta, mean, variance = numbers
+    found: list[Any] = []
+    if g is not None:
+        found = [exact.by_gamma.astype(np.float32), exact.by_beta.astype(np.float32)]
+
+    def statistics(x: Any) -> tuple[Any, Any]:
+        x = x.astype(peer.numpy.float32)
+        return x.mean(axes), x.var(axes)
+
+    def scale(variance: Any) -> Any:
+        return 1 / peer.numpy.sqrt(variance + EPSILON)
+
+    def normalize(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
+        return ((x - mean) * (gamma * scale(variance)) + beta).astype(x.dtype)
+
+    def train(x: Any, gamma: Any, beta: Any) -> Any:
+        return normalize(x, gamma, beta, *statistics(x))
+
+    def add_up(x: Any, g: Any, mean: Any, variance: Any) -> tuple[Any, Any]:
+        g = g.astype(peer.numpy.float32)
+        return (g * (x - mean)).sum(axes) * scale(variance), g.sum(axes)
+
+    def differentiate(
+        x: Any, g: Any, gamma: Any, mean: Any, variance: Any, by_gamma: Any, by_beta: Any
+    ) -> Any:
+        r = scale(variance)
+        shared = by_beta + (x - mean) * (r * by_gamma)
+        return (gamma * r * (g - shared / count)).astype(x.dtype)
+
+    def backward(x: Any, g: Any, gamma: Any, mean: Any, variance: Any) -> tuple[Any, ...]:
+        sums = add_up(x, g, mean, variance)
+        return *sums, differentiate(x, g, gamma, mean, variance, *sums)
+
+    def step(x: Any, g: Any, gamma: Any, beta: Any) -> tuple[Any, ...]:
+        own = statistics(x)
+        return normalize(x, gamma, beta, *own), *backward(x, g, gamma, *own)
+
+    function, *arrays = {
+        "statistics": (statistics, x),
+        "inference": (normalize, x, *numbers),
+        "training": (train, x, gamma, beta),
+        "statistics_gradient": (add_up, x, g, mean, variance),
+        "gradient": (differentiate, x, g, gamma, mean, variance, *found),
+        "backward": (backward, x, g, gamma, mean, variance),
+        "step": (step, x, g, gamma, beta),
+    }[name]
+    return dict(peer.call(function, *arrays))

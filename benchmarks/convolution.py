@@ -10,7 +10,7 @@ import numpy as np
 from . import layers
 from .check import Samples, places
 from .peers import LAYOUTS
-from .suite import Case, Output, Work
+from .suite import COMPILED, Case, Output, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,8 +72,7 @@ def build(context: Context, layer: ConvolutionLayer, batch: int, dtype: str, ker
         peers={
             "torch": lambda peer: torch_calls(peer, data, kernel),
             "onednn": lambda peer: peer.convolution(layer, kernel, data.x, data.w, data.b, data.g),
-            "jax": lambda peer: jax_calls(peer, data, kernel),
-            "mlx": lambda peer: mlx_calls(peer, data, kernel),
+            **dict.fromkeys(COMPILED, lambda peer: compiled_calls(peer, data, kernel)),
         },
     )
 
@@ -302,63 +301,27 @@ def torch_calls(peer: Any, data: Data, kernel: str) -> dict[str, Callable[[], An
     return calls
 
 
-def jax_calls(peer: Any, data: Data, kernel: str) -> dict[str, Callable[[], Any]]:
-    """JAX: ``conv_general_dilated`` on NHWC and its transposes."""
+def compiled_calls(peer: Any, data: Data, kernel: str) -> dict[str, Callable[[], Any]]:
+    """JAX and MLX: the convolution, and the gradients that they derive."""
     layer = data.layer
+    groups = layer.outputs if layer.depthwise else layer.groups
 
     def convolve(x: Any, w: Any, b: Any) -> Any:
-        y = peer.lax.conv_general_dilated(
-            x,
-            w[..., None] if layer.depthwise else w,
-            layer.stride,
-            [(pad, pad) for pad in layer.pad],
-            rhs_dilation=layer.dilation,
-            dimension_numbers=("NHWC", "OHWI", "NHWC"),
-            feature_group_count=layer.outputs if layer.depthwise else layer.groups,
-        )
+        if layer.depthwise:
+            w = w[..., None]
+        y = peer.convolve(x, w, layer.stride, layer.pad, layer.dilation, groups)
         return y + b.astype(y.dtype)
-
-    return _compiled_calls(
-        peer, data, kernel, convolve, peer.jax.vjp if kernel != "forward" else None
-    )
-
-
-def mlx_calls(peer: Any, data: Data, kernel: str) -> dict[str, Callable[[], Any]]:
-    """MLX: ``conv2d``, whose layout is ours, and its gradients."""
-    layer = data.layer
-
-    def convolve(x: Any, w: Any, b: Any) -> Any:
-        y = peer.mx.conv2d(
-            x,
-            w[..., None] if layer.depthwise else w,
-            layer.stride,
-            layer.pad,
-            layer.dilation,
-            layer.outputs if layer.depthwise else layer.groups,
-        )
-        return y + b.astype(y.dtype)
-
-    def vjp(function: Any, *values: Any) -> tuple[Any, Any]:
-        return None, lambda g: tuple(peer.mx.vjp(function, list(values), [g])[1])
-
-    return _compiled_calls(peer, data, kernel, convolve, vjp)
-
-
-def _compiled_calls(
-    peer: Any, data: Data, kernel: str, convolve: Callable[..., Any], vjp: Any
-) -> dict[str, Callable[[], Any]]:
-    """Return the call of a library that derives the gradients itself."""
-    arrays = data.x, data.w, data.b
-    if kernel == "forward":
-        return dict(peer.call(lambda x, w, b: (convolve(x, w, b),), *arrays))
 
     def backward(g: Any, x: Any, w: Any, b: Any) -> Any:
         match kernel:
             case "data_gradient":
-                return vjp(lambda x: convolve(x, w, b), x)[1](g)
+                return peer.vjp(lambda x: convolve(x, w, b), g, x)[1]
             case "weight_gradient":
-                return vjp(lambda w, b: convolve(x, w, b), w, b)[1](g)
+                return peer.vjp(lambda w, b: convolve(x, w, b), g, w, b)[1]
             case _:
-                return vjp(convolve, x, w, b)[1](g)
+                return peer.vjp(convolve, g, x, w, b)[1]
 
+    arrays = data.x, data.w, data.b
+    if kernel == "forward":
+        return dict(peer.call(convolve, *arrays))
     return dict(peer.call(backward, data.g, *arrays))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import COMPILED, Case, Output, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,20 +73,15 @@ def build(context: Context, line: Line, batch: int, dtype: str, kernel: str) -> 
         flops=2 * batch * w.size * (2 if kernel == "gradient" else 1),
         arrays=2 * x.nbytes + w.nbytes + g.nbytes,
         peers={
-            "torch": lambda peer: peer.flat(
-                lambda x, w, b, g: _products(kernel, x, w, b, g, lambda a: a.sum(0)), arrays
-            ),
-            "jax": lambda peer: peer.call(
-                lambda x, w, b, g: _products(kernel, x, w, b, g, lambda a: a.sum(0)), *arrays
-            ),
-            "mlx": lambda peer: peer.call(
-                lambda x, w, b, g: _products(kernel, x, w, b, g, lambda a: a.sum(0)), *arrays
+            "torch": lambda peer: peer.flat(functools.partial(_products, kernel), arrays),
+            **dict.fromkeys(
+                COMPILED, lambda peer: peer.call(functools.partial(_products, kernel), *arrays)
             ),
         },
     )
 
 
-def _products(kernel: str, x: Any, w: Any, b: Any, g: Any, total: Any) -> tuple[Any, ...]:
+def _products(kernel: str, x: Any, w: Any, b: Any, g: Any) -> tuple[Any, ...]:
     """Do the work with matrix products, which every library writes alike."""
     match kernel:
         case "forward":
@@ -93,9 +89,9 @@ def _products(kernel: str, x: Any, w: Any, b: Any, g: Any, total: Any) -> tuple[
         case "data_gradient":
             return (g @ w,)
         case "weight_gradient":
-            return g.T @ x, total(g)
+            return g.T @ x, g.sum(0)
         case _:
-            return g @ w, g.T @ x, total(g)
+            return g @ w, g.T @ x, g.sum(0)
 
 
 def _calls(

@@ -14,7 +14,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import COMPILED, Case, Output, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -190,7 +190,12 @@ def build(
         outputs,
         bytes=arrays,
         arrays=arrays,
-        peers={"torch": lambda peer: torch_calls(peer, groups, direction, x, g, gamma, beta)},
+        peers={
+            "torch": lambda peer: torch_calls(peer, groups, direction, x, g, gamma, beta),
+            **dict.fromkeys(
+                COMPILED, lambda peer: compiled_calls(peer, groups, direction, x, g, gamma, beta)
+            ),
+        },
     )
 
 
@@ -229,3 +234,17 @@ def torch_calls(
         _, *saved = forward(source)
         calls[layout] = lambda o=(source, incoming, *saved): backward(*o)
     return calls
+
+
+def compiled_calls(
+    peer: Any, groups: int, direction: str, x: Any, g: Any, gamma: Any, beta: Any
+) -> dict[str, Any]:
+    """JAX and MLX: the formula in float32, and its derivatives, which find the statistics again."""
+    batch, *_, channels = x.shape
+
+    def forward(gamma: Any, beta: Any, x: Any) -> Any:
+        grouped = x.reshape(batch, -1, groups, channels // groups) if groups else x
+        y = peer.normalized(grouped, (1, 3) if groups else (1, 2), EPSILON)
+        return (y.reshape(x.shape) * gamma + beta).astype(x.dtype)
+
+    return dict(peer.either(direction, forward, g, gamma, beta, x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import mpsgrad as mg
@@ -80,7 +81,10 @@ def build(context: Context, line: Line, batch: int, dtype: str, kind: str, direc
 
         output = Output("dx", lambda: context.read(results), exact.gradient())
     arrays = x.nbytes * (2 if direction == "forward" else 3)
-    peers = {"torch": lambda peer: torch_calls(peer, kind, size, direction, x, g)}
+    peers = {
+        "torch": lambda peer: torch_calls(peer, kind, size, direction, x, g),
+        "jax": lambda peer: peer.either(direction, jax_function(peer, kind, size), g, x),
+    }
     if kind != "local_contrast":
         peers["onednn"] = lambda peer: peer.local_normalization(
             kind, size, x, None if direction == "forward" else g, (ALPHA, BETA, DELTA)
@@ -229,3 +233,18 @@ def torch_calls(
     return dict(
         peer.images(function, [x]) if direction == "forward" else peer.backward(function, g, x)
     )
+
+
+def jax_function(peer: Any, kind: str, size: int) -> Callable[[Any], Any]:
+    """JAX: ``reduce_window`` and a power."""
+    window = (1, 1, 1, size) if kind == "cross_channel" else (1, size, size, 1)
+
+    def mean(x: Any) -> Any:
+        total = peer.lax.reduce_window(x, 0.0, peer.lax.add, window, (1, 1, 1, 1), "SAME")
+        return total / math.prod(window)
+
+    def normalize(x: Any) -> Any:
+        middle = mean(x) if kind == "local_contrast" else 0.0
+        return (x - middle) / (DELTA + ALPHA * (mean(x * x) - middle * middle)) ** BETA
+
+    return normalize

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import COMPILED, Case, Output, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -200,7 +200,10 @@ def build(context: Context, line: Line, batch: int, dtype: str, name: str, which
         outputs,
         bytes=moved,
         arrays=2 * y.nbytes + t.nbytes,
-        peers={"torch": lambda peer: torch_calls(peer, name, which, y, t, g)},
+        peers={
+            "torch": lambda peer: torch_calls(peer, name, which, y, t, g),
+            **dict.fromkeys(COMPILED, lambda peer: compiled_calls(peer, name, which, y, t, g)),
+        },
     )
 
 
@@ -281,3 +284,44 @@ def torch_calls(peer: Any, name: str, which: str, y: Any, t: Any, g: Any) -> dic
             return losses.detach(), gradient
 
     return dict(peer.images(call, [y, t.astype(y.dtype)]))
+
+
+def compiled_calls(peer: Any, name: str, which: str, y: Any, t: Any, g: Any) -> dict[str, Any]:
+    """JAX and MLX: the formulas, and their derivatives; labels stay float32, as ours do."""
+    np_ = peer.numpy
+
+    def elements(y: Any, t: Any) -> Any:
+        match name:
+            case "softmax_cross_entropy":
+                return -t * peer.nn.log_softmax(y)
+            case "sigmoid_cross_entropy":
+                return np_.logaddexp(0.0, y) - y * t
+            case "mean_squared_error":
+                return np_.square(y - t)
+            case "mean_absolute_error":
+                return np_.abs(y - t)
+            case "huber":
+                difference = np_.abs(y - t)
+                return np_.where(difference <= 1, 0.5 * np_.square(y - t), difference - 0.5)
+            case "hinge":
+                return peer.nn.relu(1 - (2 * t - 1) * y)
+            case "cosine_distance":
+                return -y * t
+            case "log":
+                return -t * np_.log(y + EPSILON) - (1 - t) * np_.log(1 - y + EPSILON)
+            case _:
+                return np_.where(t > 0, t * (np_.log(t) - y), 0.0)
+
+    def value(y: Any, t: Any) -> Any:
+        once = 1.0 if name == "cosine_distance" else 0.0
+        return elements(y, t).sum((1, 2, 3)) + once
+
+    def loss_and_gradient(weights: Any, y: Any, t: Any) -> tuple[Any, Any]:
+        losses, (gradient,) = peer.vjp(lambda y: value(y, t), weights, y)
+        return losses, gradient
+
+    if which == "forward":
+        return dict(peer.call(value, y, t))
+    if which == "gradient":
+        return dict(peer.call(lambda *o: loss_and_gradient(*o)[1], g.reshape(-1), y, t))
+    return dict(peer.call(loss_and_gradient, np.ones_like(g).reshape(-1), y, t))

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import COMPILED, Case, Output, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,7 +158,7 @@ def build(context: Context, line: Line, batch: int, dtype: str, name: str, direc
         arrays=x.nbytes * (2 if direction == "forward" else 3),
         peers={
             "torch": lambda peer: torch_calls(peer, name, direction, x, g),
-            "jax": lambda peer: jax_calls(peer, name, direction, x, g),
+            **dict.fromkeys(COMPILED, lambda peer: compiled_calls(peer, name, direction, x, g)),
         },
     )
 
@@ -205,21 +205,22 @@ def torch_calls(peer: Any, name: str, direction: str, x: Any, g: Any) -> dict[st
     return {"": lambda: backward(incoming, source)}
 
 
-def jax_calls(peer: Any, name: str, direction: str, x: Any, g: Any) -> dict[str, Any]:
-    """JAX: the function and its derivative."""
+def compiled_calls(peer: Any, name: str, direction: str, x: Any, g: Any) -> dict[str, Any]:
+    """JAX and MLX: the function, and its derivative."""
     nn, np_ = peer.nn, peer.numpy
-    a = slopes(x.shape[-1]).astype(x.dtype)
+    a = peer.array(slopes(x.shape[-1]).astype(x.dtype))
+    exact = {"approximate": False} if peer.name == "jax" else {}
     function = {
         "relu": nn.relu,
         "leaky_relu": lambda x: nn.leaky_relu(x, 0.1),
         "prelu": lambda x: np_.where(x >= 0, x, a * x),
         "relu6": nn.relu6,
         "sigmoid": nn.sigmoid,
-        "hard_sigmoid": nn.hard_sigmoid,
+        "hard_sigmoid": lambda x: nn.relu6(x + 3) / 6,
         "tanh": np_.tanh,
         "elu": nn.elu,
         "softplus": nn.softplus,
-        "softsign": nn.soft_sign,
-        "gelu": lambda x: nn.gelu(x, approximate=False),
+        "softsign": lambda x: x / (1 + np_.abs(x)),
+        "gelu": lambda x: nn.gelu(x, **exact),
     }[name]
-    return dict(peer.call(function, x) if direction == "forward" else peer.gradient(function, g, x))
+    return dict(peer.either(direction, function, g, x))

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import COMPILED, Case, Output, Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,10 @@ def build(context: Context, count: int, name: str) -> Work:
         [Output("values", read, Samples(index, exact, scale, 16))],
         bytes=moved,
         arrays=w.nbytes * (3 + HISTORIES[name]),
-        peers={"torch": lambda peer: torch_calls(peer, name, g, w)},
+        peers={
+            "torch": lambda peer: torch_calls(peer, name, g, w),
+            **dict.fromkeys(COMPILED, lambda peer: compiled_calls(peer, name, g, w)),
+        },
     )
 
 
@@ -117,7 +120,7 @@ def torch_calls(peer: Any, name: str, g: Any, w: Any) -> dict[str, Any]:
     calls = {}
     for form in forms:
         parameter = peer.torch.nn.Parameter(peer.array(w.copy()))
-        parameter.grad = peer.array(g)
+        parameter.grad = peer.array(g.copy())  # which a foreach step with nesterov changes
         optimizer = cls([parameter], lr=RATE, **settings, **{form: True})
 
         def step(optimizer: Any = optimizer, parameter: Any = parameter) -> Any:
@@ -126,3 +129,35 @@ def torch_calls(peer: Any, name: str, g: Any, w: Any) -> dict[str, Any]:
 
         calls[form] = step
     return calls
+
+
+def compiled_calls(peer: Any, name: str, g: Any, w: Any) -> dict[str, Any]:
+    """JAX and MLX: the formulas, whose results take the place of what they were made from."""
+    np_ = peer.numpy
+
+    def adam(state: list[Any], g: Any) -> list[Any]:
+        w, m, v, *maximum, time = state
+        time = time + 1
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        maximum = [np_.maximum(one, v) for one in maximum]
+        root = np_.sqrt(maximum[0] if maximum else v)
+        rate = RATE * np_.sqrt(1 - 0.999**time) / (1 - 0.9**time)
+        return [w - rate * m / (root + 1e-8), m, v, *maximum, time]
+
+    def rmsprop(state: list[Any], g: Any) -> list[Any]:
+        w, v = state
+        v = 0.9 * v + 0.1 * g * g
+        return [w - RATE * g / (np_.sqrt(v) + 1e-8), v]
+
+    def sgd(state: list[Any], g: Any) -> list[Any]:
+        w, *momentum = state
+        momentum = [0.9 * one + g for one in momentum]
+        change = g + 0.9 * momentum[0] if name == "nesterov" else [*momentum, g][0]
+        return [w - RATE * change, *momentum]
+
+    function = {"rmsprop": rmsprop, "adam": adam, "amsgrad": adam}.get(name, sgd)
+    state = [w] + [np.zeros_like(w)] * HISTORIES[name]
+    if function is adam:
+        state.append(np.zeros((), np.float32))
+    step = peer.update(function, [peer.array(array) for array in state], g)
+    return {"": lambda: step()[0]}

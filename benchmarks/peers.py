@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
+
+    from .layers import Pair
 
 __all__ = ["PEERS", "Jax", "Mlx", "OneDnn", "Torch", "load_peers"]
 
@@ -99,8 +102,84 @@ class Torch:
         return np.asarray(result.numpy()).reshape(shape)
 
 
-class Jax:
-    """JAX on the CPU, compiled beforehand; images are NHWC."""
+class _Compiled:
+    """A library that compiles functions of arrays and derives their gradients; images are NHWC.
+
+    What such libraries write alike is here, so that one formula serves all of them: `numpy` has
+    functions as NumPy's, `nn` activation functions, and each class adds what it has by another
+    name. Functions are compiled when their call is first made, before it is timed.
+    """
+
+    numpy: Any
+    nn: Any
+    compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
+    compiled_update: Callable[[Callable[..., Any]], Callable[..., Any]]
+    finish: Callable[[Any], Any]
+
+    def vjp(self, function: Callable[..., Any], gradient: Any, *values: Any) -> tuple[Any, Any]:
+        """Return a function's result, and its gradients with respect to all its arguments."""
+        raise NotImplementedError
+
+    def array(self, array: npt.NDArray[Any]) -> Any:
+        """Return a copy of an array."""
+        return self.numpy.array(array)
+
+    def call(self, function: Callable[..., Any], *arrays: npt.NDArray[Any]) -> dict[str, Any]:
+        """Return a call of a function of arrays, compiled."""
+        compiled, finish = self.compiled(function), self.finish
+        values = [self.array(array) for array in arrays]
+        return {"": lambda: finish(compiled(*values))}
+
+    def gradient(
+        self, function: Callable[..., Any], gradient: npt.NDArray[Any], *arrays: npt.NDArray[Any]
+    ) -> dict[str, Any]:
+        """Return a call of the gradient of a function, with respect to all its arguments."""
+        return self.call(
+            lambda incoming, *values: self.vjp(function, incoming, *values)[1], gradient, *arrays
+        )
+
+    def either(
+        self,
+        direction: str,
+        function: Callable[..., Any],
+        gradient: npt.NDArray[Any],
+        *arrays: npt.NDArray[Any],
+    ) -> dict[str, Any]:
+        """Return a call of a function, or that of its gradient."""
+        if direction == "forward":
+            return self.call(function, *arrays)
+        return self.gradient(function, gradient, *arrays)
+
+    def update(
+        self, function: Callable[..., Any], state: Any, *arrays: npt.NDArray[Any]
+    ) -> Callable[[], Any]:
+        """Return a call of a function of a state and of arrays, which returns the next state.
+
+        That may take the memory of the one before. A state is what `array` gives, in lists.
+        """
+        compiled, finish = self.compiled_update(function), self.finish
+        values = [self.array(array) for array in arrays]
+
+        def run() -> Any:
+            nonlocal state
+            state = compiled(state, *values)
+            return finish(state)
+
+        return run
+
+    def normalized(self, x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
+        """Return what has mean 0 and variance 1 over some axes, in float32."""
+        x = x.astype(self.numpy.float32)
+        mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+        return (x - mean) * (1 / self.numpy.sqrt(variance + epsilon))
+
+    def read(self, result: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Return an array, or what a function gives, as an array in our order."""
+        return np.array(result() if callable(result) else result).reshape(shape)
+
+
+class Jax(_Compiled):
+    """JAX on the CPU."""
 
     name = "jax"
     module = "jax"
@@ -110,34 +189,36 @@ class Jax:
         import jax
 
         self.jax: Any = jax
-        self.numpy: Any = jax.numpy
+        self.numpy = jax.numpy
         self.lax: Any = jax.lax
-        self.nn: Any = jax.nn
+        self.nn = jax.nn
+        self.compiled = jax.jit
+        self.compiled_update = functools.partial(jax.jit, donate_argnums=0)
+        self.finish = jax.block_until_ready
         self.version: str = jax.__version__
 
-    def call(self, function: Callable[..., Any], *arrays: npt.NDArray[Any]) -> dict[str, Any]:
-        """Return a call of a function of arrays, compiled."""
-        compiled = self.jax.jit(function)
-        values = [self.numpy.asarray(array) for array in arrays]
-        return {"": lambda: self.jax.block_until_ready(compiled(*values))}
+    def vjp(self, function: Callable[..., Any], gradient: Any, *values: Any) -> tuple[Any, Any]:
+        """Return a function's result, and its gradients with respect to all its arguments."""
+        result, backward = self.jax.vjp(function, *values)
+        return result, backward(gradient)
 
-    def gradient(
-        self, function: Callable[..., Any], gradient: npt.NDArray[Any], *arrays: npt.NDArray[Any]
-    ) -> dict[str, Any]:
-        """Return a call of the gradient of a function, with respect to all its arguments."""
+    def convolve(
+        self, x: Any, w: Any, stride: Pair, pad: Pair, dilation: Pair = (1, 1), groups: int = 1
+    ) -> Any:
+        """Return a convolution with OHWI weights."""
+        return self.lax.conv_general_dilated(
+            x,
+            w,
+            stride,
+            [(zeros, zeros) for zeros in pad],
+            rhs_dilation=dilation,
+            dimension_numbers=("NHWC", "OHWI", "NHWC"),
+            feature_group_count=groups,
+        )
 
-        def backward(incoming: Any, *values: Any) -> Any:
-            return self.jax.vjp(function, *values)[1](incoming)
 
-        return self.call(backward, gradient, *arrays)
-
-    def read(self, result: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Return an array."""
-        return np.asarray(result).reshape(shape)
-
-
-class Mlx:
-    """MLX on the CPU; images are NHWC."""
+class Mlx(_Compiled):
+    """MLX on the CPU."""
 
     name = "mlx"
     module = "mlx"
@@ -146,36 +227,30 @@ class Mlx:
         from importlib import metadata
 
         import mlx.core as mx
+        import mlx.nn
 
         mx.set_default_device(mx.cpu)
         self.mx: Any = mx
+        self.numpy = mx
+        self.nn = mlx.nn
+        self.compiled = self.compiled_update = mx.compile
         self.version: str = metadata.version("mlx")
 
-    def call(self, function: Callable[..., Any], *arrays: npt.NDArray[Any]) -> dict[str, Any]:
-        """Return a call of a function of arrays, compiled."""
-        compiled = self.mx.compile(function)
-        values = [self.mx.array(array) for array in arrays]
+    def finish(self, results: Any) -> Any:
+        """Compute results, and return them."""
+        self.mx.eval(results)
+        return results
 
-        def run() -> Any:
-            result = compiled(*values)
-            self.mx.eval(result)
-            return result
+    def vjp(self, function: Callable[..., Any], gradient: Any, *values: Any) -> tuple[Any, Any]:
+        """Return a function's result, and its gradients with respect to all its arguments."""
+        (result,), gradients = self.mx.vjp(function, list(values), [gradient])
+        return result, gradients
 
-        return {"": run}
-
-    def gradient(
-        self, function: Callable[..., Any], gradient: npt.NDArray[Any], *arrays: npt.NDArray[Any]
-    ) -> dict[str, Any]:
-        """Return a call of the gradient of a function, with respect to all its arguments."""
-
-        def backward(incoming: Any, *values: Any) -> Any:
-            return self.mx.vjp(function, list(values), [incoming])[1]
-
-        return self.call(backward, gradient, *arrays)
-
-    def read(self, result: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Return an array."""
-        return np.array(result).reshape(shape)
+    def convolve(
+        self, x: Any, w: Any, stride: Pair, pad: Pair, dilation: Pair = (1, 1), groups: int = 1
+    ) -> Any:
+        """Return a convolution with OHWI weights."""
+        return self.mx.conv2d(x, w, stride, pad, dilation, groups)
 
 
 def _bound(call: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], Any]:

@@ -98,15 +98,18 @@ def build(
         samples = gradient_samples(context.rng, layer, kind, x, g)
     # The gradient of an average needs no source.
     read = x.nbytes if direction == "forward" or kind == "average" else 2 * x.nbytes
+    peers = {"torch": lambda peer: torch_calls(peer, layer, kind, direction, x, g)}
+    dilated = layer.dilation != (1, 1)
+    if not dilated or direction == "forward":  # JAX has no gradient of other windows
+        peers["jax"] = lambda peer: peer.either(direction, jax_pool(peer, layer, kind), g, x)
+    if not dilated:  # MLX has no other windows
+        peers["mlx"] = lambda peer: peer.either(direction, mlx_pool(peer, layer, kind), g, x)
     return Work(
         lambda: context.run(encode),
         [Output("y" if direction == "forward" else "dx", lambda: context.read(results), samples)],
         bytes=read + g.nbytes,
         arrays=2 * x.nbytes + g.nbytes,
-        peers={
-            "torch": lambda peer: torch_calls(peer, layer, kind, direction, x, g),
-            "jax": lambda peer: jax_calls(peer, layer, kind, direction, x, g),
-        },
+        peers=peers,
     )
 
 
@@ -235,15 +238,8 @@ def torch_calls(
     return peer.images(forward, [x]) if direction == "forward" else calls
 
 
-def jax_calls(
-    peer: Any,
-    layer: PoolingLayer,
-    kind: str,
-    direction: str,
-    x: npt.NDArray[Any],
-    g: npt.NDArray[Any],
-) -> Mapping[str, Callable[[], Any]]:
-    """JAX: ``reduce_window`` and its derivative."""
+def jax_pool(peer: Any, layer: PoolingLayer, kind: str) -> Callable[[Any], Any]:
+    """JAX: ``reduce_window``."""
     window = (1, *layer.kernel, 1)
     where = {
         "window_strides": (1, *layer.stride, 1),
@@ -259,4 +255,14 @@ def jax_calls(
         total = peer.lax.reduce_window(y, 0.0, peer.lax.add, window, **where)
         return peer.numpy.sqrt(total) if kind == "l2" else total / taps
 
-    return dict(peer.call(pool, x) if direction == "forward" else peer.gradient(pool, g, x))
+    return pool
+
+
+def mlx_pool(peer: Any, layer: PoolingLayer, kind: str) -> Callable[[Any], Any]:
+    """MLX: the pooling layers; an L2 norm is made of an average."""
+    name = "MaxPool2d" if kind == "max" else "AvgPool2d"
+    pool: Callable[[Any], Any] = getattr(peer.nn, name)(layer.kernel, layer.stride, layer.pad)
+    if kind != "l2":
+        return pool
+    taps = layer.kernel[0] * layer.kernel[1]
+    return lambda x: peer.numpy.sqrt(pool(x * x) * taps)

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import COMPILED, Case, Output, Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +105,9 @@ def build(context: Context, line: Line, batch: int, dtype: str, name: str, direc
         arrays=x.nbytes * (len(inputs) + 1),
         peers={
             "torch": lambda peer: torch_calls(peer, name, direction, inputs),
-            "jax": lambda peer: jax_calls(peer, name, direction, x, g),
+            **dict.fromkeys(
+                COMPILED, lambda peer: peer.either(direction, getattr(peer.nn, name), g, x)
+            ),
         },
     )
 
@@ -124,9 +126,3 @@ def torch_calls(peer: Any, name: str, direction: str, arrays: tuple[Any, ...]) -
     contiguous = peer.images(over_channels, arrays)["contiguous"]
     rows = peer.flat(over_rows, [array.reshape(-1, array.shape[-1]) for array in arrays])[""]
     return {"contiguous": contiguous, "rows": rows}
-
-
-def jax_calls(peer: Any, name: str, direction: str, x: Any, g: Any) -> dict[str, Any]:
-    """JAX: the function, and its derivative, which computes the forward pass again."""
-    function = getattr(peer.nn, name)
-    return dict(peer.call(function, x) if direction == "forward" else peer.gradient(function, g, x))

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
     from .check import Samples
 
-__all__ = ["Case", "Context", "Output", "Request", "Work", "all_cases", "matches"]
+__all__ = ["COMPILED", "Case", "Context", "Output", "Request", "Work", "all_cases", "matches"]
+
+
+# Peers that compile functions which every one of them writes alike.
+COMPILED = ("jax", "mlx")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ momentum.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import mpsgrad as mg
 import numpy as np
 
 from .check import Samples
-from .suite import Case, Output, Work
+from .suite import COMPILED, Case, Output, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,7 +110,8 @@ def build(context: Context, batch: int) -> Work:
             "torch": lambda peer: {
                 layout: torch_step(peer, data, directions, layout)
                 for layout in ("contiguous", "channels_last")
-            }
+            },
+            **dict.fromkeys(COMPILED, lambda peer: {"": compiled_step(peer, data, directions)}),
         },
     )
 
@@ -471,7 +473,7 @@ class Directions:
         return Samples((np.arange(len(values)),), values, np.abs(values), 0, within=within)
 
 
-# --- PyTorch ----------------------------------------------------------------------
+# --- Peers ------------------------------------------------------------------------
 
 
 def torch_step(
@@ -525,5 +527,54 @@ def torch_step(
             loss.backward()
             optimizer.step()
         return loss.detach().reshape(1), last.weight.detach(), *gradients
+
+    return step
+
+
+def compiled_step(peer: Any, data: Data, directions: dict[str, Directions]) -> Callable[[], Any]:
+    """JAX and MLX: the same network as a function, its derivative and the descent, in one."""
+    arrays: list[npt.NDArray[Any]] = []
+    parts: dict[str, list[int]] = {}
+    for number, w in enumerate(data.weights, 1):
+        position, ones = len(arrays), np.ones(len(w), np.float32)
+        parts[f"convolution {number}"] = [position]
+        parts[f"normalization {number}"] = [position + 1, position + 2]
+        arrays += [w, ones, 0 * ones]
+    parts["classes"] = [len(arrays)]
+    arrays.append(data.classes.reshape(CLASSES, -1))
+
+    def loss(y: Any, labels: Any, *weights: Any) -> Any:
+        for position, (_, _, stride) in enumerate(LAYERS):
+            w, gamma, beta = weights[3 * position : 3 * position + 3]
+            if position % 3 == 1:
+                straight = y
+            y = peer.convolve(y, w, (stride, stride), (1, 1))
+            y = peer.nn.relu(peer.normalized(y, (0, 1, 2), EPSILON) * gamma + beta)
+            if position % 3 == 2:
+                y = y + straight
+        scores = y.mean((1, 2)) @ weights[-1].T
+        return -(labels * peer.nn.log_softmax(scores)).sum() / len(data.x)
+
+    def descend(state: Any, x: Any, labels: Any) -> Any:
+        _, weights, momenta = state
+        value, gradients = peer.vjp(
+            lambda *weights: loss(x, labels, *weights), peer.numpy.ones(()), *weights
+        )
+        momenta = [MOMENTUM * m + g for m, g in zip(momenta, gradients, strict=True)]
+        return value, [w - RATE * m for w, m in zip(weights, momenta, strict=True)], momenta
+
+    weights, momenta = ([peer.array(scale * w) for w in arrays] for scale in (1, 0))
+    state = peer.array(np.zeros((), np.float32)), weights, momenta
+    update = peer.update(descend, state, data.x, data.one_hot.reshape(-1, CLASSES))
+
+    def step() -> Any:
+        loss, weights, momenta = update()
+
+        def gradient(name: str) -> npt.NDArray[Any]:
+            """Return what the first step has left of a layer's gradients."""
+            found = np.concatenate([np.array(momenta[i]).ravel() for i in parts[name]])
+            return directions[name](found)
+
+        return loss, weights[-1], *(functools.partial(gradient, name) for name in directions)
 
     return step

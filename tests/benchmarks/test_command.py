@@ -14,7 +14,17 @@ import mpsgrad as mg
 import numpy as np
 import pytest
 from mpsgrad.__main__ import main
-from mpsgrad.benchmarks import compare, machine, report, results, runner, scaling, suite, timing
+from mpsgrad.benchmarks import (
+    FAMILIES,
+    compare,
+    machine,
+    report,
+    results,
+    runner,
+    scaling,
+    suite,
+    timing,
+)
 from mpsgrad.benchmarks.check import Samples
 
 FILTERS = ("encode/neuron_forward", "relu_gradient resnet50/conv5", "forward vgg16/conv5_1")
@@ -296,22 +306,37 @@ def test_preparations_are_not_timed(cold):
     assert order[-2:] == ["prepare", "run"]
 
 
-WITH_PYTORCH = (
+WITH_PEERS = (
     "vgg16", "training/step", "arithmetic senet", "subtract", "divide", "compare",
     "group_normalization style/conv2", "group_normalization diffusion",
-    "local_normalization cuda-convnet",
+    "local_normalization cuda-convnet", "neuron resnet50/conv3", "segmentation", "loss scores",
+    "loss style", "optimizer bias",
 )  # fmt: skip
+# The types that each is asked for, and what it has nothing for. JAX takes long to compile; MLX
+# shares a gradient among equal maxima, of which float16 images have some.
+PEERS = {
+    "torch": ("float32,float16", set()),
+    "jax": ("float32", set()),
+    "mlx": ("float32", {"local_normalization"}),
+}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the extra bench")
-def test_pytorch_does_the_same_work():
+@pytest.mark.parametrize("peer", PEERS)
+def test_peers_do_the_same_work(peer, tmp_path):
+    if importlib.util.find_spec(peer) is None:
+        pytest.skip("needs the extra bench" if peer == "torch" else f"needs {peer}")
+    dtypes, without = PEERS[peer]
+    file = tmp_path / "results.jsonl"
     # One thread: on a busy machine PyTorch's own wait for each other.
     out, _ = bench(
-        "--quick", "--peers", "torch", "--threads", "1", "--seconds", "0.001",
-        "--dtype", "float32,float16", *filtered(*WITH_PYTORCH),
+        "--quick", "--peers", peer, "--threads", "1", "--seconds", "0.001",
+        "--dtype", dtypes, "--json", str(file), *filtered(*WITH_PEERS),
     )  # fmt: skip
     assert "Peers that could not" not in out
-    assert "x torch" in out
+    assert f"x {peer}" in out
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    found = {record["family"] for record in records if peer in record["ratios"]}
+    assert found == set(FAMILIES) - {"encode"} - without
 
 
 # --- The machine ----------------------------------------------------------------------
