@@ -533,6 +533,7 @@ template <int kRows, int kTaps, int kStride, class... Masks>
 MPSGRAD_INLINE void depthwise_vector(const WeightGradientTask& task, Index first_row, Index channel,
                                      const Masks&... mask) {
   constexpr int kPixels = 4;
+  constexpr Index kAhead = 16;  // pixels, asked for before they are needed
   Vec sums[kRows][kTaps];
 #pragma GCC unroll 8
   for (int q = 0; q < kRows; ++q) {
@@ -575,6 +576,14 @@ MPSGRAD_INLINE void depthwise_vector(const WeightGradientTask& task, Index first
           }
         }
         source[q] += kPixels * source_step;
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kPixels; ++i) {
+        __builtin_prefetch(gradient + (kAhead + i) * gradient_step);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < kPixels * kStride; ++i) {
+        __builtin_prefetch(source[kRows - 1] + (kAhead * kStride + i) * tap_step);
       }
       gradient += kPixels * gradient_step;
     }
