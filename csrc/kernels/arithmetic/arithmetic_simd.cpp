@@ -1,7 +1,7 @@
 // Arithmetic loops. With a mask they go eight elements at a time, one byte of bits.
 #include "kernels/arithmetic/arithmetic_simd.hpp"
 
-#include "cpu/simd/lanes.hpp"
+#include "cpu/simd/column_sums.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
@@ -11,6 +11,7 @@ using Index = std::int64_t;
 constexpr int kGroup = kWidest < 8 ? kWidest : 8;
 using Group = Floats<kGroup>;
 using GroupInts = Ints<kGroup>;
+constexpr Index kAhead = 1024;  // elements, asked for before they are needed
 typedef std::uint8_t GroupBytes __attribute__((vector_size(kGroup)));
 
 template <class Value>
@@ -172,6 +173,7 @@ MPSGRAD_INLINE void masked_terms(const Term& term, const std::uint8_t* mask, Ind
   }
   for (; i + 8 <= count; i += 8) {
     const int bits = mask[(first + i) / 8];
+    term.request_ahead(i);
     for (int part = 0; part < 8; part += kGroup) {
       const GroupInts set = ((bits >> part) & places) != 0;
       store(out + i + part, set ? term.template at<Group>(i + part) : Group{});
@@ -189,6 +191,7 @@ struct Scaled {
   MPSGRAD_INLINE Value at(Index i) const {
     return a * load<Value>(g + i);
   }
+  MPSGRAD_INLINE void request_ahead(Index i) const { request(g, i + kAhead); }
 };
 struct ScaledProduct {
   float a, b;
@@ -197,6 +200,10 @@ struct ScaledProduct {
   template <class Value>
   MPSGRAD_INLINE Value at(Index i) const {
     return (a * load<Value>(g + i)) * (b * load<Value>(other + i));
+  }
+  MPSGRAD_INLINE void request_ahead(Index i) const {
+    request(g, i + kAhead);
+    request(other, i + kAhead);
   }
 };
 
@@ -232,27 +239,24 @@ void repeat_row(const float* x, Index count, Index times, float* out) {
   }
 }
 
-void add(const float* MPSGRAD_RESTRICT x, double* MPSGRAD_RESTRICT sums, Index count) {
-  for (Index i = 0; i < count; ++i) {
-    sums[i] += static_cast<double>(x[i]);
-  }
+// Adds `count` values to a tile of sums, again and again.
+void add_runs(const float* x, double* sums, Index count, Index tile) {
+  add_tiles<1>(
+      count, tile, {sums},
+      [=](auto block, Index i, Index /*j*/, auto& terms) { terms[0] += block.widened(x + i); }, x);
 }
+
+void add(const float* x, double* sums, Index count) { add_runs(x, sums, count, count); }
 
 void add_pixels(const float* x, double* sums, Index pixels, Index channels) {
   constexpr Index kParts = 64;
   const Index together = channels < kParts ? kParts / channels : 1;  // pixels added side by side
   if (together == 1 || pixels < 2 * together) {
-    for (Index p = 0; p < pixels; ++p) {
-      add(x + p * channels, sums, channels);
-    }
+    add_runs(x, sums, pixels * channels, channels);
     return;
   }
   double parts[kParts] = {};
-  Index p = 0;
-  for (; p + together <= pixels; p += together) {
-    add(x + p * channels, parts, together * channels);
-  }
-  add(x + p * channels, parts, (pixels - p) * channels);
+  add_runs(x, parts, pixels * channels, together * channels);
   for (Index k = 0; k < together; ++k) {
     for (Index c = 0; c < channels; ++c) {
       sums[c] += parts[k * channels + c];
