@@ -34,7 +34,8 @@ names = pytest.mark.parametrize("name", PAIRS)
 
 
 def check_forward(name, actual, x):
-    """Compare: a subtraction, an exponential, the additions; a quotient, or a log and a difference.
+    """Compare: a subtraction, an exponential, the additions; a reciprocal and a
+    product, or a log and a difference.
 
     An exponential or a logarithm is within one ULP.
     """

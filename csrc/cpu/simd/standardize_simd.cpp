@@ -19,13 +19,6 @@ constexpr Index kColumns = 512;
 // its successor is asked for.
 constexpr Index kRows = 4;
 
-// Asks for the cache line of an element that will be needed soon, which may lie outside its array:
-// what processors foresee by themselves ends at the page.
-MPSGRAD_INLINE void request(const float* array, Index element) {
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(array) +
-                                                   static_cast<std::uintptr_t>(element) * 4));
-}
-
 template <int kCount>
 struct Rows {
   static constexpr int count = kCount;
