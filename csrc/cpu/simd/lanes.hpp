@@ -185,7 +185,7 @@ MPSGRAD_INLINE float fold_row(std::int64_t count, float neutral, const Term& ter
     }
     const auto joined = static_cast<std::int32_t>(i + kLanes - count);
     const V end = term(count - kLanes);
-    total = join(total, lane < joined ? V{} + neutral : end);
+    total = join(total, lane < Ints<kLanes>{} + joined ? V{} + neutral : end);
   }
   return join_lanes<kLanes>(total, join);
 }

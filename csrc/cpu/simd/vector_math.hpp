@@ -422,10 +422,9 @@ MPSGRAD_INLINE float gelu(float x) {
 // normal_density(x).
 MPSGRAD_INLINE float gelu_slope(float x) {
   const detail::NormalTail tail = detail::normal_tail(x);
-  const float density = detail::kInverseRootTwoPi * tail.magnitude;
-  const float quotient =
-      multiply_add(-density, tail.denominator, tail.numerator) / tail.denominator;
-  const float beyond = quotient * tail.exponential * detail::kReduced;
+  const float quotient = tail.numerator / tail.denominator;
+  const float factor = multiply_add(-detail::kInverseRootTwoPi, tail.magnitude, quotient);
+  const float beyond = factor * tail.exponential * detail::kReduced;
   const float result = x > 0.0F ? 1.0F - beyond : beyond;
   return x == x ? result : x;
 }
