@@ -34,7 +34,7 @@ names = pytest.mark.parametrize("name", PAIRS)
 
 
 def check_forward(name, actual, x):
-    """Compare: a subtraction, an exponential, the additions; a quotient, or a log and a difference.
+    """Compare: difference, exponential, additions; reciprocal and product, or log and difference.
 
     An exponential or a logarithm is within one ULP.
     """

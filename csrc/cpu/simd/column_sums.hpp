@@ -16,13 +16,6 @@ inline constexpr std::int64_t kColumns = 512;
 // its successor is asked for.
 inline constexpr std::int64_t kRows = 4;
 
-// Asks for the cache line of an element that will be needed soon, which may lie outside its array:
-// what processors foresee by themselves ends at the page.
-MPSGRAD_INLINE void request(const float* array, std::int64_t element) {
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(array) +
-                                                   static_cast<std::uintptr_t>(element) * 4));
-}
-
 template <int kCount>
 struct Rows {
   static constexpr int count = kCount;

@@ -92,6 +92,11 @@ MPSGRAD_INLINE float rounded(Scaled x) {
   return x.m * power_of_two(half) * power_of_two(x.n - half);
 }
 
+// x - n * ln(2), for |x| < 2^20.
+MPSGRAD_INLINE float remainder_of_ln2(float x, float n) {
+  return multiply_add(n, -kLn2Low, multiply_add(n, -kLn2High, x));
+}
+
 // x = n * ln(2) + r with |r| <= ln(2) / 2, for |x| < 2^20.
 struct Reduced {
   float r;
@@ -100,28 +105,34 @@ struct Reduced {
 
 MPSGRAD_INLINE Reduced reduce_by_ln2(float x) {
   const float shifted = multiply_add(x, kLog2E, kRounder);
-  const float n = shifted - kRounder;
-  const float r = multiply_add(n, -kLn2Low, multiply_add(n, -kLn2High, x));
-  return {r, float_bits(shifted) - kRounderBits};
+  return {remainder_of_ln2(x, shifted - kRounder), float_bits(shifted) - kRounderBits};
 }
 
 // Added to a number it changes nothing, not even the sign of a zero: compilers leave it out.
 inline constexpr float kNothing = -0.0F;
 
+// e^r - 1 for |r| <= ln(2) / 2, as exactly as 1 is added to it.
+MPSGRAD_INLINE float expm1_short(float r) {
+  const float p = polynomial(r, 0x1.fffff8p-2F, 0x1.55548ep-3F, 0x1.555b98p-5F, 0x1.123bd8p-7F,
+                             0x1.685148p-10F);
+  return multiply_add(r * r, p, r);
+}
+
 // e^(x + tail), |tail| < 2^-5 |x| or so, without limits on the result; |x| < 150.
 MPSGRAD_INLINE Scaled exp_scaled(float x, float tail) {
   const Reduced reduced = reduce_by_ln2(x);
-  const float r = reduced.r + tail;
-  const float p = polynomial(r, 0x1.fffff8p-2F, 0x1.55548ep-3F, 0x1.555b98p-5F, 0x1.123bd8p-7F,
-                             0x1.685148p-10F);
-  return {1.0F + multiply_add(r * r, p, r), reduced.n};
+  return {1.0F + expm1_short(reduced.r + tail), reduced.n};
 }
 
-// e^x for x <= 0 and NaN. What may become denormal is made 2^100 times as large first.
-MPSGRAD_INLINE float exp_of_negative(float x) {
-  const Scaled scaled = exp_scaled(x < -104.0F ? -104.0F : x, kNothing);
-  return scaled.m * power_of_two(scaled.n + 100U) * 0x1p-100F;
+// e^(x + tail) * 2^100 for -150 < x <= 0, so that nothing is denormal yet; `tail` as above.
+MPSGRAD_INLINE float exp_enlarged(float x, float tail) {
+  // The number that rounds also adds what makes n the exponent of 2^(n + 100).
+  constexpr float kBiased = kRounder + 227.0F;
+  const float shifted = multiply_add(x, kLog2E, kBiased);
+  const float r = remainder_of_ln2(x, shifted - kBiased) + tail;
+  return (1.0F + expm1_short(r)) * bits_float(float_bits(shifted) << 23U);
 }
+inline constexpr float kReduced = 0x1p-100F;
 
 // e^r - 1 for |r| <= ln(2) / 2.
 MPSGRAD_INLINE float expm1_fraction(float r) {
@@ -179,42 +190,42 @@ MPSGRAD_INLINE float with_log_limits(float x, float finite) {
   return x > 0.0F ? positive : rest;
 }
 
-inline constexpr float kInverseRootTwoPi = 0x1.988454p-2F;
-
-// e^(-x^2 / 2), and the factor that makes it the upper tail of the standard normal distribution for
-// |x| >= 1. `magnitude` is |x|, limited to where both have long been rounded to 0.
+// The upper tail of the standard normal distribution from |x| on is
+// exponential * kReduced * numerator / denominator, exponential being e^(-x^2 / 2) * 2^100. The
+// denominator is sqrt(2 pi) |x| * numerator and a rest that soon becomes small beside it, so that
+// most of an error of the numerator cancels. `magnitude` is |x|, limited to where results have long
+// been rounded to 0; NaN is lost.
 struct NormalTail {
-  Scaled exponential;
-  float factor;
+  float exponential;
+  float numerator;
+  float denominator;
   float magnitude;
 };
 
 MPSGRAD_INLINE NormalTail normal_tail(float x) {
-  const float whole = abs(x);
-  const float a = whole > 15.0F ? 15.0F : whole;
-  // a^2 in two parts, the first of them exact: its relative error would be a hundredfold in the
-  // exponential.
-  const float high = bits_float(float_bits(a) & 0xfffff000U);
-  const Scaled exponential = exp_scaled(-0.5F * (high * high), -0.5F * ((a - high) * (a + high)));
-  const float sum = a + 2.0F;
-  const float t = 1.0F / sum;
-  const float factor =
-      t * polynomial(t, 0x1.9888d6p-2F, 0x1.97f0dap-1F, 0x1.3a582cp0F, 0x1.4b845p-2F, 0x1.2f24e2p1F,
-                     -0x1.fbdbb8p4F, 0x1.2b5bdap6F, -0x1.24437cp6F, 0x1.98fda6p4F);
-  // What rounding made of t, and the factor is about the 1.45th power of t.
-  float error = t * ((2.0F - sum) + a);
+  // In integers: GCC would make all that follows conditional on the comparison of floats.
+  const std::uint32_t bits = float_bits(x) & ~kSignBit;
+  constexpr std::uint32_t kMost = __builtin_bit_cast(std::uint32_t, 15.0F);
+  const float a = bits_float(bits < kMost ? bits : kMost);
+  // a^2 in two parts: its rounding would be a hundredfold in the exponential.
 #if MPSGRAD_HAS_FMA
-  error -= __builtin_fmaf(-t, sum, 1.0F);
+  const float square = a * a;
+  const float rest = __builtin_fmaf(a, a, -square);
+#else
+  const float high = bits_float(float_bits(a) & 0xfffff000U);
+  const float square = high * high;
+  const float rest = (a - high) * (a + high);
 #endif
-  return {exponential, multiply_add(factor, -1.45F * error, factor), a};
+  const float b = a * 0x1.40d932p1F;
+  const float numerator =
+      polynomial(b, 0x1.8p-1F, 0x1.17dceap-2F, 0x1.815af8p-5F, 0x1.1aef12p-8F, 0x1.805376p-13F);
+  const float beside =
+      polynomial(b, 0x1.8p0F, 0x1.18a67cp-2F, 0x1.c09d18p-6F, 0x1.2c7712p-10F, 0x1.8d3fdp-25F);
+  return {exp_enlarged(-0.5F * square, -0.5F * rest), numerator, multiply_add(b, numerator, beside),
+          a};
 }
 
-// normal_cdf(x) for |x| <= 1.
-MPSGRAD_INLINE float normal_centre(float x) {
-  const float series = polynomial(x * x, 0x1.988454p-2F, -0x1.10587p-4F, 0x1.46d908p-7F,
-                                  -0x1.37bfd2p-10F, 0x1.e8123cp-14F, -0x1.23c10ap-17F);
-  return multiply_add(x, series, 0.5F);
-}
+inline constexpr float kInverseRootTwoPi = 0x1.988454p-2F;
 
 }  // namespace detail
 
@@ -223,6 +234,11 @@ MPSGRAD_INLINE float exp(float x) {
   const float finite = detail::rounded(detail::exp_scaled(x, detail::kNothing));
   const float below = x > 89.0F ? kInfinity : finite;
   return x < -104.0F ? 0.0F : below;
+}
+
+// The same for x <= 0 and NaN, in fewer steps.
+MPSGRAD_INLINE float exp_of_negative(float x) {
+  return detail::exp_enlarged(x < -104.0F ? -104.0F : x, detail::kNothing) * detail::kReduced;
 }
 
 // 2^x.
@@ -330,27 +346,27 @@ MPSGRAD_INLINE float tanh(float x) {
 
 // 1 - tanh(x)^2, without cancellation at large x.
 MPSGRAD_INLINE float tanh_slope(float x) {
-  const float e = detail::exp_of_negative(-2.0F * abs(x));
+  const float e = exp_of_negative(-2.0F * abs(x));
   const float sum = 1.0F + e;
   return 4.0F * e / (sum * sum);
 }
 
 // 1 / (1 + e^-x).
 MPSGRAD_INLINE float sigmoid(float x) {
-  const float e = detail::exp_of_negative(-abs(x));
+  const float e = exp_of_negative(-abs(x));
   return (x < 0.0F ? e : 1.0F) / (1.0F + e);
 }
 
 // sigmoid(x) * (1 - sigmoid(x)), without cancellation at large x.
 MPSGRAD_INLINE float sigmoid_slope(float x) {
-  const float e = detail::exp_of_negative(-abs(x));
+  const float e = exp_of_negative(-abs(x));
   const float sum = 1.0F + e;
   return e / (sum * sum);
 }
 
 // ln(1 + e^x).
 MPSGRAD_INLINE float softplus(float x) {
-  const float e = detail::exp_of_negative(-abs(x));
+  const float e = exp_of_negative(-abs(x));
   // 1 + e lies in [1, 2]: its exponent is 0, or 1 from sqrt(2) on. Chosen by products with 0 and 1,
   // which are exact; conditions would be conditions of everything that follows.
   const float k = e > 0x1.a8279ap-2F ? 1.0F : 0.0F;
@@ -378,26 +394,27 @@ MPSGRAD_INLINE float erf(float x) {
 
 // The density of the standard normal distribution, e^(-x^2 / 2) / sqrt(2 pi).
 MPSGRAD_INLINE float normal_density(float x) {
-  detail::Scaled exponential = detail::normal_tail(x).exponential;
-  exponential.m *= detail::kInverseRootTwoPi;
-  return detail::rounded(exponential);
+  const float exponential = detail::kInverseRootTwoPi * detail::normal_tail(x).exponential;
+  const float density = exponential * detail::kReduced;
+  return x == x ? density : x;
 }
 
 // Its integral up to x, (1 + erf(x / sqrt(2))) / 2, without cancellation at negative x.
 MPSGRAD_INLINE float normal_cdf(float x) {
   const detail::NormalTail tail = detail::normal_tail(x);
-  const float beyond = detail::rounded({tail.exponential.m * tail.factor, tail.exponential.n});
-  const float outer = x > 0.0F ? 1.0F - beyond : beyond;
-  return abs(x) > 1.0F ? outer : detail::normal_centre(x);
+  const float quotient = tail.numerator / tail.denominator;
+  const float beyond = quotient * tail.exponential * detail::kReduced;
+  const float result = x > 0.0F ? 1.0F - beyond : beyond;
+  return x == x ? result : x;
 }
 
-// x * normal_cdf(x), in the limit -0 and infinity at the infinities.
+// x * normal_cdf(x), in the limit -0 and infinity at the infinities: what the tail of |x| takes
+// from x above zero, and from -0 below.
 MPSGRAD_INLINE float gelu(float x) {
   const detail::NormalTail tail = detail::normal_tail(x);
-  const float part = copysign(tail.magnitude, x) * (tail.exponential.m * tail.factor);
-  const float beyond = detail::rounded({part, tail.exponential.n});
-  const float outer = x > 0.0F ? x - beyond : beyond;
-  return abs(x) > 1.0F ? outer : x * detail::normal_centre(x);
+  const float quotient = tail.numerator / tail.denominator;
+  const float part = quotient * tail.exponential * tail.magnitude;
+  return (x < 0.0F ? -0.0F : x) - part * detail::kReduced;
 }
 
 // normal_cdf(x) + x * normal_density(x), in the limit -0 and 1 at the infinities. It has a zero
@@ -405,13 +422,11 @@ MPSGRAD_INLINE float gelu(float x) {
 // normal_density(x).
 MPSGRAD_INLINE float gelu_slope(float x) {
   const detail::NormalTail tail = detail::normal_tail(x);
-  const float factor = multiply_add(tail.magnitude, -detail::kInverseRootTwoPi, tail.factor);
-  const float beyond = detail::rounded({tail.exponential.m * factor, tail.exponential.n});
-  const float outer = x > 0.0F ? 1.0F - beyond : beyond;
-  const float series =
-      polynomial(x * x, 0x1.988454p-1F, -0x1.105862p-2F, 0x1.ea42fp-5F, -0x1.37cee6p-7F,
-                 0x1.35d86ep-10F, -0x1.19733p-13F, 0x1.e7eeaap-17F);
-  return abs(x) > 1.0F ? outer : multiply_add(x, series, 0.5F);
+  const float quotient = tail.numerator / tail.denominator;
+  const float factor = multiply_add(-detail::kInverseRootTwoPi, tail.magnitude, quotient);
+  const float beyond = factor * tail.exponential * detail::kReduced;
+  const float result = x > 0.0F ? 1.0F - beyond : beyond;
+  return x == x ? result : x;
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA
