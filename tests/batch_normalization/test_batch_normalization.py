@@ -40,6 +40,13 @@ def stored(x, channel_format):
     return load(store(x, channel_format)).astype(np.float64)
 
 
+def stored_in(state, count):
+    """Return the statistics and the sums of a state, for the oracle."""
+    names = ("mean", "variance", "gradient_for_gamma", "gradient_for_beta")
+    mean, variance, *sums = (np.asarray(getattr(state, name), np.float64) for name in names)
+    return oracle.Statistics(count, mean, variance), oracle.Sums(*sums)
+
+
 def check_step(step, x, g, gamma, beta, neuron):
     """Compare a whole training step with the oracle, each stage given what the one before stored.
 
@@ -93,11 +100,7 @@ def check_step(step, x, g, gamma, beta, neuron):
             nonzero=0,
         )
 
-    reported = oracle.Sums(
-        step.number("gradient_for_gamma").astype(np.float64),
-        step.number("gradient_for_beta").astype(np.float64),
-    )
-    batch = oracle.Statistics(exact.count, mean.astype(np.float64), variance.astype(np.float64))
+    batch, reported = stored_in(step.state, exact.count)
     dx = oracle.data_gradient(g, x, batch, reported, gamma, beta, **given)
     r = oracle.reciprocal_deviation(variance, EPSILON)
     gain = r if gamma is None else np.abs(gamma) * r
@@ -224,8 +227,9 @@ def test_a_large_mean_does_not_cost_digits_of_the_variance(device, mean, rng):
     x = (mean + rng.standard_normal((8, 19, 23, 5))).astype(np.float32)
     step = train(device, forward_kernel(device, 5), x, np.ones_like(x), (1, 5, 2))
     exact = oracle.statistics(x)
-    np.testing.assert_allclose(step.number("variance"), exact.variance, rtol=1e-6)
-    np.testing.assert_allclose(step.number("mean"), exact.mean, rtol=1e-7)
+    six_digits = 1e-6
+    np.testing.assert_allclose(step.number("variance"), exact.variance, rtol=six_digits)
+    assert_close(step.number("mean"), exact.mean, ulps=1)
 
 
 def test_a_first_pixel_unlike_the_others_does_not_cost_digits(device, rng):
@@ -255,8 +259,12 @@ def test_no_partition_changes_a_step(device, counts, gradient_counts, rng):
     whole = train(device, kernel, x, g, (8,))
     for name in ("mean", "variance", "gradient_for_gamma", "gradient_for_beta"):
         assert_close(step.number(name), whole.number(name).astype(float), ulps=1, floor=1e-5)
-    np.testing.assert_allclose(step.y, whole.y, rtol=2e-6, atol=2e-6)
-    np.testing.assert_allclose(step.dx, whole.dx, rtol=1e-5, atol=2e-6)
+    # Both may be off; and statistics and sums an ULP apart, of which the variance counts half.
+    batch, sums = stored_in(step.state, x[..., 0].size)
+    scale = oracle.forward_scale(x, *batch[1:], gamma, beta, epsilon=EPSILON)
+    assert_close(step.y, whole.y.astype(float), ulps=2 * ulps_for(7) + 1.5, scale=scale)
+    scale = oracle.data_gradient_scale(g, x, batch, sums, gamma, epsilon=EPSILON)
+    assert_close(step.dx, whole.dx.astype(float), ulps=2 * ulps_for(19) + 4, scale=scale)
 
 
 def test_gradients_may_come_in_another_order(device, rng):
@@ -560,12 +568,26 @@ def test_every_fused_neuron(device, rng):
         z, _ = plain_kernel(x, with_state=True)
         activation = mg.Neuron(descriptor(neuron), device=device)
         y, state = activation(z, with_state=True)
-        np.testing.assert_allclose(fused.y, y, rtol=1e-6, atol=1e-6)
+        # Twice the errors that check_step allows, each relative to the same scale.
+        batch, _ = stored_in(fused.state, x[..., 0].size)
+        z_scale = oracle.forward_scale(x, *batch[1:], epsilon=oracle.FLT_MIN)
+        scale = np.maximum(STEEPEST * z_scale, np.abs(y))
+        assert_close(fused.y, y.astype(float), ulps=2 * ulps_for(7, functions=4), scale=scale)
         inner = mg.NeuronGradient(descriptor(neuron), device=device)(g, z, state)
         apart = train(device, plain_kernel, x, inner, (2,))
-        np.testing.assert_allclose(fused.dx, apart.dx, rtol=1e-5, atol=1e-5)
-        for name in ("gradient_for_gamma", "gradient_for_beta"):
-            np.testing.assert_allclose(fused.number(name), apart.number(name), rtol=1e-5, atol=1e-5)
+        _, sums = stored_in(apart.state, batch.count)
+        uncertain = np.abs(g) * (STEEPEST + CURVED * z_scale)
+        r = oracle.reciprocal_deviation(batch.variance, oracle.FLT_MIN)
+        scale = oracle.data_gradient_scale(inner, x, batch, sums) + r * uncertain
+        limit = 2 * ulps_for(19, functions=6)
+        assert_close(fused.dx, apart.dx.astype(float), ulps=limit, scale=scale)
+        x_hat = (np.abs(x) + np.abs(batch.mean)) * r
+        limit = 2 * (ulps_for(batch.count + 4) + ulps_for(5, functions=6))
+        for name, terms in (("gamma", uncertain * x_hat), ("beta", uncertain)):
+            name = f"gradient_for_{name}"
+            total = apart.number(name).astype(float)
+            scale = terms.sum(axis=(0, 1, 2)) + np.abs(total)
+            assert_close(fused.number(name), total, ulps=limit, scale=scale)
 
 
 def test_sub_batches_of_one_image_each_differ_from_one_batch(device):

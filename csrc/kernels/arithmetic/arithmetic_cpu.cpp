@@ -370,9 +370,6 @@ struct GradientWork {
                                   pixels * work_.channels);
     }
     const float* make(Index sample, Index y, Index x, Index pixels) {
-      if (work_.hands_on(sample)) {
-        return incoming_.read(sample, y, x, pixels);
-      }
       float* out = cpu::thread_scratch(kTerms, run_ * work_.channels);
       make(sample, y, x, pixels, out);
       return out;
@@ -394,11 +391,6 @@ struct GradientWork {
     } else {
       run_whole();
     }
-  }
-
-  // Whether terms are the incoming gradient itself.
-  bool hands_on(Index sample) const {
-    return !multiplies && a == 1.0F && masks.at(sample) == nullptr;
   }
 
   Index sum_channels() const { return moves_channels ? channels : 1; }
