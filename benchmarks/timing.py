@@ -97,6 +97,16 @@ def _empty_caches(size: int) -> None:
     _scratch += 1
 
 
+def _settle() -> None:
+    """Wait until the threads of the candidate before no longer spin; OpenMP's do so for a while."""
+    pause, most = 0.002, 0.1
+    for _ in range(round(most / pause)):
+        spent = time.process_time()
+        time.sleep(pause)
+        if time.process_time() - spent < pause / 10:
+            return
+
+
 def _block(run: Callable[[], object], calls: int, cold: bool, cache: int) -> float:
     """Return the mean time of some calls."""
     prepare = None
@@ -152,7 +162,7 @@ def measure(
                 if turn >= rounds[name]:
                     continue
                 if len(candidates) > 1:
-                    time.sleep(0.005)  # until the threads of the one before no longer spin
+                    _settle()
                 times[name].append(_block(run, calls[name], effort.cold, cache))
     finally:
         if collecting:
