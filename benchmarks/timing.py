@@ -123,7 +123,8 @@ def _block(run: Callable[[], object], calls: int, cold: bool, cache: int) -> flo
             run()
             total += time.perf_counter() - start
         return total / calls
-    run()  # the caches are as this candidate itself leaves them, and its threads awake
+    for _ in range(1 + calls // 8):  # caches are as this candidate leaves them, its threads awake
+        run()
     start = time.perf_counter()
     for _ in range(calls):
         run()
