@@ -47,11 +47,12 @@ struct OneDouble {
 };
 struct SeveralDoubles {
   using Numbers = Doubles;
+  using Singles = Floats<kDoubles>;
   MPSGRAD_INLINE Doubles widened(const float* from) const {
 #if defined(__AVX512F__)  // GCC makes two conversions and a shuffle of the other form
     return _mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(from));
 #else
-    return __builtin_convertvector(load<Floats<kDoubles> >(from), Doubles);
+    return __builtin_convertvector(load<Singles>(from), Doubles);
 #endif
   }
 };

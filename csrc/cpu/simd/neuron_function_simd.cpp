@@ -2,6 +2,7 @@
 // shared.
 #include "cpu/simd/neuron_function.hpp"
 
+#include "cpu/simd/lanes.hpp"
 #include "cpu/simd/vector_math.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
@@ -146,9 +147,9 @@ constexpr int kPReLU = 10;
 constexpr std::int64_t kBlock = 512;
 constexpr std::int64_t kLine = 16;  // floats of a cache line
 
-MPSGRAD_INLINE void request_block(const float* from) {
-  for (std::int64_t i = 0; i < kBlock; i += kLine) {
-    __builtin_prefetch(from + i);
+MPSGRAD_INLINE void request_block(const float* array, std::int64_t first) {
+  for (std::int64_t i = first; i < first + kBlock; i += kLine) {
+    request(array, i);
   }
 }
 
@@ -171,7 +172,7 @@ void forward(const NeuronFunction& f, const float* x, float* y, std::int64_t pix
   }
   with_function(f, [=](const auto function) {
     in_blocks(pixels * channels, [=](std::int64_t first, std::int64_t last) {
-      request_block(x + last);
+      request_block(x, last);
       MPSGRAD_VECTOR_LOOP
       for (std::int64_t i = first; i < last; ++i) {
         y[i] = function.value(x[i]);
@@ -192,8 +193,8 @@ void gradient(const NeuronFunction& f, const float* g, const float* x, float* y,
   }
   with_function(f, [=](const auto function) {
     in_blocks(pixels * channels, [=](std::int64_t first, std::int64_t last) {
-      request_block(g + last);
-      request_block(x + last);
+      request_block(g, last);
+      request_block(x, last);
       MPSGRAD_VECTOR_LOOP
       for (std::int64_t i = first; i < last; ++i) {
         y[i] = g[i] * function.slope(x[i]);
