@@ -1,16 +1,19 @@
 // The worker of a queue. Whoever waits may run the pending buffers itself: the order is the same,
-// one hand-over less.
+// one hand-over less. After that the worker is not woken for every commit, for it would only take a
+// processor from the pool's threads: it naps, and looks whether something was left to it.
 #include "cpu/cpu_queue.hpp"
 
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/errors.hpp"
 #include "device/buffer.hpp"
@@ -20,6 +23,11 @@ namespace {
 
 constexpr int kErrorInternal = 1;     // MTLCommandBufferErrorInternal
 constexpr int kErrorOutOfMemory = 8;  // MTLCommandBufferErrorOutOfMemory
+
+// How late work may start that nobody waits for, after some that was waited for; and after how many
+// naps without such work the worker sleeps until a commit wakes it.
+constexpr std::chrono::microseconds kNap{500};
+constexpr int kNaps = 20;
 
 // Counts forks, so that a queue whose worker stayed behind in the parent is recognised in the
 // child.
@@ -113,6 +121,9 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
     {
       const std::lock_guard lock(mutex_);
       submission.committed = true;
+      if (napping_) {
+        return;
+      }
     }
     wake_.notify_one();
   }
@@ -136,6 +147,8 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
       return executing.try_lock();
     };
     while (take() && run_one(executing)) {
+      const std::lock_guard lock(mutex_);
+      helped_ = true;
     }
   }
 
@@ -166,7 +179,7 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
  private:
   std::shared_ptr<Submission> front() {
     const std::lock_guard lock(mutex_);
-    return pending_.empty() || !pending_.front()->committed ? nullptr : pending_.front();
+    return is_ready() ? pending_.front() : nullptr;
   }
 
   // Runs the first submission if it is ready; before that, the scheduled handlers if it has some.
@@ -220,20 +233,36 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
   }
 
   void loop() {
+    int naps = 0;
     for (;;) {
       {
         std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] {
-          return stopping_ || exiting.load() || (!pending_.empty() && pending_.front()->committed);
-        });
-        if (exiting.load() || (stopping_ && (pending_.empty() || !pending_.front()->committed))) {
+        if (naps > 0) {
+          napping_ = true;
+          wake_.wait_for(lock, kNap, [] { return exiting.load(); });
+          napping_ = false;
+        } else {
+          wake_.wait(lock, [this] { return stopping_ || exiting.load() || is_ready() || helped_; });
+        }
+        if (exiting.load() || (stopping_ && !is_ready())) {
           return;
         }
+        naps = std::exchange(helped_, false) ? kNaps : std::max(0, naps - 1);
+        if (!is_ready()) {
+          continue;
+        }
       }
-      std::unique_lock executing(executing_);
-      run_one(executing);
+      std::unique_lock executing(executing_, std::try_to_lock);
+      if (!executing) {  // somebody helps, and may leave what comes now
+        naps = kNaps;
+      } else if (run_one(executing)) {
+        naps = 0;
+      }
     }
   }
+
+  // With the mutex held.
+  bool is_ready() const { return !pending_.empty() && pending_.front()->committed; }
 
   const int process_ = current_process();
   std::mutex mutex_;      // of everything below
@@ -242,6 +271,8 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
   std::deque<std::shared_ptr<Submission>> pending_;
   std::deque<std::pair<std::shared_ptr<Work>, void (Work::*)()>> due_;  // handlers
   bool running_handlers_ = false;
+  bool napping_ = false;  // the worker will look without being woken
+  bool helped_ = false;   // somebody who waited has run something since the worker last looked
   bool worker_started_ = false;
   bool stopping_ = false;
 };

@@ -345,6 +345,21 @@ def test_a_handler_may_let_another_thread_use_the_queue(device, queue):
     assert len(results) == 1
 
 
+def test_work_that_nobody_waits_for_runs_among_work_that_is_waited_for(device, queue):
+    ran = [threading.Event() for _ in range(30)]
+    for number, event in enumerate(ran):
+        for _ in range(number % 3):
+            waited = queue.command_buffer()
+            finish(waited, encode_something(device, waited))
+        left_alone = queue.command_buffer()
+        encode_something(device, left_alone)
+        left_alone.add_completed_handler(lambda _, event=event: event.set())
+        left_alone.commit()
+        if number % 2:
+            assert event.wait(10)
+    assert all(event.wait(10) for event in ran)
+
+
 @pytest.mark.parametrize("kind", ["scheduled", "completed"])
 def test_a_handler_may_wait_for_its_own_buffer(device, queue, kind):
     seen = []
