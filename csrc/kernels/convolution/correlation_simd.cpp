@@ -64,11 +64,7 @@ void tile(const TileArguments& t) {
       weights += kLanes;
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const float x = operand[r / kSharing][r % kSharing * step];
-#pragma GCC unroll 4
-        for (int v = 0; v < kVecs; ++v) {
-          sums[r][v] += w[v] * x;
-        }
+        add_products(sums[r], w, &operand[r / kSharing][r % kSharing * step], r);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < (kRows + kSharing - 1) / kSharing; ++i) {

@@ -104,6 +104,31 @@ constexpr int tile_rows(int vecs) {
   return rows < kMaxRows ? rows : kMaxRows;
 }
 
+// sums[v] += vectors[v] * *scalar, in row `row` of a tile. AVX-512 can take a scalar from memory
+// within a multiply-add, which spares the instruction that spreads it, or load it once for several;
+// where a core's other thread wants instructions too, a tile is fastest with every other row of
+// each kind, of one vector with none that is loaded apart. Left to itself, GCC loads all apart.
+template <int kVecs>
+MPSGRAD_INLINE void add_products(Vec (&sums)[kVecs], const Vec (&vectors)[kVecs],
+                                 const float* scalar, int row) {
+#if defined(__AVX512F__)
+  if (kVecs == 1 || row % 2 == 1) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) {
+      asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sums[v]) : "v"(vectors[v]), "m"(*scalar));
+    }
+    return;
+  }
+#else
+  (void)row;
+#endif
+  const float x = *scalar;
+#pragma GCC unroll 4
+  for (int v = 0; v < kVecs; ++v) {
+    sums[v] += vectors[v] * x;
+  }
+}
+
 constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 constexpr Index smaller(Index a, Index b) { return a < b ? a : b; }
 constexpr Index larger(Index a, Index b) { return a > b ? a : b; }

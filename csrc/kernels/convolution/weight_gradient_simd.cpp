@@ -63,11 +63,7 @@ void source_tile(const TileArguments& t) {
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const float g = gradient[r];
-#pragma GCC unroll 4
-        for (int v = 0; v < kVecs; ++v) {
-          sums[r][v] += x[v] * g;
-        }
+        add_products(sums[r], x, gradient + r, r);
       }
       gradient += gradient_step;
       source += source_step;
@@ -126,11 +122,7 @@ void gradient_tile(const TileArguments& t, const float* const* sources) {
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const float x = source[r][offset];
-#pragma GCC unroll 4
-        for (int v = 0; v < kVecs; ++v) {
-          sums[r][v] += g[v] * x;
-        }
+        add_products(sums[r], g, source[r] + offset, r);
       }
       gradient += gradient_step;
       offset += source_step;
