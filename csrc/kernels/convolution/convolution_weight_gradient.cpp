@@ -16,6 +16,9 @@ constexpr Index kPageFloats = 1024;
 struct Sums {
   ConvolutionGeometry g;
   Index taps = 0, group_sources = 0, group_gradients = 0;
+  // How many taps of a row count as one whose channels are theirs: a run of the source, as of the
+  // weights.
+  Index merged = 1;
   RowWindow source, gradient;
   bool by_source = false;    // else by gradient or depthwise
   bool one_tap = false;      // a case of by_source
@@ -55,7 +58,7 @@ void run_part(const Sums& sums, const Part& part) {
   const ConvolutionGeometry& g = sums.g;
   RowWindow source = sums.source;
   Index source_channel = 0;  // where the source rows begin
-  if (sums.by_source && !sums.one_tap && !source.direct) {
+  if (sums.by_source && !sums.one_tap && !source.direct && sums.merged == 1) {
     const Index blocks_per_group = ceil_div(sums.group_sources, kConvolutionBlock);
     const auto start_of = [&](Index block) {
       return block / blocks_per_group * sums.group_sources +
@@ -96,11 +99,11 @@ void run_part(const Sums& sums, const Part& part) {
   std::fill_n(memory, zeros, 0.0F);
   task.zeros = memory;
   task.taps_y = g.kernel_height;
-  task.taps_x = g.kernel_width;
+  task.taps_x = g.kernel_width / sums.merged;
   task.begin = begin;
   task.end = end;
   task.groups = g.groups;
-  task.group_sources = sums.group_sources;
+  task.group_sources = sums.group_sources * sums.merged;
   task.group_gradients = sums.group_gradients;
   task.first = part.first_block;
   task.last = part.last_block;
@@ -251,9 +254,17 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
   sums.group_gradients = g.destination_channels / g.groups;
   // A vector of source channels for each gradient channel, or the other way round, whichever is
   // fuller; the latter has more pointers to follow.
-  sums.by_source =
-      !g.depthwise && ceil_div(sums.group_sources, loops.lanes) * sums.group_gradients * 10 <=
-                          ceil_div(sums.group_gradients, loops.lanes) * sums.group_sources * 13;
+  const auto fuller_by_source = [&](Index sources) {
+    return !g.depthwise && ceil_div(sources, loops.lanes) * sums.group_gradients * 10 <=
+                               ceil_div(sums.group_gradients, loops.lanes) * sources * 13;
+  };
+  // Few channels make thin tiles, those of all taps of a row thicker ones.
+  if (g.groups == 1 && g.kernel_width > 1 && g.dilation_x == 1 && !g.transposed_weights &&
+      sums.group_sources <= 2 * loops.lanes &&
+      fuller_by_source(sums.group_sources * g.kernel_width)) {
+    sums.merged = g.kernel_width;
+  }
+  sums.by_source = fuller_by_source(sums.group_sources * sums.merged);
   sums.one_tap = sums.by_source && sums.taps == 1 && sums.group_gradients >= kNarrowGroup;
   const Index reach_x =
       (g.destination_width - 1) * g.stride_x + (g.kernel_width - 1) * g.dilation_x + 1;
@@ -267,9 +278,10 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
                  reach_x,
                  false,
                  g.depthwise ? gap_between_pixels(g.source_channels) : 0};
-  sums.source.direct = sums.source.can_be_direct() && sums.source.gap == 0;
+  sums.source.direct = sums.source.can_be_direct() && sums.source.gap == 0 &&
+                       (sums.merged == 1 || source.pixel_stride == g.source_channels);
   sums.every_pixel = true;
-  if (sums.by_source && source.format == ChannelFormat::Float32 &&
+  if (sums.by_source && sums.merged == 1 && source.format == ChannelFormat::Float32 &&
       (sums.source.direct || g.edge != EdgeMode::Clamp)) {
     sums.source.direct = true;
     sums.source.first_x = 0;
@@ -329,10 +341,11 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
   sums.parts = std::clamp<Index>(activations / 10 / (weights * 4), 1,
                                  std::min(worth, ceil_div(rows, sums.band_rows)));
   sums.parts = std::max<Index>(1, sums.parts);
-  sums.blocks = sums.one_tap     ? g.groups * ceil_div(sums.group_gradients, kConvolutionPanel)
-                : sums.by_source ? g.groups * ceil_div(sums.group_sources, kConvolutionBlock)
-                : g.depthwise    ? ceil_div(g.destination_channels, kConvolutionBlock)
-                                 : g.groups * ceil_div(sums.group_gradients, kConvolutionBlock);
+  sums.blocks = sums.one_tap ? g.groups * ceil_div(sums.group_gradients, kConvolutionPanel)
+                : sums.by_source
+                    ? g.groups * ceil_div(sums.group_sources * sums.merged, kConvolutionBlock)
+                : g.depthwise ? ceil_div(g.destination_channels, kConvolutionBlock)
+                              : g.groups * ceil_div(sums.group_gradients, kConvolutionBlock);
   sums.splits = std::clamp<Index>(ceil_div(worth, sums.parts), 1, sums.blocks);
   sums.partial_floats = weights;
 

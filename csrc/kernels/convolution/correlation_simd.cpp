@@ -296,7 +296,7 @@ void correlate(const CorrelationTask& task) {
   const Index blocks_per_group = ceil_div(task.group_results, kLanes);
   const Index blocks = smaller(blocks_per_group, task.last_block - task.first_block);
   correlate_tiles(
-      task, kLanes, best_vecs(task.width, blocks),
+      task, kLanes, best_vecs(task.width, blocks, false),
       [](Index vecs) { return static_cast<Index>(tile_rows(static_cast<int>(vecs))); },
       kTiles.tiles);
 }

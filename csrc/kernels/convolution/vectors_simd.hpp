@@ -135,15 +135,15 @@ constexpr Index larger(Index a, Index b) { return a > b ? a : b; }
 
 // How many vectors wide tiles should be for `rows` rows and `vecs` vectors of results: the cheapest
 // of the shapes, where a tile costs its multiply-adds (at least as many as hide their latency) and
-// a little for its loads.
-inline Index best_vecs(Index rows, Index vecs) {
+// a little for its loads: of vectors more if they come from the second-level cache.
+inline Index best_vecs(Index rows, Index vecs, bool near) {
   Index best = 1;
   Index best_cost = INT64_MAX;
   for (int width = 1; width <= kMaxVecs; ++width) {
     const Index row_tiles = ceil_div(rows, tile_rows(width));
     const Index height = ceil_div(rows, row_tiles);
     const auto cost = [&](Index columns) {
-      return 8 * larger(height * columns, 8) + 2 * (height + columns) + 4;
+      return 8 * larger(height * columns, 8) + 2 * height + (near ? 2 : 4) * columns + 4;
     };
     Index total = row_tiles * (vecs / width) * cost(width);
     if (vecs % width != 0) {

@@ -315,7 +315,7 @@ MPSGRAD_INLINE void for_source_columns(const WeightGradientTask& task, const Bod
   for (Index block = task.first; block < task.last; ++block) {
     const Index first = block % blocks_per_group * kConvolutionBlock;
     const Index end = smaller(first + kConvolutionBlock, channels);
-    const Index widest = best_vecs(task.group_gradients, ceil_div(end - first, kLanes));
+    const Index widest = best_vecs(task.group_gradients, ceil_div(end - first, kLanes), true);
     for (Index c = first; c < end; c += widest * kLanes) {
       body(block / blocks_per_group, c, SourceBlock(end - c, widest));
     }
@@ -419,7 +419,8 @@ void one_tap(const WeightGradientTask& task) {
     const Index part = panel % panels_per_group;
     const Index first = part * task.group_gradients / panels_per_group;
     const Index count = (part + 1) * task.group_gradients / panels_per_group - first;
-    const Index widest = best_vecs(count, ceil_div(smaller(kConvolutionBlock, channels), kLanes));
+    const Index widest =
+        best_vecs(count, ceil_div(smaller(kConvolutionBlock, channels), kLanes), true);
     const TileRows rows(group * task.group_gradients + first, count, widest);
     for (Index chunk = 0; chunk < chunks; ++chunk) {
       const Index begin = chunk * pixels / chunks;
@@ -477,7 +478,7 @@ void by_gradient(const WeightGradientTask& task) {
     const Index group = block / blocks_per_group;
     const Index block_first = block % blocks_per_group * kConvolutionBlock;
     const Index block_vecs = ceil_div(smaller(kConvolutionBlock, channels - block_first), kLanes);
-    const Index widest = best_vecs(slots, block_vecs);
+    const Index widest = best_vecs(slots, block_vecs, true);
     for (Index done = 0; done < block_vecs; done += widest) {
       const Index vecs = smaller(widest, block_vecs - done);
       const Index o = block_first + done * kLanes;
