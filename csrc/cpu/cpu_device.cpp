@@ -1,6 +1,7 @@
 // Allocation on the CPU device.
 #include "cpu/cpu_device.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/errors.hpp"
@@ -20,7 +21,15 @@ std::size_t bytes_of(const ImageDescriptor& descriptor, Index count) {
 // comes.
 void record_clear(CpuCommandBuffer& command_buffer, const std::shared_ptr<Block>& block,
                   std::size_t bytes) {
-  command_buffer.record_always([block, bytes] { std::memset(block->data(), 0, bytes); });
+  command_buffer.record_always([block, bytes] {
+    constexpr Index kChunk = Index{1} << 18U;
+    const auto size = static_cast<Index>(bytes);
+    parallel_for(chunks_of(size, kChunk), [&](Index i) {
+      const Index first = i * kChunk;
+      std::memset(block->data() + first, 0,
+                  static_cast<std::size_t>(std::min(kChunk, size - first)));
+    });
+  });
 }
 
 }  // namespace
