@@ -78,16 +78,19 @@ inline StateBatch state_argument(const py::handle& object, const char* name) {
   if (object.is_none()) {
     return {};
   }
+  // Asking for the type and casting would look it up twice, for every state of a batch.
+  const auto state = [name](const py::handle& item, const char* wanted) {
+    py::detail::make_caster<std::shared_ptr<State>> caster;
+    require<TypeError>(caster.load(item, false), name, wanted, type_name(item));
+    return py::detail::cast_op<std::shared_ptr<State>>(caster);
+  };
   if (!is_sequence(object)) {
-    require<TypeError>(py::isinstance<State>(object), name,
-                       " must be a State or a list of states, got ", type_name(object));
-    return {object.cast<std::shared_ptr<State>>()};
+    return {state(object, " must be a State or a list of states, got ")};
   }
   StateBatch result;
   for (const auto& item : object) {
-    require<TypeError>(py::isinstance<State>(item), name, " must hold states, got ",
-                       type_name(item));
-    result.push_back(item.cast<std::shared_ptr<State>>());
+    require<TypeError>(!item.is_none(), name, " must hold states, got None");
+    result.push_back(state(item, " must hold states, got "));
   }
   return result;
 }

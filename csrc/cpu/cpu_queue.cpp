@@ -131,7 +131,10 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
   void remove(const Submission& submission) {
     {
       const std::lock_guard lock(mutex_);
-      std::erase_if(pending_, [&](const auto& entry) { return entry.get() == &submission; });
+      if (std::erase_if(pending_, [&](const auto& entry) { return entry.get() == &submission; }) ==
+          0) {
+        return;
+      }
     }
     wake_.notify_one();
   }
