@@ -64,7 +64,6 @@ struct Job {
   void* context;
   Index count;
   std::vector<Stretch>* stretches = nullptr;
-  std::atomic<int> active{0};
   std::atomic<bool> failed{false};
   std::exception_ptr error;
 
@@ -109,12 +108,8 @@ class Pool {
   }
 
   ~Pool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-      generation_.fetch_add(1);
-    }
-    wake_.notify_all();
+    stopping_.store(true);
+    announce();
     for (std::thread& worker : workers_) {
       worker.join();
     }
@@ -125,59 +120,67 @@ class Pool {
 
   int size() const { return size_; }
 
+  // Without a lock: a worker that looks for work the moment it is announced would have to sleep for
+  // one. Either it is seen to be active, and waited for, or it sees that the job is over.
   void run(Job& job) {
     job.deal(stretches_);
-    {
-      const std::lock_guard lock(mutex_);
-      job_ = &job;
-      generation_.fetch_add(1);
-    }
-    wake_.notify_all();
+    job_.store(&job);
+    announce();
     job.work(0);
-    {  // nobody may join any more; those inside finish their chunk
-      const std::lock_guard lock(mutex_);
-      job_ = nullptr;
-    }
-    for (int spin = 0; job.active.load(std::memory_order_acquire) > 0; ++spin) {
+    job_.store(nullptr);  // nobody may join any more; those inside finish their chunk
+    for (int spin = 0; active_.load() > 0; ++spin) {
       spin < kSpins ? pause_briefly() : std::this_thread::yield();
     }
   }
 
  private:
+  void announce() {
+    generation_.fetch_add(1);
+    if (sleeping_.load() > 0) {
+      {  // whoever is counted as sleeping, but has not looked at the generation, does so first
+        const std::lock_guard lock(mutex_);
+      }
+      wake_.notify_all();
+    }
+  }
+
+  void wait_for_more_than(std::uint64_t seen) {
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (generation_.load(std::memory_order_relaxed) != seen) {
+        return;
+      }
+      pause_briefly();
+    }
+    std::unique_lock lock(mutex_);
+    sleeping_.fetch_add(1);
+    wake_.wait(lock, [&] { return generation_.load() != seen; });
+    sleeping_.fetch_sub(1);
+  }
+
   void loop(std::size_t thread) {
-    std::uint64_t seen = 0;
-    for (;;) {
-      for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_relaxed) == seen;
-           ++spin) {
-        pause_briefly();
+    for (std::uint64_t seen = 0;;) {
+      wait_for_more_than(seen);
+      seen = generation_.load();
+      if (stopping_.load()) {
+        return;
       }
-      Job* job = nullptr;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return generation_.load() != seen; });
-        seen = generation_.load();
-        if (stopping_) {
-          return;
-        }
-        job = job_;
-        if (job) {
-          job->active.fetch_add(1);
-        }
-      }
-      if (job) {
+      active_.fetch_add(1);
+      if (Job* job = job_.load()) {
         job->work(thread);
-        job->active.fetch_sub(1, std::memory_order_release);
       }
+      active_.fetch_sub(1);
     }
   }
 
   const int size_;
-  std::vector<Stretch> stretches_;  // of the job under way
-  std::mutex mutex_;
+  std::vector<Stretch> stretches_;            // of the job under way
+  std::atomic<std::uint64_t> generation_{0};  // of jobs
+  std::atomic<Job*> job_{nullptr};
+  std::atomic<int> active_{0};  // workers that may be inside the job
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;  // of those who sleep
   std::condition_variable wake_;
-  std::atomic<std::uint64_t> generation_{0};
-  bool stopping_ = false;
-  Job* job_ = nullptr;
+  std::atomic<int> sleeping_{0};
   std::vector<std::thread> workers_;
 };
 
