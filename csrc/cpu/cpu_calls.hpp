@@ -18,10 +18,6 @@ inline void record(CommandBuffer& command_buffer, Command command) {
   as<CpuCommandBuffer>(command_buffer).record(std::move(command));
 }
 
-// Results from this size on go past the caches: they would not stay there until the next kernel
-// reads them, and a store into a cache first reads what it overwrites.
-inline constexpr Index kStreamedBytes = Index{4} << 20U;
-
 // The produced channels of the destination, and as its tail the rest of their last group of four.
 inline CpuImages view_destination(const ImageBatch::Images& images, bool batch, const Region& clip,
                                   Index channel, Index produced) {
@@ -31,7 +27,7 @@ inline CpuImages view_destination(const ImageBatch::Images& images, bool batch, 
       std::min(group_end, images.front()->descriptor().feature_channels) - channel - produced;
   view.streamed = view.dense_pixels() && clip.size.width * clip.size.height * clip.size.depth *
                                                  produced * item_size(view.format) >=
-                                             kStreamedBytes;
+                                             streamed_bytes();
   return view;
 }
 

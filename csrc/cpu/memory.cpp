@@ -32,6 +32,18 @@ constexpr std::size_t kSmallestCache = std::size_t{256} << 20;
 
 }  // namespace
 
+// A share of the last cache, which also holds the kernel's sources and what other programs use. The
+// system may not tell its size: 0 or less.
+std::int64_t streamed_bytes() {
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+  static const std::int64_t bytes =
+      std::clamp<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE) / 16, 4 << 20, 16 << 20);
+  return bytes;
+#else
+  return 4 << 20;
+#endif
+}
+
 MemoryPool& MemoryPool::instance() {
   static auto* pool = [] {
     static auto* made = new MemoryPool;  // never destroyed: blocks may outlive static destruction

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,10 @@
 namespace mpsgrad::cpu {
 
 inline constexpr std::size_t kAlignment = 64;
+
+// Results from this many bytes on go past the caches: they would not stay there until the next
+// kernel reads them, and a store into a cache first reads what it overwrites.
+std::int64_t streamed_bytes();
 
 struct MemoryStatistics {
   std::size_t in_use = 0;           // bytes in blocks that somebody holds

@@ -8,7 +8,7 @@ from tests.images import Work, empty, filled, read
 from tests.tolerance import assert_same_bytes
 
 SAMPLES, SHAPE = 11, (61, 83, 27)  # 137 kB a sample in float16, and nowhere a multiple of a line
-REPEAT = 4  # so that a batch is over 4 MiB
+REPEAT = 6  # so that a batch is over 16 MiB, the most that any machine keeps in its caches
 
 
 def kernel(name, device):
@@ -40,7 +40,7 @@ def test_a_large_batch_gives_the_bytes_of_its_samples(name, dtype, device, rng):
         for _ in range(sources)
     ]
     whole = function(*arrays)
-    assert whole.nbytes > 4 << 20
+    assert whole.nbytes > 16 << 20
     for i in range(SAMPLES):
         one = function(*(array[i : i + 1] for array in arrays))
         for repeat in range(REPEAT):
@@ -51,24 +51,38 @@ def test_a_large_batch_gives_the_bytes_of_its_samples(name, dtype, device, rng):
 def test_max_pooling_gradients_of_windows_side_by_side(dtype, device, rng):
     forward = mg.PoolingMax(2, 2, device=device)
     backward = mg.PoolingMaxGradient(2, 2, device=device)
-    x = rng.standard_normal((32, 64, 64, 27)).astype(dtype)
+    x = rng.standard_normal((80, 64, 64, 27)).astype(dtype)
     y, state = forward(x, with_state=True)
     g = rng.standard_normal(y.shape).astype(dtype)
     whole = backward(g, x, state)
-    assert whole.nbytes > 4 << 20
+    assert whole.nbytes > 16 << 20
     for i in range(0, len(x), 5):
         _, own = forward(x[i : i + 1], with_state=True)
         assert_same_bytes(whole[i : i + 1], backward(g[i : i + 1], x[i : i + 1], own))
+
+
+def test_depthwise_windows_over_a_large_batch(device, rng):
+    weights = rng.standard_normal((32, 3, 3)).astype(np.float32)
+    descriptor = mg.DepthWiseConvolutionDescriptor(
+        3, 3, input_feature_channels=32, output_feature_channels=32
+    )
+    source = mg.ArrayConvolutionDataSource(weights, descriptor=descriptor)
+    convolution = mg.Convolution(source, device=device)
+    x = rng.standard_normal((40, 64, 64, 32)).astype(np.float32)
+    whole = convolution(x)
+    assert whole.nbytes > 16 << 20
+    for i in range(0, len(x), 3):
+        assert_same_bytes(whole[i : i + 1], convolution(x[i : i + 1]))
 
 
 def test_a_region_of_a_large_image(device, rng):
     """Only the clip rectangle is written, to the byte."""
     neuron = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.RELU, a=0.25), device=device)
     neuron.clip_rect = mg.Region((3, 5), (250, 1000))
-    x = rng.standard_normal((5, 1000, 250, 1)).astype(np.float32)
-    destinations = empty(device, (5, 1010, 259, 1), fill=-1)
+    x = rng.standard_normal((17, 1000, 250, 1)).astype(np.float32)
+    destinations = empty(device, (17, 1010, 259, 1), fill=-1)
     with Work(device) as work:
         neuron.encode(work.buffer, filled(device, x), work.result(destinations))
-    expected = np.full((5, 1010, 259, 1), -1, np.float32)
+    expected = np.full((17, 1010, 259, 1), -1, np.float32)
     expected[:, 5:1005, 3:253] = np.maximum(x, 0.25 * x)
     assert_same_bytes(read(destinations), expected)
