@@ -1,4 +1,4 @@
-// Arithmetic loops. With a mask they go eight elements at a time, one byte of bits.
+// Arithmetic loops. With a mask they go by bytes of it, eight elements or sixteen.
 #include "kernels/arithmetic/arithmetic_simd.hpp"
 
 #include "cpu/simd/column_sums.hpp"
@@ -60,10 +60,14 @@ MPSGRAD_INLINE void plain(const Operation& operation, const ArithmeticFunction& 
 
 // Bit k is set where lane k of a comparison holds.
 MPSGRAD_INLINE std::uint8_t bits_of(GroupInts holds) {
+#if defined(__AVX512F__)
+  return _mm256_movepi32_mask(reinterpret_cast<__m256i>(holds));
+#else
   const GroupBytes ones = __builtin_convertvector(holds & 1, GroupBytes);
   std::uint64_t bytes = 0;
   __builtin_memcpy(&bytes, &ones, sizeof ones);
   return static_cast<std::uint8_t>(bytes * 0x0102040810204080U >> 56);
+#endif
 }
 
 MPSGRAD_INLINE void put_bit(std::uint8_t* mask, Index bit, bool value) {
@@ -167,6 +171,14 @@ MPSGRAD_INLINE void masked_terms(const Term& term, const std::uint8_t* mask, Ind
   for (; i < count && (first + i) % 8 != 0; ++i) {
     one(i);
   }
+#if defined(__AVX512F__)
+  for (; i + 16 <= count; i += 16) {
+    std::uint16_t bits = 0;
+    __builtin_memcpy(&bits, mask + (first + i) / 8, sizeof bits);
+    term.request_ahead(i);
+    store(out + i, _mm512_maskz_mov_ps(bits, term.template at<Floats<16>>(i)));
+  }
+#endif
   GroupInts places;
   for (int lane = 0; lane < kGroup; ++lane) {
     places[lane] = 1 << lane;
