@@ -305,7 +305,7 @@ def _run(options: argparse.Namespace) -> int:
         machine = measure_machine(threads, quick=options.quick)
         show_machine(machine.as_dict(), out)
         seconds = options.seconds or (0.005 if options.quick else 0.5)
-        effort = Effort(seconds, 3 if options.quick else 11, options.caches == "cold")
+        effort = Effort(seconds, 3 if options.quick else 7, options.caches == "cold")
         runner = Runner(device, machine, peers, effort, quick=options.quick)
         records, wrong = [], []
         with _progress(len(cases)) as show:

@@ -63,6 +63,21 @@ class Machine:
         memory = size / self.copy_rate(size)
         return (arithmetic, "arithmetic") if arithmetic > memory else (memory, "memory")
 
+    def floor_now(self, flops: float, size: float) -> float:
+        """Return the same seconds at the speed that the machine has just now.
+
+        Others may use it, so the limit of what a case does is measured again beside the case.
+        """
+        from mpsgrad import _core
+
+        if self.floor(flops, size)[1] == "memory":
+            return size / _best_copy(self.threads, int(size), 1e-9)
+
+        def usual() -> float:
+            return float(np.median([_core.fma_peak(1e-9) for _ in range(9)]))
+
+        return flops / _together(self.threads, usual)
+
     def as_dict(self) -> dict[str, Any]:
         """Return what belongs into a results file."""
         return asdict(self)

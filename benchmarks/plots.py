@@ -281,17 +281,17 @@ def _cases_table(records: Sequence[Record], peers: Sequence[str]) -> str:
         seconds = record["seconds"]
         each = seconds["median"] / record["calls_a_run"]
         spread = (seconds["q3"] - seconds["q1"]) / seconds["median"]
-        fraction = record.get("fraction")
+        shares = [record.get(name) for name in ("fraction", "fraction_now")]
         cells = [
             _cell(record["name"]),
             _cell(duration(each), each),
             _cell(f"{spread:.0%}", spread),
-            _cell("-") if fraction is None else _cell(f"{fraction:.0%}", fraction),
+            *(_cell("-") if share is None else _cell(f"{share:.0%}", share) for share in shares),
             _cell(record.get("limit", "-")),
             *(_ratio_cell(record["ratios"].get(peer)) for peer in peers),
         ]
         rows.append("".join(cells))
-    heads = ["case", "time", "spread", "of floor", "limit", *(f"x {peer}" for peer in peers)]
+    heads = ["case", "time", "spread", "of floor", "now", "limit", *(f"x {p}" for p in peers)]
     return _table(heads, rows)
 
 

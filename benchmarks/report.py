@@ -49,9 +49,10 @@ def _kernels(records: Sequence[Record]) -> str:
             groups[f"{record['family']}/{record['kernel']}", record["dtype"]].append(record)
     rows = []
     for (kernel, dtype), group in groups.items():
-        fractions = [record["fraction"] for record in group if "fraction" in record]
         row = [kernel, dtype, str(len(group))]
-        row.append(f"{statistics.median(fractions):.0%}" if fractions else "")
+        for name in ("fraction", "fraction_now"):
+            fractions = [record[name] for record in group if name in record]
+            row.append(f"{statistics.median(fractions):.0%}" if fractions else "")
         for peer in peers:
             found = {r["name"]: r["ratios"][peer] for r in group if peer in r["ratios"]}
             if found:
@@ -59,7 +60,7 @@ def _kernels(records: Sequence[Record]) -> str:
             else:
                 row += ["", ""]
         rows.append(row)
-    heads = ["kernel", "type", "cases", "of floor"]
+    heads = ["kernel", "type", "cases", "of floor", "now"]
     for peer in peers:
         heads += [f"x {peer}", "least"]
     return _table(heads, rows)

@@ -11,16 +11,18 @@ import mpsgrad as mg
 from .check import WrongResult
 from .machine import commit
 from .suite import Context
-from .timing import measure
+from .timing import Reported, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .machine import Machine
     from .suite import Case, Work
     from .timing import Effort, Timing
 
 __all__ = ["Outcome", "Runner"]
+
+LIMIT = "limit"  # the candidate that stands for what the machine can do at best
 
 
 @dataclass
@@ -88,7 +90,11 @@ class Runner:
         except Exception as error:  # a broken kernel must not end a long run
             outcome.wrong = f"{type(error).__name__}: {_line(error)}"
             return outcome
-        candidates = {"mpsgrad": work.run}
+        candidates: dict[str, Callable[[], object]] = {}
+        if self._has_floor(work):
+            floor_now = self.machine.floor_now
+            candidates[LIMIT] = Reported(lambda: floor_now(work.flops, work.bytes))
+        candidates["mpsgrad"] = work.run
         for peer in self.peers:
             if peer.name in work.peers:
                 candidates.update(self._variants(peer, work, outcome))
@@ -99,6 +105,9 @@ class Runner:
             return outcome
         outcome.record = self._record(case, work, timings, outcome.notes)
         return outcome
+
+    def _has_floor(self, work: Work) -> bool:
+        return self.device.kind == "cpu" and bool(work.flops or work.bytes)
 
     def _variants(self, peer: Any, work: Work, outcome: Outcome) -> dict[str, Any]:
         """Return the calls of a peer that run and give the same result."""
@@ -129,16 +138,21 @@ class Runner:
         own = timings["mpsgrad"]
         peers, ratios = {}, {}
         for name, timing in timings.items():
-            if name == "mpsgrad":
+            if name in ("mpsgrad", LIMIT):
                 continue
             peers[name] = timing.summary()
             best = ratios.get(name.split()[0])
             ratio = timing.median / own.median
             ratios[name.split()[0]] = ratio if best is None else min(best, ratio)
         floor: dict[str, Any] = {}
-        if self.device.kind == "cpu" and (work.flops or work.bytes):
+        if self._has_floor(work):
             seconds, limit = self.machine.floor(work.flops, work.bytes)
-            floor = {"floor": seconds, "limit": limit, "fraction": seconds / own.median}
+            floor = {
+                "floor": seconds,
+                "limit": limit,
+                "fraction": seconds / own.median,
+                "fraction_now": timings[LIMIT].median / own.median,
+            }
         return {
             "name": case.name,
             "family": case.family,

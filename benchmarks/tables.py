@@ -70,16 +70,19 @@ def show_results(records: Sequence[Record], out: Console) -> None:
     peers = peers_of(records)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("case", no_wrap=True)
-    for name in ("time", "spread", "of floor", "limit", *(f"x {peer}" for peer in peers)):
+    for name in ("time", "spread", "of floor", "now", "limit", *(f"x {peer}" for peer in peers)):
         table.add_column(name, justify="right", no_wrap=True)
     for record in worst_first(records):
         seconds = record["seconds"]
         calls = record["calls_a_run"]
         each = f"{duration(seconds['median'] / calls)}{' a call' if calls > 1 else ''}"
-        fraction = f"{record['fraction']:.0%}" if "fraction" in record else "-"
+        shares = [
+            f"{record[name]:.0%}" if name in record else "-"
+            for name in ("fraction", "fraction_now")
+        ]
         ratios = [_ratio(record["ratios"].get(peer)) for peer in peers]
         limit = record.get("limit", "-")
-        table.add_row(record["name"], each, _spread(seconds), fraction, limit, *ratios)
+        table.add_row(record["name"], each, _spread(seconds), *shares, limit, *ratios)
     out.print(table)
     _show_means(records, peers, out)
     notes = [f"{record['name']}: {note}" for record in records for note in record["notes"]]

@@ -83,6 +83,7 @@ def test_records_hold_what_a_comparison_needs(finished):
             assert "fraction" not in record
         else:
             assert record["fraction"] == pytest.approx(record["floor"] / seconds["median"])
+            assert record["fraction_now"] > 0
             assert record["limit"] in ("arithmetic", "memory")
 
 
