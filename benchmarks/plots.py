@@ -338,7 +338,7 @@ cases.</p>
 <h2>Cases</h2>
 <p>The worst ratio first; click a heading to sort. Of floor: the least time that the operations take
 at the peak, or the bytes at the speed of copies, over the time measured; the limit is the larger of
-the two.</p>
+the two. Now: the same with the speed that the limit had in turns with the case.</p>
 {_cases_table(records, peers)}
 <script>{SCRIPT}</script></body></html>
 """
