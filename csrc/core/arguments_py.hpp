@@ -89,7 +89,6 @@ inline StateBatch state_argument(const py::handle& object, const char* name) {
   }
   StateBatch result;
   for (const auto& item : object) {
-    require<TypeError>(!item.is_none(), name, " must hold states, got None");
     result.push_back(state(item, " must hold states, got "));
   }
   return result;

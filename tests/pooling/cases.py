@@ -98,6 +98,7 @@ CASES = [
     PoolingCase("align top left", (1, 6, 6, 3), (3, 3), (2, 2), method=SAME | 0x1),
     PoolingCase("align bottom right", (1, 6, 6, 3), (3, 3), (2, 2), method=SAME | 0x2),
     PoolingCase("whole image", (5, 7, 7, 8), (7, 7), method=VALID),
+    PoolingCase("whole image, many channels", (2, 4, 5, 530), (5, 4), method=VALID),
     PoolingCase("row", (1, 1, 23, 2), (3, 1), (2, 1)),
     PoolingCase("column", (1, 19, 1, 3), (1, 4), (1, 3)),
     PoolingCase("symmetric padding", (2, 7, 7, 4), (3, 3), (2, 2), pads=(1, 1, 1, 1)),
