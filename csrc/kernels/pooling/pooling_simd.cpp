@@ -245,17 +245,12 @@ void award(const PoolingRow& row, const PoolingShares* shares, Index count,
   });
 }
 
-// Of windows with so many taps, this many elements have their winners found before any is written.
-constexpr Index kManyTaps = 16;
-constexpr Index kTogether = 512;
-
 void award_once(const PoolingRow& row, const PoolingSource* sources, Index count,
                 const float* gradient, float* const* out) {
   const Index step = row.dilation * row.channels;
   for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
     const bool hides = row.meets_padding || run.meets_padding;
-    // Calls win(block, c, winner, given) with the number of the winner and what it is given.
-    const auto find = [&](Index from, Index window, Index elements, const auto& win) {
+    for_windows(row, run, [&](Index from, Index window, Index elements) {
       for_blocks(elements, [&](auto block, Index c) {
         using V = typename decltype(block)::Floats;
         using I = typename decltype(block)::Ints;
@@ -274,44 +269,14 @@ void award_once(const PoolingRow& row, const PoolingSource* sources, Index count
         if (hides) {
           given = top < V{} ? V{} : given;
         }
-        win(block, c, winner, given);
-      });
-    };
-    const auto put = [&](auto block, float* to, std::int32_t number, auto winner, auto given) {
-      using V = typename decltype(block)::Floats;
-      block.put(to, winner == typename decltype(block)::Ints{} + number ? given : V{});
-    };
-    for_windows(row, run, [&](Index from, Index window, Index elements) {
-      if (rows * taps < kManyTaps) {
-        find(from, window, elements, [&](auto block, Index c, auto winner, auto given) {
-          std::int32_t number = 0;
-          for (Index r = 0; r < rows; ++r) {
-            for (Index t = 0; t < taps; ++t, ++number) {
-              put(block, out[r] + from + c + t * step, number, winner, given);
-            }
-          }
-        });
-        return;
-      }
-      // Pixel by pixel, for writing at such distances is slow.
-      std::int32_t winners[kTogether];
-      float gives[kTogether];
-      for (Index first = 0; first < elements; first += kTogether) {
-        const Index some = elements - first < kTogether ? elements - first : kTogether;
-        find(from + first, window + first, some, [&](auto block, Index c, auto winner, auto given) {
-          block.put(winners + c, winner);
-          block.put(gives + c, given);
-        });
-        std::int32_t number = 0;
+        number = 0;
         for (Index r = 0; r < rows; ++r) {
+          float* to = out[r] + from + c;
           for (Index t = 0; t < taps; ++t, ++number) {
-            float* to = out[r] + from + first + t * step;
-            for_blocks(some, [&](auto block, Index c) {
-              put(block, to + c, number, block.ints(winners + c), block.floats(gives + c));
-            });
+            block.put(to + t * step, winner == I{} + number ? given : V{});
           }
         }
-      }
+      });
     });
   });
 }
