@@ -307,6 +307,21 @@ def test_preparations_are_not_timed(cold):
     assert order[-2:] == ["prepare", "run"]
 
 
+def test_reported_seconds_are_taken_as_they_are():
+    candidates = {"limit": timing.Reported(lambda: 0.25), "own": lambda: None}
+    times = timing.measure(candidates, timing.Effort(1.0, 3))
+    assert times["limit"].rounds == (0.25, 0.25, 0.25)
+    assert max(times["own"].rounds) < 0.25
+
+
+@pytest.mark.parametrize(("flops", "limit"), [(1e9, "arithmetic"), (1.0, "memory")])
+def test_the_floor_is_measured_again(flops, limit, monkeypatch):
+    monkeypatch.setattr(machine, "_best_copy", lambda threads, size, _: threads * size)
+    monkeypatch.setattr("mpsgrad._core.fma_peak", lambda _: 1e7)
+    assert LIMITS.floor(flops, 2**10)[1] == limit
+    assert LIMITS.floor_now(flops, 2**10) == {"arithmetic": 50.0, "memory": 0.5}[limit]
+
+
 WITH_PEERS = (
     "vgg16", "training/step", "arithmetic senet", "subtract", "divide", "compare",
     "group_normalization style/conv2", "group_normalization diffusion",

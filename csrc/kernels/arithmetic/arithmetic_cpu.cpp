@@ -576,9 +576,8 @@ struct GradientWork {
 
   // Every image is summed to one pixel: parts of it at the same time, then the parts in order.
   void run_whole() const {
-    // Terms are read again at once: they stay in the first-level cache beside what they are made
-    // of.
-    const Index run = std::max<Index>(8, kRunFloats / 4 / channels / 8 * 8);
+    // Short runs: terms are read again at once, from the first-level cache.
+    const Index run = run_pixels_of(4 * channels);
     const Index runs = down.results * cpu::chunks_of(across.results, run);
     const Index run_floats = std::min(run, across.results) * channels;
     const Index part_runs = std::max<Index>(1, kTaskFloats / run_floats);
