@@ -9,7 +9,7 @@ namespace {
 
 using namespace convolution;
 
-constexpr Index kBandPixels = 800;
+constexpr Index kBandPixels = 400;
 constexpr Index kNarrowGroup = 32;  // gradient channels too few for copies to be worth their time
 constexpr Index kPageFloats = 1024;
 
