@@ -17,9 +17,12 @@ namespace mpsgrad {
 
 namespace py = pybind11;
 
+// An ImageBatch is shared, not copied.
 struct ImageArgument {
-  ImageBatch::Images images;
+  std::shared_ptr<const ImageBatch> shared;
   bool batch = false;
+
+  const ImageBatch::Images& images() const { return shared->images(); }
 };
 
 // The name of an object's class, asked for only where a message is put together.
@@ -56,21 +59,22 @@ inline bool is_sequence(const py::handle& object) {
 
 inline ImageArgument image_argument(const py::handle& object, const char* name) {
   if (is_sequence(object)) {
-    ImageArgument result{{}, true};
+    ImageBatch::Images images;
     for (const auto& item : object) {
       require<TypeError>(py::isinstance<Image>(item), name, " must hold images, got ",
                          type_name(item));
-      result.images.push_back(item.cast<std::shared_ptr<Image>>());
+      images.push_back(item.cast<std::shared_ptr<Image>>());
     }
-    return result;
+    return {std::make_shared<ImageBatch>(std::move(images)), true};
   }
   if (py::isinstance<ImageBatch>(object)) {
-    return {object.cast<const ImageBatch&>().images(), true};
+    return {object.cast<std::shared_ptr<ImageBatch>>(), true};
   }
   require<TypeError>(py::isinstance<Image>(object), name,
                      " must be an Image, an ImageBatch or a list of images, got ",
                      type_name(object));
-  return {{object.cast<std::shared_ptr<Image>>()}, false};
+  return {std::make_shared<ImageBatch>(ImageBatch::Images{object.cast<std::shared_ptr<Image>>()}),
+          false};
 }
 
 // None is an empty batch; one state stands for itself.
@@ -88,8 +92,11 @@ inline StateBatch state_argument(const py::handle& object, const char* name) {
     return {state(object, " must be a State or a list of states, got ")};
   }
   StateBatch result;
-  for (const auto& item : object) {
-    result.push_back(state(item, " must hold states, got "));
+  result.reserve(py::len(object));
+  py::handle previous;
+  for (const auto& item : object) {  // often one and the same
+    result.push_back(item.is(previous) ? result.back() : state(item, " must hold states, got "));
+    previous = item;
   }
   return result;
 }

@@ -24,8 +24,8 @@ py::object encode_binary(Kernel& self, const std::shared_ptr<CommandBuffer>& com
     require(!with_state, self.class_name(),
             ": with_state creates a state for a created destination; make one with result_state() "
             "and pass it as destination_state");
-    self.encode(command_buffer, primary.images, secondary.images,
-                state_argument(state_object, "destination_state"), destination.images,
+    self.encode(command_buffer, primary.images(), secondary.images(),
+                state_argument(state_object, "destination_state"), destination.images(),
                 primary.batch);
     return destination_object;
   }
@@ -34,7 +34,7 @@ py::object encode_binary(Kernel& self, const std::shared_ptr<CommandBuffer>& com
       ": destination_state needs a destination; use with_state=True to have both created");
   const auto allocator = allocator_argument(allocator_object);
   const EncodeResult result =
-      self.encode_creating(command_buffer, primary.images, secondary.images, primary.batch,
+      self.encode_creating(command_buffer, primary.images(), secondary.images(), primary.batch,
                            with_state, temporary_state, allocator.get());
   py::object images = image_result(result.images, primary.batch);
   return with_state ? py::make_tuple(images, state_result(result.states, primary.batch)) : images;
@@ -46,7 +46,7 @@ py::object result_states(Kernel& self, const std::shared_ptr<CommandBuffer>& tem
   const ImageArgument primary = image_argument(primaries, "primary");
   const ImageArgument secondary = image_argument(secondaries, "secondary");
   const ImageArgument destination = image_argument(destinations, "destination");
-  return state_result(self.result_states(primary.images, secondary.images, destination.images,
+  return state_result(self.result_states(primary.images(), secondary.images(), destination.images(),
                                          state_argument(states, "source_states"), temporary),
                       primary.batch);
 }
@@ -73,7 +73,7 @@ void bind_encodes(py::class_<Kernel, BinaryKernel, py::smart_holder>& c) {
   c.def(
       "destination_descriptor",
       [](Kernel& self, const py::object& sources, const py::object& states) {
-        return self.destination_descriptor(image_argument(sources, "sources").images,
+        return self.destination_descriptor(image_argument(sources, "sources").images(),
                                            state_argument(states, "states"));
       },
       "sources"_a, "states"_a = py::none(),

@@ -81,16 +81,12 @@ void check_operand(const KernelBase& kernel, const CommandBuffer& command_buffer
 void check_destination(const KernelBase& kernel, const CommandBuffer& command_buffer,
                        const Operand& operand) {
   check_operand(kernel, command_buffer, operand);
-  std::vector<const Image*> images;
-  images.reserve(operand.images->size());
   for (const auto& image : *operand.images) {
     require(!image->storage().is_read_only(), kernel.class_name(), ": ", operand.name,
             " is over a read-only array");
-    images.push_back(image.get());
   }
-  std::sort(images.begin(), images.end());
-  require(std::adjacent_find(images.begin(), images.end()) == images.end(), kernel.class_name(),
-          ": ", operand.name, " holds the same image twice");
+  require(all_distinct(*operand.images), kernel.class_name(), ": ", operand.name,
+          " holds the same image twice");
 }
 
 void check_aliasing(const KernelBase& kernel, const Operand& source, const Operand& destination) {
@@ -208,14 +204,15 @@ void check_clip(const KernelBase& kernel, const Region& clip) {
           kernel.class_name(), ": clip_rect must not have negative parts");
 }
 
-void Reads::add_one(Image* image, State* state) {
-  const void* object = image ? static_cast<const void*>(image) : state;
-  const auto [found, is_new] = places_.try_emplace(object, entries_.size());
-  if (is_new) {
+void Reads::add_one(ReadCount& count, Image* image, State* state) {
+  const std::size_t place = count.place;
+  if (place >= entries_.size() || entries_[place].image != image ||
+      entries_[place].state != state) {
+    count.place = entries_.size();
     entries_.push_back({image, state, 1, argument_});
     return;
   }
-  Entry& entry = entries_[found->second];
+  Entry& entry = entries_[place];
   entry.reads += entry.argument == argument_ ? 0 : 1;
   entry.argument = argument_;
 }
@@ -223,8 +220,8 @@ void Reads::add_one(Image* image, State* state) {
 void Reads::add(const ImageBatch::Images& images) {
   ++argument_;
   for (const auto& image : images) {
-    if (image->read_count()) {
-      add_one(image.get(), nullptr);
+    if (ReadCount* count = image->read_count()) {
+      add_one(*count, image.get(), nullptr);
     }
   }
 }
@@ -232,8 +229,8 @@ void Reads::add(const ImageBatch::Images& images) {
 void Reads::add(const StateBatch& states) {
   ++argument_;
   for (const auto& state : states) {
-    if (state->count()) {
-      add_one(nullptr, state.get());
+    if (ReadCount* count = state->count()) {
+      add_one(*count, nullptr, state.get());
     }
   }
 }

@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/padding.hpp"
@@ -116,9 +115,8 @@ class Reads {
     Index reads;
     int argument;  // the last one it was counted for
   };
-  void add_one(Image* image, State* state);
+  void add_one(ReadCount& count, Image* image, State* state);
   std::vector<Entry> entries_;
-  std::unordered_map<const void*, std::size_t> places_;  // of objects in entries_
   int argument_ = 0;
 };
 

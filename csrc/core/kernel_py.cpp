@@ -289,14 +289,14 @@ py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>&
             "and pass it as "
             "destination_state");
     const StateBatch states = state_argument(state_object, "destination_state");
-    self.encode(command_buffer, source.images, states, destination.images, source.batch);
+    self.encode(command_buffer, source.images(), states, destination.images(), source.batch);
     return destination_object;
   }
   require<TypeError>(
       state_object.is_none(), self.class_name(),
       ": destination_state needs a destination; use with_state=True to have both created");
   const auto allocator = allocator_argument(allocator_object);
-  const EncodeResult result = self.encode_creating(command_buffer, source.images, source.batch,
+  const EncodeResult result = self.encode_creating(command_buffer, source.images(), source.batch,
                                                    with_state, temporary_state, allocator.get());
   py::object images = image_result(result.images, source.batch);
   return with_state ? py::make_tuple(images, state_result(result.states, source.batch)) : images;
@@ -356,7 +356,7 @@ void bind_unary(py::module_& m) {
       [](Kernel& self, const py::object& sources, const py::object& states) {
         const ImageArgument source = image_argument(sources, "sources");
         const StateBatch source_states = state_argument(states, "states");
-        return self.destination_descriptor(source.images, source_states);
+        return self.destination_descriptor(source.images(), source_states);
       },
       "sources"_a, "states"_a = py::none(),
       R"(Return the descriptor the padding policy gives, and set `offset` accordingly.
@@ -371,7 +371,7 @@ sources : Image or list of one Image
                                 const py::object& states) {
     const ImageArgument source = image_argument(sources, "source");
     const ImageArgument destination = image_argument(destinations, "destination");
-    StateBatch made = self.result_states(source.images, destination.images,
+    StateBatch made = self.result_states(source.images(), destination.images(),
                                          state_argument(states, "source_states"), command_buffer);
     return state_result(made, source.batch);
   };
@@ -522,7 +522,7 @@ py::object encode_gradient(GradientKernel& self,
                      ": source_gradient and source must both be single images or both be batches");
   StateBatch states = state_argument(state_object, "state");
   if (states.size() == 1 && gradient.batch) {
-    states.resize(gradient.images.size(),
+    states.resize(gradient.images().size(),
                   StateBatch::value_type(states.front()));  // one state shared by the batch
   }
   if (!destination_object.is_none()) {
@@ -530,13 +530,13 @@ py::object encode_gradient(GradientKernel& self,
     require<TypeError>(
         gradient.batch == destination.batch, self.class_name(),
         ": source_gradient and destination must both be single images or both be batches");
-    self.encode(command_buffer, gradient.images, source.images, states, destination.images,
+    self.encode(command_buffer, gradient.images(), source.images(), states, destination.images(),
                 gradient.batch, !configure);
     return destination_object;
   }
   const auto allocator = allocator_argument(allocator_object);
   const std::shared_ptr<ImageBatch> images = self.encode_creating(
-      command_buffer, gradient.images, source.images, states, gradient.batch, allocator.get());
+      command_buffer, gradient.images(), source.images(), states, gradient.batch, allocator.get());
   return image_result(images, gradient.batch);
 }
 
@@ -553,7 +553,7 @@ void bind_gradient(py::module_& m) {
   c.def(
       "destination_descriptor",
       [](Kernel& self, const py::object& sources, const py::object& states) {
-        return self.destination_descriptor(image_argument(sources, "sources").images,
+        return self.destination_descriptor(image_argument(sources, "sources").images(),
                                            state_argument(states, "states"));
       },
       "sources"_a, "states"_a,
@@ -572,9 +572,9 @@ states : [state]
         const ImageArgument first = image_argument(gradient, "source_gradient");
         const ImageArgument second = image_argument(source, "source");
         const StateBatch states = state_argument(state, "state");
-        require(!first.images.empty() && !second.images.empty() && !states.empty(),
+        require(!first.images().empty() && !second.images().empty() && !states.empty(),
                 self.class_name(), ": configure takes a gradient, a source and a state");
-        self.destination_descriptor({first.images.front(), second.images.front()},
+        self.destination_descriptor({first.images().front(), second.images().front()},
                                     {states.front()});
       },
       "source_gradient"_a, "source"_a, "state"_a,

@@ -74,6 +74,8 @@ void CommandQueue::track(const std::shared_ptr<Work>& work) {
 
 CommandBuffer::CommandBuffer(std::shared_ptr<CommandQueue> queue)
     : queue_(std::move(queue)), work_(std::make_shared<Work>(queue_->clock())) {
+  static std::atomic<std::uint64_t> last{0};
+  serial_ = ++last;
   queue_->track(work_);
 }
 

@@ -73,6 +73,7 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
 
   const std::shared_ptr<CommandQueue>& queue() const { return queue_; }
   const std::shared_ptr<Device>& device() const { return queue_->device(); }
+  std::uint64_t serial() const { return serial_; }  // no other of the process has it
   const std::shared_ptr<Work>& work() const { return work_; }  // of the current root
 
   CommandBufferStatus status();
@@ -112,6 +113,7 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
   std::vector<std::shared_ptr<Work>> committed() const;
 
   std::shared_ptr<CommandQueue> queue_;
+  std::uint64_t serial_;
   // Waiting threads look at the roots while another encodes.
   mutable std::mutex mutex_;
   std::shared_ptr<Work> work_;

@@ -2,7 +2,7 @@
 #include "device/image.hpp"
 
 #include <algorithm>
-#include <unordered_map>
+#include <unordered_set>
 
 #include "base/warnings.hpp"
 
@@ -34,8 +34,9 @@ int Image::precision() const {
 Index Image::resource_size() const { return parent_ || !storage_ ? 0 : storage_->resource_size(); }
 
 ImageStorage& Image::storage() const {
-  require<ReadCountError>(storage_ != nullptr, class_name(),
-                          ": read count is 0, its contents are gone");
+  if (!storage_) {  // asked for every image of every encode: no words are put together
+    fail<ReadCountError>(class_name(), ": read count is 0, its contents are gone");
+  }
   return *storage_;
 }
 
@@ -123,8 +124,7 @@ TemporaryImage::TemporaryImage(std::shared_ptr<Device> device, const ImageDescri
                                const std::shared_ptr<CommandBuffer>& owner,
                                std::shared_ptr<Image> parent)
     : Image(std::move(device), descriptor, std::move(storage), index, std::move(parent)),
-      count_(owner, "TemporaryImage"),
-      owner_(owner) {}
+      count_(owner, "TemporaryImage") {}
 
 TemporaryImage::~TemporaryImage() {
   if (storage_) {
@@ -168,7 +168,7 @@ std::shared_ptr<Image> TemporaryImage::make_view(const ViewRange& range) {
   ImageDescriptor descriptor = descriptor_;
   descriptor.number_of_images = range.images;
   descriptor.feature_channels = range.channels;
-  const auto owner = owner_.lock();
+  const auto owner = count_.owner();
   require<ReadCountError>(count_.value() > 0 && owner,
                           "TemporaryImage: a view of an image with read count 0");
   return std::make_shared<TemporaryImage>(device_, descriptor, view_storage(range), 0, owner,
@@ -255,12 +255,27 @@ void ImageBatch::discard() const {
   }
 }
 
+bool all_distinct(const ImageBatch::Images& images) {
+  const auto rises = [](const auto& a, const auto& b) { return a->index() >= b->index(); };
+  if (std::adjacent_find(images.begin(), images.end(), rises) == images.end()) {
+    return true;  // as in a batch that was made as one
+  }
+  std::vector<const Image*> sorted;
+  sorted.reserve(images.size());
+  for (const auto& image : images) {
+    sorted.push_back(image.get());
+  }
+  std::sort(sorted.begin(), sorted.end());
+  return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+}
+
 std::optional<Index> iterate(
     const ImageBatch::Images& images,
     const std::function<std::optional<Index>(const std::shared_ptr<Image>&, Index)>& visit) {
-  std::unordered_map<const Image*, Index> seen;
+  const bool distinct = all_distinct(images);
+  std::unordered_set<const Image*> seen;
   for (std::size_t i = 0; i < images.size(); ++i) {
-    if (seen.emplace(images[i].get(), static_cast<Index>(i)).second) {
+    if (distinct || seen.insert(images[i].get()).second) {
       if (const auto stop = visit(images[i], static_cast<Index>(i))) {
         return stop;
       }

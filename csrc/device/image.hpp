@@ -133,7 +133,6 @@ class TemporaryImage final : public Image {
   void require_usable(const char* who, const CommandBuffer& command_buffer) const override;
   ReadCount* read_count() override { return &count_; }
   void after_count_change() override;  // releases the texels at 0
-  std::shared_ptr<CommandBuffer> owner() const { return owner_.lock(); }
   void discard() { discarded_ = true; }  // it never reached the user: no warning when it goes
 
  protected:
@@ -142,7 +141,6 @@ class TemporaryImage final : public Image {
 
  private:
   ReadCount count_;
-  std::weak_ptr<CommandBuffer> owner_;
   bool discarded_ = false;
 };
 
@@ -174,6 +172,9 @@ class ImageBatch {
  private:
   Images images_;
 };
+
+// Whether no object is there twice.
+bool all_distinct(const ImageBatch::Images& images);
 
 // The functions of MPSImage.h over arrays, each once per distinct object.
 Index increment_read_count(const ImageBatch::Images& images, Index amount);

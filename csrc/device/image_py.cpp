@@ -358,9 +358,10 @@ descriptor : ImageDescriptor
 
   batch
       .def(py::init([](const py::sequence& images) {
-             ImageArgument argument = image_argument(py::list(images), "ImageBatch");
-             require(!argument.images.empty(), "ImageBatch: a batch must hold at least one image");
-             return std::make_shared<ImageBatch>(std::move(argument.images));
+             const ImageArgument argument = image_argument(py::list(images), "ImageBatch");
+             require(!argument.images().empty(),
+                     "ImageBatch: a batch must hold at least one image");
+             return std::make_shared<ImageBatch>(argument.images());
            }),
            "images"_a)
       .def_static(
@@ -513,7 +514,7 @@ void bind_functions(py::module_& m) {
     const bool of_states = !py::isinstance<ImageBatch>(batch) && py::len(batch) > 0 &&
                            py::isinstance<State>(py::reinterpret_borrow<py::sequence>(batch)[0]);
     return of_states ? states(state_argument(batch, "batch"))
-                     : images(image_argument(batch, "batch").images);
+                     : images(image_argument(batch, "batch").images());
   };
   m.def(
       "increment_read_count",
@@ -557,7 +558,7 @@ int
   m.def(
       "iterate",
       [](const py::object& batch, const py::function& visit) {
-        return iterate(image_argument(batch, "batch").images,
+        return iterate(image_argument(batch, "batch").images(),
                        [&](const std::shared_ptr<Image>& image, Index i) -> std::optional<Index> {
                          const py::object result = visit(image, i);
                          return result.is_none()

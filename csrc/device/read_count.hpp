@@ -3,6 +3,8 @@
 // objects, which have no count.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "base/errors.hpp"
@@ -14,9 +16,13 @@ namespace mpsgrad {
 class ReadCount {
  public:
   ReadCount(const std::shared_ptr<CommandBuffer>& owner, const char* class_name)
-      : owner_(owner), class_name_(class_name) {}
+      : owner_(owner), owner_serial_(owner->serial()), class_name_(class_name) {}
 
   Index value() const { return value_; }
+  std::shared_ptr<CommandBuffer> owner() const { return owner_.lock(); }
+
+  // Where an encode's list of reads has this object, if it has it: the list looks there.
+  std::size_t place = 0;
 
   // Throws unless the object can be read or written by work on `command_buffer`.
   void require_usable(const char* who, const CommandBuffer& command_buffer) const {
@@ -24,7 +30,7 @@ class ReadCount {
         value_ > 0, who, ": this ", class_name_,
         " has read count 0, its contents are gone; set read_count to the number of reads before "
         "the first one");
-    require(owner_.lock().get() == &command_buffer, who, ": this ", class_name_,
+    require(owner_serial_ == command_buffer.serial(), who, ": this ", class_name_,
             " belongs to another command buffer");
   }
 
@@ -52,6 +58,7 @@ class ReadCount {
  private:
   Index value_ = 1;
   std::weak_ptr<CommandBuffer> owner_;
+  std::uint64_t owner_serial_;  // asked at every encode, where a lock would cost more than the rest
   const char* class_name_;
 };
 

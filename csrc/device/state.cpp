@@ -1,7 +1,7 @@
 // States: lazy resources, read counts, array functions.
 #include "device/state.hpp"
 
-#include <unordered_set>
+#include <algorithm>
 
 #include "base/warnings.hpp"
 
@@ -72,7 +72,6 @@ State::State(std::shared_ptr<Device> device, const std::shared_ptr<CommandBuffer
     : State(std::move(device), resources) {
   if (temporary) {
     temporary->require_encodable("State");
-    owner_ = temporary;
     count_.emplace(temporary, "temporary State");
   }
 }
@@ -161,7 +160,7 @@ std::shared_ptr<Buffer> State::resource_at(Index index, bool allocate) {
   if (!resource.storage && allocate) {
     const auto bytes = static_cast<std::size_t>(bytes_of(resource));
     if (count_) {
-      const auto owner = owner_.lock();
+      const auto owner = count_->owner();
       require<ReadCountError>(owner && count_->value() > 0, class_name(),
                               ": read count is 0, its contents are gone");
       owner->require_encodable(class_name());
@@ -202,13 +201,22 @@ namespace {
 
 template <class Act>
 Index each_distinct(const StateBatch& states, const Act& act) {
-  std::unordered_set<const State*> seen;
-  for (const auto& state : states) {
-    if (seen.insert(state.get()).second) {
-      act(*state);
+  std::vector<std::pair<State*, std::size_t>> firsts;  // and where each is met
+  firsts.reserve(states.size());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (i == 0 || states[i] != states[i - 1]) {
+      firsts.emplace_back(states[i].get(), i);
     }
   }
-  return static_cast<Index>(seen.size());
+  std::sort(firsts.begin(), firsts.end());
+  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
+  firsts.erase(std::unique(firsts.begin(), firsts.end(), same), firsts.end());
+  std::sort(firsts.begin(), firsts.end(),
+            [](const auto& a, const auto& b) { return a.second < b.second; });
+  for (const auto& first : firsts) {
+    act(*first.first);
+  }
+  return static_cast<Index>(firsts.size());
 }
 
 }  // namespace

@@ -93,7 +93,6 @@ class State : public std::enable_shared_from_this<State> {
   const Resource& at(Index index) const;
 
   std::shared_ptr<Device> device_;
-  std::weak_ptr<CommandBuffer> owner_;
   std::optional<ReadCount> count_;
   std::vector<Resource> resources_;
   bool counts_without_resources_ = false;

@@ -144,7 +144,7 @@ DeviceArray::DeviceArray(const char* class_name, std::shared_ptr<Buffer> buffer,
 
 DeviceArray::DeviceArray(const char* class_name, const std::shared_ptr<CommandBuffer>& owner,
                          const ArrayLayout& layout)
-    : device_(owner->device()), layout_(layout), owner_(owner) {
+    : device_(owner->device()), layout_(layout) {
   owner->require_encodable(class_name);
   count_.emplace(owner, class_name);
 }
@@ -159,7 +159,7 @@ DeviceArray::~DeviceArray() {
 
 const std::shared_ptr<Buffer>& DeviceArray::data() {
   if (count_) {
-    const auto owner = owner_.lock();
+    const auto owner = count_->owner();
     require<ReadCountError>(owner && count_->value() > 0, class_name(),
                             ": read count is 0, its contents are gone");
     if (!buffer_) {

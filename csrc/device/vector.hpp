@@ -106,7 +106,6 @@ class DeviceArray {
   Index offset_ = 0;
   ArrayLayout layout_;
   std::optional<ReadCount> count_;  // only of temporaries
-  std::weak_ptr<CommandBuffer> owner_;
 };
 
 class Vector : public DeviceArray {

@@ -24,10 +24,10 @@ std::shared_ptr<State> one_state(const KernelBase& kernel, const py::object& obj
 }
 
 ImageBatch::Images batch_of(const KernelBase& kernel, const py::object& object, const char* name) {
-  ImageArgument argument = image_argument(object, name);
+  const ImageArgument argument = image_argument(object, name);
   require<TypeError>(argument.batch, kernel.class_name(), ": ", name,
                      " must be an ImageBatch or a list of images, got ", type_name(object));
-  return std::move(argument.images);
+  return argument.images();
 }
 
 py::object encode_forward(BatchNormalization& self, const Commands& command_buffer,
@@ -38,7 +38,7 @@ py::object encode_forward(BatchNormalization& self, const Commands& command_buff
     require<TypeError>(state_object.is_none(), self.class_name(),
                        ": an encode with a batch_normalization_state needs a destination");
     const auto allocator = allocator_argument(allocator_object);
-    const EncodeResult result = self.encode_creating(command_buffer, source.images, source.batch,
+    const EncodeResult result = self.encode_creating(command_buffer, source.images(), source.batch,
                                                      false, false, allocator.get());
     return image_result(result.images, source.batch);
   }
@@ -46,10 +46,10 @@ py::object encode_forward(BatchNormalization& self, const Commands& command_buff
   require<TypeError>(source.batch == destination.batch, self.class_name(),
                      ": source and destination must both be single images or both be batches");
   if (state_object.is_none()) {
-    self.encode(command_buffer, source.images, {}, destination.images, source.batch);
+    self.encode(command_buffer, source.images(), {}, destination.images(), source.batch);
   } else {
-    self.encode_with_state(command_buffer, source.images, one_state(self, state_object),
-                           destination.images, source.batch);
+    self.encode_with_state(command_buffer, source.images(), one_state(self, state_object),
+                           destination.images(), source.batch);
   }
   return destination_object;
 }

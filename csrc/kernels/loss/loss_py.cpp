@@ -343,7 +343,7 @@ LabelImages label_images(const py::object& labels, const py::object& weights, co
   const auto images = [&](const py::object& object, const char* name) {
     const ImageArgument argument = image_argument(object, name);
     require<TypeError>(argument.batch, who, ": ", name, " must be a batch of images");
-    return argument.images;
+    return argument.images();
   };
   LabelImages result{images(labels, "labels"), {}};
   if (!weights.is_none()) {
@@ -353,9 +353,9 @@ LabelImages label_images(const py::object& labels, const py::object& weights, co
 }
 
 ImageBatch::Images batch_argument(const py::object& object, const char* name, const char* who) {
-  ImageArgument argument = image_argument(object, name);
+  const ImageArgument argument = image_argument(object, name);
   require<TypeError>(argument.batch, who, ": ", name, " must be a batch of images");
-  return std::move(argument.images);
+  return argument.images();
 }
 
 template <class Class>
@@ -399,7 +399,7 @@ py::object encode_loss(Loss& self, const std::shared_ptr<CommandBuffer>& command
                        ": source and destination must both be single images or both be batches");
     {
       const py::gil_scoped_release unlocked;
-      self.encode(command_buffer, source.images, labels, destination.images, source.batch);
+      self.encode(command_buffer, source.images(), labels, destination.images(), source.batch);
     }
     return destination_object;
   }
@@ -408,7 +408,7 @@ py::object encode_loss(Loss& self, const std::shared_ptr<CommandBuffer>& command
   {
     const py::gil_scoped_release unlocked;
     images =
-        self.encode_creating(command_buffer, source.images, labels, source.batch, allocator.get());
+        self.encode_creating(command_buffer, source.images(), labels, source.batch, allocator.get());
   }
   return image_result(images, source.batch);
 }
