@@ -43,18 +43,21 @@ typedef double Doubles __attribute__((vector_size(kDoubles * 8)));
 // One place of a tile, or several neighbouring ones, in double.
 struct OneDouble {
   using Numbers = double;
-  MPSGRAD_INLINE double widened(const float* from) const { return static_cast<double>(*from); }
+  using Singles = float;
+  MPSGRAD_INLINE double widened(float value) const { return static_cast<double>(value); }
+  MPSGRAD_INLINE double widened(const float* from) const { return widened(*from); }
 };
 struct SeveralDoubles {
   using Numbers = Doubles;
   using Singles = Floats<kDoubles>;
-  MPSGRAD_INLINE Doubles widened(const float* from) const {
+  MPSGRAD_INLINE Doubles widened(Singles values) const {
 #if defined(__AVX512F__)  // GCC makes two conversions and a shuffle of the other form
-    return _mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(from));
+    return _mm512_maskz_cvtps_pd(0xff, reinterpret_cast<__m256>(values));
 #else
-    return __builtin_convertvector(load<Singles>(from), Doubles);
+    return __builtin_convertvector(values, Doubles);
 #endif
   }
+  MPSGRAD_INLINE Doubles widened(const float* from) const { return widened(load<Singles>(from)); }
 };
 
 // Calls add(block, i, j, terms) for each value i of a run and its place j in a tile, which adds to

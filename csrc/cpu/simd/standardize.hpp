@@ -7,26 +7,35 @@
 
 namespace mpsgrad {
 
+// A ReLU of z = (x - mean) * scale + offset, whose slope is 1 from z = 0 on.
+struct FusedReLU {
+  const float* mean;
+  const float* scale;
+  const float* offset;
+  float slope;  // below
+};
+
 // Arrays of coefficients and sums hold a tile: what one channel after the other needs, repeated
 // until the tile is wide enough for vector registers. x and g hold `count` values, a run of whole
-// pixels that starts at a tile's start; y overlaps none of them.
+// pixels that starts at a tile's start; y overlaps none of them. Where there is a ReLU, g is multiplied by
+// its slope.
 struct StandardizeLoops {
   // sum += x - shift and squares += (x - shift)^2
   void (*moments)(const float* x, std::int64_t count, const double* shift, double* sum,
                   double* squares, std::int64_t tile);
-  // y = (x - mean) * scale + offset
+  // y = (x - mean) * scale + offset, or times *relu where that is negative
   void (*forward)(const float* x, float* y, std::int64_t count, const float* mean,
-                  const float* scale, const float* offset, std::int64_t tile);
+                  const float* scale, const float* offset, std::int64_t tile, const float* relu);
   // sum_g += g and sum_gx += g * (x - shift)
   void (*gradient_sums)(const float* g, const float* x, std::int64_t count, const double* shift,
-                        double* sum_g, double* sum_gx, std::int64_t tile);
+                        double* sum_g, double* sum_gx, std::int64_t tile, const FusedReLU* relu);
   // Both: sums are those of gradient_sums, then those of moments, one tile after the other.
   void (*gradient_moments)(const float* g, const float* x, std::int64_t count, const double* shift,
                            double* sums, std::int64_t tile);
   // y = scale * g - (constant + (x - mean) * slope)
   void (*gradient)(const float* g, const float* x, float* y, std::int64_t count, const float* mean,
                    const float* scale, const float* constant, const float* slope,
-                   std::int64_t tile);
+                   std::int64_t tile, const FusedReLU* relu);
 };
 
 MPSGRAD_LOOPS(StandardizeLoops, standardize_loops)

@@ -2,6 +2,7 @@
 // shape alone, in double, and are added in the order of the blocks.
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "cpu/channel_arrays.hpp"
 #include "cpu/cpu_calls.hpp"
@@ -216,31 +217,38 @@ class CpuStatistics final : public BatchNormalizationSumsEncoder {
   }
 };
 
-// What the gradient kernels need of g = G * f'(z): where the neuron is not the identity, z is
-// recomputed for one run at a time.
+// What the kernels need of y = f(z) and g = G * f'(z). The loops know a ReLU, the one that is used
+// most; of another neuron z is recomputed for one run at a time.
 class FusedNeuron {
  public:
   explicit FusedNeuron(const NeuronDescriptor& neuron)
       : neuron_(std::make_shared<const NeuronDescriptor>(neuron)) {}
 
-  bool is_identity() const { return neuron_->type == NeuronType::None; }
+  const float* relu() const { return neuron_->type == NeuronType::ReLU ? &neuron_->a : nullptr; }
+  std::optional<FusedReLU> relu_of(const float* mean, const float* scale,
+                                   const float* offset) const {
+    return relu() ? std::optional(FusedReLU{mean, scale, offset, *relu()}) : std::nullopt;
+  }
+  // Of a neuron that the loops do not know.
   const float* gradient(const float* g, const float* x, Index pixels, Index channels, Index tile,
                         const float* mean, const float* scale, const float* offset) const {
-    if (is_identity()) {
+    if (known_to_loops()) {
       return g;
     }
     float* scratch = cpu::thread_scratch(kScratchOfNeuron, pixels * channels);
-    standardize_loops().forward(x, scratch, pixels * channels, mean, scale, offset, tile);
+    standardize_loops().forward(x, scratch, pixels * channels, mean, scale, offset, tile, nullptr);
     neuron_loops().gradient(function_of(*neuron_), g, scratch, scratch, pixels, channels);
     return scratch;
   }
   void forward(float* y, Index pixels, Index channels) const {
-    if (!is_identity()) {
+    if (!known_to_loops()) {
       neuron_loops().forward(function_of(*neuron_), y, y, pixels, channels);
     }
   }
 
  private:
+  bool known_to_loops() const { return neuron_->type == NeuronType::None || relu(); }
+
   std::shared_ptr<const NeuronDescriptor> neuron_;
 };
 
@@ -277,13 +285,15 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     std::copy_n(operands.mean.values, channels, mean.begin());
     repeat_pixel(mean.data(), channels, tile);
     std::vector<double> totals(static_cast<std::size_t>(2 * channels));
+    const auto relu = neuron.relu_of(tiles[0], tiles[1], tiles[2]);
     const StandardizeLoops& loops = standardize_loops();
     sum_over_pixels(
         {&gradient, &source}, totals.data(),
         [&](const float* const* in, Index pixels, double* into) {
           const float* g =
               neuron.gradient(in[0], in[1], pixels, channels, tile, tiles[0], tiles[1], tiles[2]);
-          loops.gradient_sums(g, in[1], pixels * channels, mean.data(), into, into + tile, tile);
+          loops.gradient_sums(g, in[1], pixels * channels, mean.data(), into, into + tile, tile,
+                              relu ? &*relu : nullptr);
         });
     for (Index c = 0; c < channels; ++c) {
       double& of_beta = accumulated[c];
@@ -336,7 +346,8 @@ class CpuBatchNormalization final : public BatchNormalizationEncoder {
           const StandardizeLoops& loops = standardize_loops();
           cpu::map_pixels(
               {source}, destination, clip, [&](const float* const* in, float* out, Index pixels) {
-                loops.forward(in[0], out, pixels * channels, tiles[0], tiles[1], tiles[2], tile);
+                loops.forward(in[0], out, pixels * channels, tiles[0], tiles[1], tiles[2], tile,
+                              neuron.relu());
                 neuron.forward(out, pixels, channels);
               });
         });
@@ -383,6 +394,7 @@ class CpuBatchNormalizationGradient final : public BatchNormalizationGradientEnc
     }
     repeat_pixel(constant, channels, tile);
     repeat_pixel(slope, channels, tile);
+    const auto relu = neuron.relu_of(mean, scale, offset);
     const StandardizeLoops& loops = standardize_loops();
     cpu::map_pixels(
         {gradient, source}, destination, clip,
@@ -390,7 +402,8 @@ class CpuBatchNormalizationGradient final : public BatchNormalizationGradientEnc
             const float* const* in, float* out, Index pixels) {
           const float* g =
               neuron.gradient(in[0], in[1], pixels, channels, tile, mean, scale, offset);
-          loops.gradient(g, in[1], out, pixels * channels, mean, scale, constant, slope, tile);
+          loops.gradient(g, in[1], out, pixels * channels, mean, scale, constant, slope, tile,
+                         relu ? &*relu : nullptr);
         });
   }
 

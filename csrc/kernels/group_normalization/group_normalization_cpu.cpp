@@ -195,7 +195,8 @@ struct ForwardWork {
         [&](Index c) { return gamma.at(c, 1.0) * statistics.r[static_cast<std::size_t>(c)]; });
     shift.fill([&](Index c) { return beta.at(c, 0.0); });
     const auto transform = [&](const float* x, float* out, Index pixels) {
-      loops.forward(x, out, pixels * channels, mean.get(), scale.get(), shift.get(), mean.length());
+      loops.forward(x, out, pixels * channels, mean.get(), scale.get(), shift.get(), mean.length(),
+                      nullptr);
     };
 
     const bool whole = offset.x == 0 && offset.y == 0 && clip.origin.x == 0 && clip.origin.y == 0 &&
@@ -305,7 +306,7 @@ struct GradientWork {
         float* out = cpu::begin_store(destination, sample, y, x,
                                       cpu::thread_scratch(kSecond + 1, pixels * channels));
         loops.gradient(g, values, out, pixels * channels, mean.get(), scale.get(), constant.get(),
-                       slope.get(), mean.length());
+                       slope.get(), mean.length(), nullptr);
         cpu::finish_store(destination, sample, y, x, pixels, out);
       });
     });
