@@ -125,6 +125,11 @@ def _block(run: Callable[[], object], calls: int, cold: bool, cache: int) -> flo
     prepare = None
     if isinstance(run, Prepared):
         prepare, run = run.prepare, run.run
+    if not cold:
+        for _ in range(1 + calls // 2):  # caches as this candidate leaves them, its threads awake
+            if prepare is not None:
+                prepare()
+            run()
     if cold or prepare is not None:
         total = 0.0
         for _ in range(calls):
@@ -136,8 +141,6 @@ def _block(run: Callable[[], object], calls: int, cold: bool, cache: int) -> flo
             run()
             total += time.perf_counter() - start
         return total / calls
-    for _ in range(1 + calls // 2):  # caches are as this candidate leaves them, its threads awake
-        run()
     start = time.perf_counter()
     for _ in range(calls):
         run()
