@@ -60,11 +60,18 @@ struct SeveralDoubles {
   MPSGRAD_INLINE Doubles widened(const float* from) const { return widened(load<Singles>(from)); }
 };
 
+// Asks for what will be read at place i.
+MPSGRAD_INLINE void request_at(const float* source, std::int64_t i) { request(source, i); }
+template <class Source>
+MPSGRAD_INLINE void request_at(const Source& source, std::int64_t i) {
+  source.request_at(i);
+}
+
 // Calls add(block, i, j, terms) for each value i of a run and its place j in a tile, which adds to
 // terms[k] what belongs to sums[k].
 template <int kSums, class Add, class... Sources>
 MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, double* const (&sums)[kSums],
-                              const Add& add, const Sources*... sources) {
+                              const Add& add, const Sources&... sources) {
   for_rows<kRows>(count, tile,
                   [&](auto rows, std::int64_t row, std::int64_t begin, std::int64_t end) {
                     constexpr int kCount = decltype(rows)::count;
@@ -83,7 +90,7 @@ MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, double* con
                     std::int64_t j = begin;
                     for (; j + kWidest <= end; j += kWidest) {
                       for (int r = 0; r < kCount; ++r) {
-                        (request(sources, row + (kRows + r) * tile + j), ...);
+                        (request_at(sources, row + (kRows + r) * tile + j), ...);
                       }
                       add_places(SeveralDoubles{}, j);
                       add_places(SeveralDoubles{}, j + kDoubles);

@@ -365,9 +365,17 @@ struct GradientWork {
     void make(Index sample, Index y, Index x, Index pixels, float* out) {
       const float* g = incoming_.read(sample, y, x, pixels);
       const float* o = work_.multiplies ? other_.read(sample, y, x, pixels) : nullptr;
-      arithmetic_loops().gradient(work_.a, work_.b, g, o, work_.masks.at(sample),
-                                  (y * work_.across.results + x) * work_.channels, out,
-                                  pixels * work_.channels);
+      arithmetic_loops().gradient(work_.a, work_.b, g, o, work_.masks.at(sample), first_bit(y, x),
+                                  out, pixels * work_.channels);
+    }
+    // Adds them to the sums of one pixel.
+    void add(Index sample, Index y, Index x, Index pixels, double* sums) {
+      const float* g = incoming_.read(sample, y, x, pixels);
+      const float* o = work_.multiplies ? other_.read(sample, y, x, pixels) : nullptr;
+      const Index narrow = work_.sum_channels();
+      arithmetic_loops().gradient_pixels(work_.a, work_.b, g, o, work_.masks.at(sample),
+                                         first_bit(y, x), sums, pixels * work_.channels / narrow,
+                                         narrow);
     }
     const float* make(Index sample, Index y, Index x, Index pixels) {
       float* out = cpu::thread_scratch(kTerms, run_ * work_.channels);
@@ -376,6 +384,10 @@ struct GradientWork {
     }
 
    private:
+    Index first_bit(Index y, Index x) const {
+      return (y * work_.across.results + x) * work_.channels;
+    }
+
     const GradientWork& work_;
     Reader incoming_, other_;
     Index run_;
@@ -525,12 +537,7 @@ struct GradientWork {
     for (Index i = begin; i < end; ++i) {
       const Index x = i % row_runs * run;
       const Index pixels = std::min(run, across.results - x);
-      const float* t = terms.make(sample, i / row_runs, x, pixels);
-      if (moves_channels) {
-        arithmetic_loops().add_pixels(t, sums, pixels, channels);
-      } else {
-        arithmetic_loops().add_pixels(t, sums, pixels * channels, 1);
-      }
+      terms.add(sample, i / row_runs, x, pixels, sums);
     }
   }
 
@@ -576,8 +583,7 @@ struct GradientWork {
 
   // Every image is summed to one pixel: parts of it at the same time, then the parts in order.
   void run_whole() const {
-    // Short runs: terms are read again at once, from the first-level cache.
-    const Index run = run_pixels_of(4 * channels);
+    const Index run = run_pixels_of(channels);
     const Index runs = down.results * cpu::chunks_of(across.results, run);
     const Index run_floats = std::min(run, across.results) * channels;
     const Index part_runs = std::max<Index>(1, kTaskFloats / run_floats);
@@ -593,8 +599,10 @@ struct GradientWork {
     const Index column = only_column();
     cpu::parallel_for(clip.size.depth, [&](Index sample) {
       double* total = sums.data() + sample * parts * narrow;
-      for (Index i = narrow; i < parts * narrow; ++i) {
-        total[i % narrow] += total[i];
+      for (Index part = 1; part < parts; ++part) {
+        for (Index i = 0; i < narrow; ++i) {
+          total[i] += total[part * narrow + i];
+        }
       }
       for (Index y = 0; y < clip.size.height; ++y) {
         if (down.readers(y).empty()) {

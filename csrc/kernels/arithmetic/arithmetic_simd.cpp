@@ -1,6 +1,8 @@
 // Arithmetic loops. With a mask they go by bytes of it, eight elements or sixteen.
 #include "kernels/arithmetic/arithmetic_simd.hpp"
 
+#include <type_traits>
+
 #include "cpu/simd/column_sums.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
@@ -175,7 +177,7 @@ MPSGRAD_INLINE void masked_terms(const Term& term, const std::uint8_t* mask, Ind
   for (; i + 16 <= count; i += 16) {
     std::uint16_t bits = 0;
     __builtin_memcpy(&bits, mask + (first + i) / 8, sizeof bits);
-    term.request_ahead(i);
+    term.request_at(i + kAhead);
     store(out + i, _mm512_maskz_mov_ps(bits, term.template at<Floats<16>>(i)));
   }
 #endif
@@ -185,7 +187,7 @@ MPSGRAD_INLINE void masked_terms(const Term& term, const std::uint8_t* mask, Ind
   }
   for (; i + 8 <= count; i += 8) {
     const int bits = mask[(first + i) / 8];
-    term.request_ahead(i);
+    term.request_at(i + kAhead);
     for (int part = 0; part < 8; part += kGroup) {
       const GroupInts set = ((bits >> part) & places) != 0;
       store(out + i + part, set ? term.template at<Group>(i + part) : Group{});
@@ -203,7 +205,7 @@ struct Scaled {
   MPSGRAD_INLINE Value at(Index i) const {
     return a * load<Value>(g + i);
   }
-  MPSGRAD_INLINE void request_ahead(Index i) const { request(g, i + kAhead); }
+  MPSGRAD_INLINE void request_at(Index i) const { request(g, i); }
 };
 struct ScaledProduct {
   float a, b;
@@ -213,9 +215,9 @@ struct ScaledProduct {
   MPSGRAD_INLINE Value at(Index i) const {
     return (a * load<Value>(g + i)) * (b * load<Value>(other + i));
   }
-  MPSGRAD_INLINE void request_ahead(Index i) const {
-    request(g, i + kAhead);
-    request(other, i + kAhead);
+  MPSGRAD_INLINE void request_at(Index i) const {
+    request(g, i);
+    request(other, i);
   }
 };
 
@@ -251,28 +253,104 @@ void repeat_row(const float* x, Index count, Index times, float* out) {
   }
 }
 
+// What sums are taken of: values as they are.
+struct Values {
+  const float* x;
+  template <class Singles>
+  MPSGRAD_INLINE Singles at(Index i) const {
+    return load<Singles>(x + i);
+  }
+  MPSGRAD_INLINE void request_at(Index i) const { request(x, i); }
+};
+
+// Terms of a gradient, 0 where the bit from `first` on is not set. kWholeBytes: `first` and what
+// lies between pixels are multiples of eight.
+template <class Term, bool kWholeBytes>
+struct Masked {
+  Term term;
+  const std::uint8_t* mask;
+  Index first;
+
+  template <class Singles>
+  MPSGRAD_INLINE Singles at(Index i) const {
+    constexpr int kLanes = sizeof(Singles) / sizeof(float);
+    static_assert(kLanes <= 8);
+    const Index bit = first + i;
+    unsigned bits = mask[bit >> 3];  // a division would look at the sign
+    if constexpr (!kWholeBytes) {
+      bits |= static_cast<unsigned>(mask[(bit + kLanes - 1) >> 3]) << 8;  // the same byte or the next
+    }
+    if constexpr (!kWholeBytes || kLanes < 8) {
+      bits >>= bit & 7;
+    }
+    const auto value = term.template at<Singles>(i);
+    if constexpr (kLanes == 1) {
+      return (bits & 1) != 0 ? value : 0.0F;
+    } else {
+#if defined(__AVX512F__)
+      return _mm256_maskz_mov_ps(static_cast<__mmask8>(bits), value);
+#else
+      Ints<kLanes> places;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        places[lane] = 1 << lane;
+      }
+      return (static_cast<int>(bits) & places) != 0 ? value : Singles{};
+#endif
+    }
+  }
+  MPSGRAD_INLINE void request_at(Index i) const { term.request_at(i); }
+};
+
 // Adds `count` values to a tile of sums, again and again.
-void add_runs(const float* x, double* sums, Index count, Index tile) {
+template <class Source>
+MPSGRAD_INLINE void add_runs(const Source& source, double* sums, Index count, Index tile) {
   add_tiles<1>(
       count, tile, {sums},
-      [=](auto block, Index i, Index /*j*/, auto& terms) { terms[0] += block.widened(x + i); }, x);
+      [=](auto block, Index i, Index /*j*/, auto& terms) {
+        terms[0] += block.widened(source.template at<typename decltype(block)::Singles>(i));
+      },
+      source);
 }
 
-void add(const float* x, double* sums, Index count) { add_runs(x, sums, count, count); }
+void add(const float* x, double* sums, Index count) { add_runs(Values{x}, sums, count, count); }
 
-void add_pixels(const float* x, double* sums, Index pixels, Index channels) {
+template <class Source>
+MPSGRAD_INLINE void add_each_pixel(const Source& source, double* sums, Index pixels,
+                                   Index channels) {
   constexpr Index kParts = 64;
   const Index together = channels < kParts ? kParts / channels : 1;  // pixels added side by side
   if (together == 1 || pixels < 2 * together) {
-    add_runs(x, sums, pixels * channels, channels);
+    add_runs(source, sums, pixels * channels, channels);
     return;
   }
   double parts[kParts] = {};
-  add_runs(x, parts, pixels * channels, together * channels);
+  add_runs(source, parts, pixels * channels, together * channels);
   for (Index k = 0; k < together; ++k) {
     for (Index c = 0; c < channels; ++c) {
       sums[c] += parts[k * channels + c];
     }
+  }
+}
+
+void add_pixels(const float* x, double* sums, Index pixels, Index channels) {
+  add_each_pixel(Values{x}, sums, pixels, channels);
+}
+
+void gradient_pixels(float a, float b, const float* g, const float* other, const std::uint8_t* mask,
+                     Index first, double* sums, Index pixels, Index channels) {
+  const auto add = [=](auto whole_bytes) {
+    constexpr bool kWhole = decltype(whole_bytes)::value;
+    if (other) {
+      add_each_pixel(Masked<ScaledProduct, kWhole>{{a, b, g, other}, mask, first}, sums, pixels,
+                     channels);
+    } else {
+      add_each_pixel(Masked<Scaled, kWhole>{{a, g}, mask, first}, sums, pixels, channels);
+    }
+  };
+  if (first % 8 == 0 && channels % 8 == 0) {
+    add(std::true_type{});
+  } else {
+    add(std::false_type{});
   }
 }
 
@@ -285,6 +363,7 @@ void add_channels(const float* x, double* sums, Index pixels, Index channels) {
 }  // namespace
 
 const ArithmeticLoops arithmetic_loops{&forward, &gradient,   &repeat_each, &repeat_row,
-                                       &add,     &add_pixels, &add_channels};
+                                       &add,     &add_pixels, &gradient_pixels,
+                                       &add_channels};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -40,6 +40,10 @@ struct ArithmeticLoops {
   void (*add)(const float* x, double* sums, std::int64_t count);
   // sums[c] += the sum over pixels of channel c.
   void (*add_pixels)(const float* x, double* sums, std::int64_t pixels, std::int64_t channels);
+  // The same for the terms of gradient().
+  void (*gradient_pixels)(float a, float b, const float* g, const float* other,
+                          const std::uint8_t* mask, std::int64_t first, double* sums,
+                          std::int64_t pixels, std::int64_t channels);
   // sums[p] += the sum over channels of pixel p.
   void (*add_channels)(const float* x, double* sums, std::int64_t pixels, std::int64_t channels);
 };
