@@ -1,5 +1,7 @@
 // The weight gradient of convolution: products of the incoming gradient and the source, summed over
 // positions. A tile of weights stays in registers for a whole band of rows.
+#include <type_traits>
+
 #include "kernels/convolution/convolution_simd.hpp"
 #include "kernels/convolution/vectors_simd.hpp"
 
@@ -520,19 +522,24 @@ void by_gradient(const WeightGradientTask& task) {
   add_bias(task);
 }
 
-// One vector of channels over all rows of a band: kRows rows of kTaps taps each, kStride taps apart
-// from pixel to pixel. What neighbouring pixels share is loaded once.
-template <int kRows, int kTaps, int kStride, class... Masks>
-MPSGRAD_INLINE void depthwise_vector(const WeightGradientTask& task, Index first_row, Index channel,
-                                     const Masks&... mask) {
+// kVecs vectors of channels over all rows of a band: kRows rows of kTaps taps each, kStride taps
+// apart from pixel to pixel. What neighbouring pixels share is loaded once. Masks are of a single
+// vector.
+template <int kVecs, int kRows, int kTaps, int kStride, class... Masks>
+MPSGRAD_INLINE void depthwise_vectors(const WeightGradientTask& task, Index first_row,
+                                      Index channel, const Masks&... mask) {
+  static_assert(kVecs == 1 || sizeof...(Masks) == 0);
   constexpr int kPixels = 4;
   constexpr Index kAhead = 16;  // pixels, asked for before they are needed
-  Vec sums[kRows][kTaps];
+  Vec sums[kVecs][kRows][kTaps];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVecs; ++v) {
 #pragma GCC unroll 8
-  for (int q = 0; q < kRows; ++q) {
+    for (int q = 0; q < kRows; ++q) {
 #pragma GCC unroll 8
-    for (int p = 0; p < kTaps; ++p) {
-      sums[q][p] = Vec{};
+      for (int p = 0; p < kTaps; ++p) {
+        sums[v][q][p] = Vec{};
+      }
     }
   }
   const Index gradient_step = task.gradient_step;
@@ -549,45 +556,63 @@ MPSGRAD_INLINE void depthwise_vector(const WeightGradientTask& task, Index first
     }
     Index pixel = 0;
     for (; pixel + kPixels <= width; pixel += kPixels) {
-      Vec g[kPixels];
+      Vec g[kPixels][kVecs];
 #pragma GCC unroll 4
       for (int i = 0; i < kPixels; ++i) {
-        g[i] = load(gradient + i * gradient_step, mask...);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) {
+          g[i][v] = load(gradient + i * gradient_step + v * kLanes, mask...);
+        }
       }
 #pragma GCC unroll 8
       for (int q = 0; q < kRows; ++q) {
         const float* x = source[q];
 #pragma GCC unroll 32
         for (int column = 0; column < (kPixels - 1) * kStride + kTaps; ++column) {
-          const Vec value = load(x, mask...);
-          x += tap_step;
 #pragma GCC unroll 4
-          for (int i = 0; i < kPixels; ++i) {
-            if (column - i * kStride >= 0 && column - i * kStride < kTaps) {
-              sums[q][column - i * kStride] += g[i] * value;
+          for (int v = 0; v < kVecs; ++v) {
+            const Vec value = load(x + v * kLanes, mask...);
+#pragma GCC unroll 4
+            for (int i = 0; i < kPixels; ++i) {
+              if (column - i * kStride >= 0 && column - i * kStride < kTaps) {
+                sums[v][q][column - i * kStride] += g[i][v] * value;
+              }
             }
           }
+          x += tap_step;
         }
         source[q] += kPixels * source_step;
       }
 #pragma GCC unroll 4
       for (int i = 0; i < kPixels; ++i) {
-        __builtin_prefetch(gradient + (kAhead + i) * gradient_step);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) {
+          __builtin_prefetch(gradient + (kAhead + i) * gradient_step + v * kLanes);
+        }
       }
 #pragma GCC unroll 8
       for (int i = 0; i < kPixels * kStride; ++i) {
-        __builtin_prefetch(source[kRows - 1] + (kAhead * kStride + i) * tap_step);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) {
+          __builtin_prefetch(source[kRows - 1] + (kAhead * kStride + i) * tap_step + v * kLanes);
+        }
       }
       gradient += kPixels * gradient_step;
     }
     for (; pixel < width; ++pixel) {
-      const Vec g = load(gradient, mask...);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        const Vec g = load(gradient + v * kLanes, mask...);
+#pragma GCC unroll 8
+        for (int q = 0; q < kRows; ++q) {
+#pragma GCC unroll 8
+          for (int p = 0; p < kTaps; ++p) {
+            sums[v][q][p] += g * load(source[q] + p * tap_step + v * kLanes, mask...);
+          }
+        }
+      }
 #pragma GCC unroll 8
       for (int q = 0; q < kRows; ++q) {
-#pragma GCC unroll 8
-        for (int p = 0; p < kTaps; ++p) {
-          sums[q][p] += g * load(source[q] + p * tap_step, mask...);
-        }
         source[q] += source_step;
       }
       gradient += gradient_step;
@@ -599,7 +624,10 @@ MPSGRAD_INLINE void depthwise_vector(const WeightGradientTask& task, Index first
   for (int q = 0; q < kRows; ++q) {
 #pragma GCC unroll 8
     for (int p = 0; p < kTaps; ++p) {
-      store(out, load(out, mask...) + sums[q][p], mask...);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        store(out + v * kLanes, load(out + v * kLanes, mask...) + sums[v][q][p], mask...);
+      }
       out += channels;
     }
   }
@@ -636,14 +664,17 @@ MPSGRAD_INLINE void depthwise_tap(const WeightGradientTask& task, Index tap, Ind
 
 template <int kRows, int kTaps, int kStride>
 void depthwise_rows(const WeightGradientTask& task, Index first, Index last) {
-  const auto all = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+  // As many vectors at once as leave registers for four pixels of them.
+  constexpr int kVecs = kTaps > 0 && 2 * (kRows * kTaps + 5) <= kRegisters ? 2 : 1;
+  const auto all = [&](auto vecs, Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+    constexpr int kNow = decltype(vecs)::value;
     if constexpr (kTaps > 0) {
       Index row = 0;
       for (; row + kRows <= task.taps_y; row += kRows) {
-        depthwise_vector<kRows, kTaps, kStride>(task, row, c, mask...);
+        depthwise_vectors<kNow, kRows, kTaps, kStride>(task, row, c, mask...);
       }
       for (; row < task.taps_y; ++row) {
-        depthwise_vector<1, kTaps, kStride>(task, row, c, mask...);
+        depthwise_vectors<kNow, 1, kTaps, kStride>(task, row, c, mask...);
       }
     } else {
       for (Index tap = 0; tap < task.taps_y * task.taps_x; ++tap) {
@@ -651,12 +682,18 @@ void depthwise_rows(const WeightGradientTask& task, Index first, Index last) {
       }
     }
   };
+  using One = std::integral_constant<int, 1>;
   Index c = first;
+  if constexpr (kVecs > 1) {
+    for (; c + kVecs * kLanes <= last; c += kVecs * kLanes) {
+      all(std::integral_constant<int, kVecs>{}, c);
+    }
+  }
   for (; c + kLanes <= last; c += kLanes) {
-    all(c);
+    all(One{}, c);
   }
   if (c < last) {
-    all(c, first_lanes(last - c));
+    all(One{}, c, first_lanes(last - c));
   }
 }
 
