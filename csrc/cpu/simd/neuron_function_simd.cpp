@@ -144,12 +144,13 @@ constexpr int kPReLU = 10;
 
 // Functions of many operations keep a processor from looking far ahead, so each block asks for the
 // next one.
-constexpr std::int64_t kBlock = 512;
+constexpr std::int64_t kBlock = 128;
+constexpr std::int64_t kAhead = 512;
 constexpr std::int64_t kLine = 16;  // floats of a cache line
 
 MPSGRAD_INLINE void request_block(const float* array, std::int64_t first) {
   for (std::int64_t i = first; i < first + kBlock; i += kLine) {
-    request(array, i);
+    request(array, i + kAhead);
   }
 }
 
@@ -172,7 +173,7 @@ void forward(const NeuronFunction& f, const float* x, float* y, std::int64_t pix
   }
   with_function(f, [=](const auto function) {
     in_blocks(pixels * channels, [=](std::int64_t first, std::int64_t last) {
-      request_block(x, last);
+      request_block(x, first);
       MPSGRAD_VECTOR_LOOP
       for (std::int64_t i = first; i < last; ++i) {
         y[i] = function.value(x[i]);
@@ -193,8 +194,8 @@ void gradient(const NeuronFunction& f, const float* g, const float* x, float* y,
   }
   with_function(f, [=](const auto function) {
     in_blocks(pixels * channels, [=](std::int64_t first, std::int64_t last) {
-      request_block(g, last);
-      request_block(x, last);
+      request_block(g, first);
+      request_block(x, first);
       MPSGRAD_VECTOR_LOOP
       for (std::int64_t i = first; i < last; ++i) {
         y[i] = g[i] * function.slope(x[i]);
