@@ -126,9 +126,14 @@ Tile<double> shift_of(const CpuImages& source, Index sample, Index group_channel
   const float* first =
       cpu::load_run(source, sample, 0, 0, 1, cpu::thread_scratch(kFirst, source.channels));
   Tile<double> shift(source.channels);
+  double value = 0.0;
+  Index next = 0;  // channel where a group begins
   shift.fill([&](Index c) {
-    const float value = first[c - c % group_channels];
-    return std::isfinite(value) ? static_cast<double>(value) : 0.0;
+    if (c == next) {
+      value = std::isfinite(first[c]) ? static_cast<double>(first[c]) : 0.0;
+      next += group_channels;
+    }
+    return value;
   });
   return shift;
 }
