@@ -8,6 +8,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 
 #include "base/errors.hpp"
 #include "core/kernel.hpp"
@@ -17,12 +18,13 @@ namespace mpsgrad {
 
 namespace py = pybind11;
 
-// An ImageBatch is shared, not copied.
+// The images of an ImageBatch are not copied.
 struct ImageArgument {
-  std::shared_ptr<const ImageBatch> shared;
+  std::shared_ptr<const ImageBatch> shared;  // or null: they are
+  ImageBatch::Images own;
   bool batch = false;
 
-  const ImageBatch::Images& images() const { return shared->images(); }
+  const ImageBatch::Images& images() const { return shared ? shared->images() : own; }
 };
 
 // The name of an object's class, asked for only where a message is put together.
@@ -57,24 +59,32 @@ inline bool is_sequence(const py::handle& object) {
   return py::isinstance<py::list>(object) || py::isinstance<py::tuple>(object);
 }
 
+// What `object` is as a Class, or null. Asking for the type and casting would look it up twice; but
+// to find that it is none takes much longer than to ask.
+template <class Class>
+std::shared_ptr<Class> object_of(const py::handle& object) {
+  py::detail::make_caster<std::shared_ptr<Class>> caster;
+  return caster.load(object, false) ? py::detail::cast_op<std::shared_ptr<Class>>(caster) : nullptr;
+}
+
 inline ImageArgument image_argument(const py::handle& object, const char* name) {
   if (is_sequence(object)) {
     ImageBatch::Images images;
     for (const auto& item : object) {
-      require<TypeError>(py::isinstance<Image>(item), name, " must hold images, got ",
+      images.push_back(object_of<Image>(item));
+      require<TypeError>(images.back() != nullptr, name, " must hold images, got ",
                          type_name(item));
-      images.push_back(item.cast<std::shared_ptr<Image>>());
     }
-    return {std::make_shared<ImageBatch>(std::move(images)), true};
+    return {nullptr, std::move(images), true};
   }
   if (py::isinstance<ImageBatch>(object)) {
-    return {object.cast<std::shared_ptr<ImageBatch>>(), true};
+    return {object_of<ImageBatch>(object), {}, true};
   }
-  require<TypeError>(py::isinstance<Image>(object), name,
+  auto image = object_of<Image>(object);
+  require<TypeError>(image != nullptr, name,
                      " must be an Image, an ImageBatch or a list of images, got ",
                      type_name(object));
-  return {std::make_shared<ImageBatch>(ImageBatch::Images{object.cast<std::shared_ptr<Image>>()}),
-          false};
+  return {nullptr, {std::move(image)}, false};
 }
 
 // None is an empty batch; one state stands for itself.
@@ -82,11 +92,10 @@ inline StateBatch state_argument(const py::handle& object, const char* name) {
   if (object.is_none()) {
     return {};
   }
-  // Asking for the type and casting would look it up twice, for every state of a batch.
   const auto state = [name](const py::handle& item, const char* wanted) {
-    py::detail::make_caster<std::shared_ptr<State>> caster;
-    require<TypeError>(caster.load(item, false), name, wanted, type_name(item));
-    return py::detail::cast_op<std::shared_ptr<State>>(caster);
+    auto found = object_of<State>(item);
+    require<TypeError>(found != nullptr, name, wanted, type_name(item));
+    return found;
   };
   if (!is_sequence(object)) {
     return {state(object, " must be a State or a list of states, got ")};
