@@ -73,7 +73,7 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
 
   const std::shared_ptr<CommandQueue>& queue() const { return queue_; }
   const std::shared_ptr<Device>& device() const { return queue_->device(); }
-  std::uint64_t serial() const { return serial_; }  // no other of the process has it
+  std::uint64_t serial() const { return serial_; }             // no other of the process has it
   const std::shared_ptr<Work>& work() const { return work_; }  // of the current root
 
   CommandBufferStatus status();

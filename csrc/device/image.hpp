@@ -132,7 +132,7 @@ class TemporaryImage final : public Image {
   const char* class_name() const override { return "TemporaryImage"; }
   void require_usable(const char* who, const CommandBuffer& command_buffer) const override;
   ReadCount* read_count() override { return &count_; }
-  void after_count_change() override;  // releases the texels at 0
+  void after_count_change() override;    // releases the texels at 0
   void discard() { discarded_ = true; }  // it never reached the user: no warning when it goes
 
  protected:

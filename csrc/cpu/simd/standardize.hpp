@@ -17,8 +17,8 @@ struct FusedReLU {
 
 // Arrays of coefficients and sums hold a tile: what one channel after the other needs, repeated
 // until the tile is wide enough for vector registers. x and g hold `count` values, a run of whole
-// pixels that starts at a tile's start; y overlaps none of them. Where there is a ReLU, g is multiplied by
-// its slope.
+// pixels that starts at a tile's start; y overlaps none of them. Where there is a ReLU, g is
+// multiplied by its slope.
 struct StandardizeLoops {
   // sum += x - shift and squares += (x - shift)^2
   void (*moments)(const float* x, std::int64_t count, const double* shift, double* sum,
@@ -34,8 +34,8 @@ struct StandardizeLoops {
                            double* sums, std::int64_t tile);
   // y = scale * g - (constant + (x - mean) * slope)
   void (*gradient)(const float* g, const float* x, float* y, std::int64_t count, const float* mean,
-                   const float* scale, const float* constant, const float* slope,
-                   std::int64_t tile, const FusedReLU* relu);
+                   const float* scale, const float* constant, const float* slope, std::int64_t tile,
+                   const FusedReLU* relu);
 };
 
 MPSGRAD_LOOPS(StandardizeLoops, standardize_loops)

@@ -50,9 +50,9 @@ void forward(const float* x, float* MPSGRAD_RESTRICT y, Index count,
 template <class Singles>
 MPSGRAD_INLINE Singles times_slope(const FusedReLU& relu, Singles gradient, const float* x, Index i,
                                    Index j) {
-  const Singles z = (load<Singles>(x + i) - load<Singles>(relu.mean + j)) *
-                        load<Singles>(relu.scale + j) +
-                    load<Singles>(relu.offset + j);
+  const Singles z =
+      (load<Singles>(x + i) - load<Singles>(relu.mean + j)) * load<Singles>(relu.scale + j) +
+      load<Singles>(relu.offset + j);
   return z >= Singles{} ? gradient : gradient * relu.slope;
 }
 
@@ -104,8 +104,8 @@ void gradient(const float* g, const float* x, float* MPSGRAD_RESTRICT y, Index c
     return;
   }
   for_tiles(count, tile, [=, neuron = *relu](Index i, Index j) {
-    y[i] = scale[j] * times_slope(neuron, g[i], x, i, j) -
-           (constant[j] + (x[i] - mean[j]) * slope[j]);
+    y[i] =
+        scale[j] * times_slope(neuron, g[i], x, i, j) - (constant[j] + (x[i] - mean[j]) * slope[j]);
   });
 }
 

@@ -278,7 +278,8 @@ struct Masked {
     const Index bit = first + i;
     unsigned bits = mask[bit >> 3];  // a division would look at the sign
     if constexpr (!kWholeBytes) {
-      bits |= static_cast<unsigned>(mask[(bit + kLanes - 1) >> 3]) << 8;  // the same byte or the next
+      bits |= static_cast<unsigned>(mask[(bit + kLanes - 1) >> 3])
+              << 8;  // the same byte or the next
     }
     if constexpr (!kWholeBytes || kLanes < 8) {
       bits >>= bit & 7;
@@ -362,8 +363,7 @@ void add_channels(const float* x, double* sums, Index pixels, Index channels) {
 
 }  // namespace
 
-const ArithmeticLoops arithmetic_loops{&forward, &gradient,   &repeat_each, &repeat_row,
-                                       &add,     &add_pixels, &gradient_pixels,
-                                       &add_channels};
+const ArithmeticLoops arithmetic_loops{&forward, &gradient,   &repeat_each,     &repeat_row,
+                                       &add,     &add_pixels, &gradient_pixels, &add_channels};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

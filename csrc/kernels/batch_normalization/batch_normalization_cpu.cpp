@@ -287,14 +287,13 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     std::vector<double> totals(static_cast<std::size_t>(2 * channels));
     const auto relu = neuron.relu_of(tiles[0], tiles[1], tiles[2]);
     const StandardizeLoops& loops = standardize_loops();
-    sum_over_pixels(
-        {&gradient, &source}, totals.data(),
-        [&](const float* const* in, Index pixels, double* into) {
-          const float* g =
-              neuron.gradient(in[0], in[1], pixels, channels, tile, tiles[0], tiles[1], tiles[2]);
-          loops.gradient_sums(g, in[1], pixels * channels, mean.data(), into, into + tile, tile,
-                              relu ? &*relu : nullptr);
-        });
+    sum_over_pixels({&gradient, &source}, totals.data(),
+                    [&](const float* const* in, Index pixels, double* into) {
+                      const float* g = neuron.gradient(in[0], in[1], pixels, channels, tile,
+                                                       tiles[0], tiles[1], tiles[2]);
+                      loops.gradient_sums(g, in[1], pixels * channels, mean.data(), into,
+                                          into + tile, tile, relu ? &*relu : nullptr);
+                    });
     for (Index c = 0; c < channels; ++c) {
       double& of_beta = accumulated[c];
       double& of_gamma = accumulated[channels + c];
@@ -334,23 +333,23 @@ class CpuBatchNormalization final : public BatchNormalizationEncoder {
 
   void encode(CommandBuffer& command_buffer, const UnaryCall& call,
               const BatchNormalizationOperands& operands, BatchNormalizationState*) override {
-    cpu::record(
-        command_buffer, [neuron = neuron_, operands = Operands(operands),
-                         source = cpu::PixelSource{cpu::view_source(call), call.properties.offset,
-                                                   call.properties.edge_mode},
-                         destination = cpu::view_destination(call), clip = call.clip] {
-          const Index channels = destination.channels;
-          const Index tile = tile_of(channels);
-          const auto tiles = coefficient_tiles<3>(tile);
-          fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
-          const StandardizeLoops& loops = standardize_loops();
-          cpu::map_pixels(
-              {source}, destination, clip, [&](const float* const* in, float* out, Index pixels) {
-                loops.forward(in[0], out, pixels * channels, tiles[0], tiles[1], tiles[2], tile,
-                              neuron.relu());
-                neuron.forward(out, pixels, channels);
-              });
-        });
+    cpu::record(command_buffer,
+                [neuron = neuron_, operands = Operands(operands),
+                 source = cpu::PixelSource{cpu::view_source(call), call.properties.offset,
+                                           call.properties.edge_mode},
+                 destination = cpu::view_destination(call), clip = call.clip] {
+                  const Index channels = destination.channels;
+                  const Index tile = tile_of(channels);
+                  const auto tiles = coefficient_tiles<3>(tile);
+                  fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
+                  const StandardizeLoops& loops = standardize_loops();
+                  cpu::map_pixels({source}, destination, clip,
+                                  [&](const float* const* in, float* out, Index pixels) {
+                                    loops.forward(in[0], out, pixels * channels, tiles[0], tiles[1],
+                                                  tiles[2], tile, neuron.relu());
+                                    neuron.forward(out, pixels, channels);
+                                  });
+                });
   }
 
  private:
@@ -396,15 +395,14 @@ class CpuBatchNormalizationGradient final : public BatchNormalizationGradientEnc
     repeat_pixel(slope, channels, tile);
     const auto relu = neuron.relu_of(mean, scale, offset);
     const StandardizeLoops& loops = standardize_loops();
-    cpu::map_pixels(
-        {gradient, source}, destination, clip,
-        [&, mean = mean, scale = scale, offset = offset, constant = constant, slope = slope](
-            const float* const* in, float* out, Index pixels) {
-          const float* g =
-              neuron.gradient(in[0], in[1], pixels, channels, tile, mean, scale, offset);
-          loops.gradient(g, in[1], out, pixels * channels, mean, scale, constant, slope, tile,
-                         relu ? &*relu : nullptr);
-        });
+    cpu::map_pixels({gradient, source}, destination, clip,
+                    [&, mean = mean, scale = scale, offset = offset, constant = constant,
+                     slope = slope](const float* const* in, float* out, Index pixels) {
+                      const float* g = neuron.gradient(in[0], in[1], pixels, channels, tile, mean,
+                                                       scale, offset);
+                      loops.gradient(g, in[1], out, pixels * channels, mean, scale, constant, slope,
+                                     tile, relu ? &*relu : nullptr);
+                    });
   }
 
   FusedNeuron neuron_;

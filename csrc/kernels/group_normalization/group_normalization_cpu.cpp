@@ -201,7 +201,7 @@ struct ForwardWork {
     shift.fill([&](Index c) { return beta.at(c, 0.0); });
     const auto transform = [&](const float* x, float* out, Index pixels) {
       loops.forward(x, out, pixels * channels, mean.get(), scale.get(), shift.get(), mean.length(),
-                      nullptr);
+                    nullptr);
     };
 
     const bool whole = offset.x == 0 && offset.y == 0 && clip.origin.x == 0 && clip.origin.y == 0 &&

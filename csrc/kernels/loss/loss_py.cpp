@@ -407,8 +407,8 @@ py::object encode_loss(Loss& self, const std::shared_ptr<CommandBuffer>& command
   std::shared_ptr<ImageBatch> images;
   {
     const py::gil_scoped_release unlocked;
-    images =
-        self.encode_creating(command_buffer, source.images(), labels, source.batch, allocator.get());
+    images = self.encode_creating(command_buffer, source.images(), labels, source.batch,
+                                  allocator.get());
   }
   return image_result(images, source.batch);
 }
