@@ -18,9 +18,9 @@ namespace mpsgrad {
 
 namespace py = pybind11;
 
-// The images of an ImageBatch are not copied.
+// Refers to the images of an ImageBatch, and holds those of a list, or one.
 struct ImageArgument {
-  std::shared_ptr<const ImageBatch> shared;  // or null: they are
+  std::shared_ptr<const ImageBatch> shared;  // null if `own` holds them
   ImageBatch::Images own;
   bool batch = false;
 
@@ -101,7 +101,6 @@ inline StateBatch state_argument(const py::handle& object, const char* name) {
     return {state(object, " must be a State or a list of states, got ")};
   }
   StateBatch result;
-  result.reserve(py::len(object));
   py::handle previous;
   for (const auto& item : object) {  // often one and the same
     result.push_back(item.is(previous) ? result.back() : state(item, " must hold states, got "));

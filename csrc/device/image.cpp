@@ -34,7 +34,7 @@ int Image::precision() const {
 Index Image::resource_size() const { return parent_ || !storage_ ? 0 : storage_->resource_size(); }
 
 ImageStorage& Image::storage() const {
-  if (!storage_) {  // asked for every image of every encode: no words are put together
+  if (!storage_) {  // asked for every image of every encode: its class is not, unless it matters
     fail<ReadCountError>(class_name(), ": read count is 0, its contents are gone");
   }
   return *storage_;
@@ -256,9 +256,9 @@ void ImageBatch::discard() const {
 }
 
 bool all_distinct(const ImageBatch::Images& images) {
-  const auto rises = [](const auto& a, const auto& b) { return a->index() >= b->index(); };
-  if (std::adjacent_find(images.begin(), images.end(), rises) == images.end()) {
-    return true;  // as in a batch that was made as one
+  const auto falls = [](const auto& a, const auto& b) { return a->index() >= b->index(); };
+  if (std::adjacent_find(images.begin(), images.end(), falls) == images.end()) {
+    return true;  // places in a storage that only rise, as in a batch that was made as one
   }
   std::vector<const Image*> sorted;
   sorted.reserve(images.size());

@@ -1,7 +1,7 @@
 // States: lazy resources, read counts, array functions.
 #include "device/state.hpp"
 
-#include <algorithm>
+#include <unordered_set>
 
 #include "base/warnings.hpp"
 
@@ -201,22 +201,15 @@ namespace {
 
 template <class Act>
 Index each_distinct(const StateBatch& states, const Act& act) {
-  std::vector<std::pair<State*, std::size_t>> firsts;  // and where each is met
-  firsts.reserve(states.size());
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    if (i == 0 || states[i] != states[i - 1]) {
-      firsts.emplace_back(states[i].get(), i);
+  std::unordered_set<const State*> seen;
+  const State* previous = nullptr;
+  for (const auto& state : states) {  // often one and the same
+    if (state.get() != previous && seen.insert(state.get()).second) {
+      act(*state);
     }
+    previous = state.get();
   }
-  std::sort(firsts.begin(), firsts.end());
-  const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
-  firsts.erase(std::unique(firsts.begin(), firsts.end(), same), firsts.end());
-  std::sort(firsts.begin(), firsts.end(),
-            [](const auto& a, const auto& b) { return a.second < b.second; });
-  for (const auto& first : firsts) {
-    act(*first.first);
-  }
-  return static_cast<Index>(firsts.size());
+  return static_cast<Index>(seen.size());
 }
 
 }  // namespace

@@ -142,8 +142,8 @@ void with_function(const NeuronFunction& f, const Visit& visit) {
 
 constexpr int kPReLU = 10;
 
-// Functions of many operations keep a processor from looking far ahead, so each block asks for the
-// next one.
+// Functions of many operations keep a processor from looking far ahead, so each block asks for
+// another one ahead of it; a few lines at a time, for a processor remembers few requests.
 constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kAhead = 512;
 constexpr std::int64_t kLine = 16;  // floats of a cache line

@@ -23,7 +23,7 @@ struct StandardizeLoops {
   // sum += x - shift and squares += (x - shift)^2
   void (*moments)(const float* x, std::int64_t count, const double* shift, double* sum,
                   double* squares, std::int64_t tile);
-  // y = (x - mean) * scale + offset, or times *relu where that is negative
+  // y = (x - mean) * scale + offset, or that times *relu where it is not >= 0
   void (*forward)(const float* x, float* y, std::int64_t count, const float* mean,
                   const float* scale, const float* offset, std::int64_t tile, const float* relu);
   // sum_g += g and sum_gx += g * (x - shift)

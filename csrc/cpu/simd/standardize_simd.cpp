@@ -70,7 +70,8 @@ void gradient_sums(const float* g, const float* x, Index count, const double* sh
         g, x);
   };
   if (relu == nullptr) {
-    add_all([=](auto, Index i, Index) { return g + i; });
+    add_all(
+        [=](auto block, Index i, Index) { return load<typename decltype(block)::Singles>(g + i); });
     return;
   }
   add_all([=, neuron = *relu](auto block, Index i, Index j) {

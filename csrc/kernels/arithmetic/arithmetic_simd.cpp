@@ -1,4 +1,4 @@
-// Arithmetic loops. With a mask they go by bytes of it, eight elements or sixteen.
+// Arithmetic loops. Those that write a mask, or a result for each of its bits, go by its bytes.
 #include "kernels/arithmetic/arithmetic_simd.hpp"
 
 #include <type_traits>

@@ -229,7 +229,7 @@ class FusedNeuron {
                                    const float* offset) const {
     return relu() ? std::optional(FusedReLU{mean, scale, offset, *relu()}) : std::nullopt;
   }
-  // Of a neuron that the loops do not know.
+  // g itself if the loops know the neuron; they take its slope.
   const float* gradient(const float* g, const float* x, Index pixels, Index channels, Index tile,
                         const float* mean, const float* scale, const float* offset) const {
     if (known_to_loops()) {
@@ -240,6 +240,7 @@ class FusedNeuron {
     neuron_loops().gradient(function_of(*neuron_), g, scratch, scratch, pixels, channels);
     return scratch;
   }
+  // Nothing if the loops know the neuron: y is its value.
   void forward(float* y, Index pixels, Index channels) const {
     if (!known_to_loops()) {
       neuron_loops().forward(function_of(*neuron_), y, y, pixels, channels);

@@ -23,11 +23,11 @@ std::shared_ptr<State> one_state(const KernelBase& kernel, const py::object& obj
   return states.front();
 }
 
-ImageBatch::Images batch_of(const KernelBase& kernel, const py::object& object, const char* name) {
-  const ImageArgument argument = image_argument(object, name);
+ImageArgument batch_of(const KernelBase& kernel, const py::object& object, const char* name) {
+  ImageArgument argument = image_argument(object, name);
   require<TypeError>(argument.batch, kernel.class_name(), ": ", name,
                      " must be an ImageBatch or a list of images, got ", type_name(object));
-  return argument.images();
+  return argument;
 }
 
 py::object encode_forward(BatchNormalization& self, const Commands& command_buffer,
@@ -97,7 +97,7 @@ void bind_batch_normalization(py::module_& m) {
           "encode_batch",
           [](BatchNormalizationStatistics& self, const Commands& command_buffer,
              const py::object& sources, const py::object& state) {
-            self.encode_batch(command_buffer, batch_of(self, sources, "source_images"),
+            self.encode_batch(command_buffer, batch_of(self, sources, "source_images").images(),
                               one_state(self, state));
           },
           "command_buffer"_a.none(false), "source_images"_a, "batch_normalization_state"_a,
@@ -211,8 +211,9 @@ ValueError
           "encode_batch",
           [](BatchNormalizationStatisticsGradient& self, const Commands& command_buffer,
              const py::object& gradients, const py::object& sources, const py::object& state) {
-            self.encode_batch(command_buffer, batch_of(self, gradients, "source_gradients"),
-                              batch_of(self, sources, "source_images"), one_state(self, state));
+            self.encode_batch(
+                command_buffer, batch_of(self, gradients, "source_gradients").images(),
+                batch_of(self, sources, "source_images").images(), one_state(self, state));
           },
           "command_buffer"_a.none(false), "source_gradients"_a, "source_images"_a,
           "batch_normalization_state"_a,
