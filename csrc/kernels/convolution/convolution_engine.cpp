@@ -155,18 +155,19 @@ class Plan {
       }
     }
     splits_ = 1;
-    const auto wanted = [&] {
+    const auto wanted = [&](Index work) {
       const Index now = ceil_div(c.batch, samples_) * static_cast<Index>(c.y.phases.size()) *
                         ceil_div(largest.count, rows_) * ceil_div(widest, columns_);
-      const Index worth = samples_ * rows_ * row_flops / kPieceFlops;
-      return std::clamp<Index>(ceil_div(kPieces, now), 1, std::max<Index>(1, worth));
+      return std::clamp<Index>(ceil_div(kPieces, now), 1, std::max<Index>(1, work / kPieceFlops));
     };
-    samples_ = ceil_div(samples_, wanted());
-    const Index weight_bytes = kernel * c.group_operands * c.groups * c.group_results * 4;
-    if (largest.count * row_bytes * 2 >= weight_bytes || blocks_ < 8) {
-      rows_ = ceil_div(rows_, wanted());
+    const auto flops = [&] { return samples_ * rows_ * row_flops; };
+    samples_ = ceil_div(samples_, wanted(flops()));
+    const Index weights = kernel * c.group_operands * c.groups * c.group_results;
+    if (largest.count * row_bytes * 2 >= weights * 4 || blocks_ < 8) {
+      rows_ = ceil_div(rows_, wanted(flops()));
     }
-    splits_ = std::clamp<Index>(wanted(), 1, std::max<Index>(1, blocks_ / 4));
+    splits_ = std::clamp<Index>(wanted(work_on_weights(flops(), weights)), 1,
+                                std::max<Index>(1, blocks_ / 4));
     rows_per_split_ = ceil_div(blocks_, splits_);
     add_pieces(widest);
   }

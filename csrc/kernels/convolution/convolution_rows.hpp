@@ -22,6 +22,12 @@ inline constexpr Index kPieceBytes = 256 * 1024;
 inline constexpr Index kPieces = 16;
 inline constexpr Index kPieceFlops = 2'000'000;
 
+// Work on weights that each piece has for itself: their bytes may take longer than the operations.
+constexpr Index work_on_weights(Index flops, Index weights) {
+  constexpr Index kFlopsPerByte = 8;
+  return std::max<Index>(flops, weights * 4 * kFlopsPerByte);
+}
+
 // What rows under one window may take in the first-level cache.
 inline constexpr Index kFirstLevelBytes = 24 * 1024;
 

@@ -346,7 +346,10 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
                     ? g.groups * ceil_div(sums.group_sources * sums.merged, kConvolutionBlock)
                 : g.depthwise ? ceil_div(g.destination_channels, kConvolutionBlock)
                               : g.groups * ceil_div(sums.group_gradients, kConvolutionBlock);
-  sums.splits = std::clamp<Index>(ceil_div(worth, sums.parts), 1, sums.blocks);
+  const Index split_work = work_on_weights(flops / sums.parts, weights);
+  sums.splits =
+      std::clamp<Index>(std::min(split_work / kPieceFlops, ceil_div(kPieces, sums.parts)), 1,
+                        sums.blocks);
   sums.partial_floats = weights;
 
   const bool in_place = sums.by_source && !g.transposed_weights;
