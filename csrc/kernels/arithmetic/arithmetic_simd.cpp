@@ -205,6 +205,12 @@ struct Scaled {
   MPSGRAD_INLINE Value at(Index i) const {
     return a * load<Value>(g + i);
   }
+  // As at(), but for factor().
+  MPSGRAD_INLINE float factor() const { return a; }
+  template <class Value>
+  MPSGRAD_INLINE Value rest_at(Index i) const {
+    return load<Value>(g + i);
+  }
   MPSGRAD_INLINE void request_at(Index i) const { request(g, i); }
 };
 struct ScaledProduct {
@@ -214,6 +220,11 @@ struct ScaledProduct {
   template <class Value>
   MPSGRAD_INLINE Value at(Index i) const {
     return (a * load<Value>(g + i)) * (b * load<Value>(other + i));
+  }
+  MPSGRAD_INLINE float factor() const { return 1.0F; }
+  template <class Value>
+  MPSGRAD_INLINE Value rest_at(Index i) const {
+    return at<Value>(i);
   }
   MPSGRAD_INLINE void request_at(Index i) const {
     request(g, i);
@@ -256,11 +267,34 @@ void repeat_row(const float* x, Index count, Index times, float* out) {
 // What sums are taken of: values as they are.
 struct Values {
   const float* x;
-  template <class Singles>
-  MPSGRAD_INLINE Singles at(Index i) const {
-    return load<Singles>(x + i);
+  template <class Block>
+  MPSGRAD_INLINE void add_to(typename Block::Numbers& sum, Block block, Index i) const {
+    sum += block.widened(x + i);
   }
   MPSGRAD_INLINE void request_at(Index i) const { request(x, i); }
+};
+
+// A term in double. A product of two floats is exact there, so that AVX-512, which converts while
+// it loads, can leave the factor to a multiply-add.
+template <class Term, class Block>
+MPSGRAD_INLINE typename Block::Numbers number_at(const Term& term, Block block, Index i) {
+  using Singles = typename Block::Singles;
+#if defined(__AVX512F__)
+  return static_cast<double>(term.factor()) * block.widened(term.template rest_at<Singles>(i));
+#else
+  return block.widened(term.template at<Singles>(i));
+#endif
+}
+
+// Terms of a gradient all of whose bits are set.
+template <class Term>
+struct Unmasked {
+  Term term;
+  template <class Block>
+  MPSGRAD_INLINE void add_to(typename Block::Numbers& sum, Block block, Index i) const {
+    sum += number_at(term, block, i);
+  }
+  MPSGRAD_INLINE void request_at(Index i) const { term.request_at(i); }
 };
 
 // Terms of a gradient, 0 where the bit from `first` on is not set. kWholeBytes: `first` and what
@@ -271,8 +305,9 @@ struct Masked {
   const std::uint8_t* mask;
   Index first;
 
-  template <class Singles>
-  MPSGRAD_INLINE Singles at(Index i) const {
+  template <class Block>
+  MPSGRAD_INLINE void add_to(typename Block::Numbers& sum, Block block, Index i) const {
+    using Singles = typename Block::Singles;
     constexpr int kLanes = sizeof(Singles) / sizeof(float);
     static_assert(kLanes <= 8);
     const Index bit = first + i;
@@ -284,18 +319,19 @@ struct Masked {
     if constexpr (!kWholeBytes || kLanes < 8) {
       bits >>= bit & 7;
     }
-    const auto value = term.template at<Singles>(i);
     if constexpr (kLanes == 1) {
-      return (bits & 1) != 0 ? value : 0.0F;
+      sum += (bits & 1) != 0 ? number_at(term, block, i) : 0.0;
     } else {
 #if defined(__AVX512F__)
-      return _mm256_maskz_mov_ps(static_cast<__mmask8>(bits), value);
+      const auto set = static_cast<__mmask8>(bits);
+      sum = _mm512_mask_mov_pd(sum, set, sum + number_at(term, block, i));
 #else
       Ints<kLanes> places;
       for (int lane = 0; lane < kLanes; ++lane) {
         places[lane] = 1 << lane;
       }
-      return (static_cast<int>(bits) & places) != 0 ? value : Singles{};
+      const Singles value = term.template at<Singles>(i);
+      sum += block.widened((static_cast<int>(bits) & places) != 0 ? value : Singles{});
 #endif
     }
   }
@@ -307,9 +343,7 @@ template <class Source>
 MPSGRAD_INLINE void add_runs(const Source& source, double* sums, Index count, Index tile) {
   add_tiles<1>(
       count, tile, {sums},
-      [=](auto block, Index i, Index /*j*/, auto& terms) {
-        terms[0] += block.widened(source.template at<typename decltype(block)::Singles>(i));
-      },
+      [=](auto block, Index i, Index /*j*/, auto& terms) { source.add_to(terms[0], block, i); },
       source);
 }
 
@@ -337,21 +371,46 @@ void add_pixels(const float* x, double* sums, Index pixels, Index channels) {
   add_each_pixel(Values{x}, sums, pixels, channels);
 }
 
+// Whether `count` bits from `first` on are set.
+bool all_set(const std::uint8_t* mask, Index first, Index count) {
+  const Index end = first + count;
+  const auto bits_set = [mask](Index from, Index to) {
+    bool set = true;
+    for (Index bit = from; bit < to; ++bit) {
+      set &= (mask[bit / 8] >> (bit % 8) & 1) != 0;
+    }
+    return set;
+  };
+  const Index first_byte = (first + 7) / 8;
+  const Index last_byte = end / 8;
+  if (first_byte >= last_byte) {
+    return bits_set(first, end);
+  }
+  std::uint8_t all = 0xff;
+  for (Index byte = first_byte; byte < last_byte; ++byte) {
+    all &= mask[byte];
+  }
+  return all == 0xff && bits_set(first, first_byte * 8) && bits_set(last_byte * 8, end);
+}
+
+template <class Term>
+void add_terms(const Term& term, const std::uint8_t* mask, Index first, double* sums, Index pixels,
+               Index channels) {
+  if (all_set(mask, first, pixels * channels)) {
+    add_each_pixel(Unmasked<Term>{term}, sums, pixels, channels);
+  } else if (first % 8 == 0 && channels % 8 == 0) {
+    add_each_pixel(Masked<Term, true>{term, mask, first}, sums, pixels, channels);
+  } else {
+    add_each_pixel(Masked<Term, false>{term, mask, first}, sums, pixels, channels);
+  }
+}
+
 void gradient_pixels(float a, float b, const float* g, const float* other, const std::uint8_t* mask,
                      Index first, double* sums, Index pixels, Index channels) {
-  const auto add = [=](auto whole_bytes) {
-    constexpr bool kWhole = decltype(whole_bytes)::value;
-    if (other) {
-      add_each_pixel(Masked<ScaledProduct, kWhole>{{a, b, g, other}, mask, first}, sums, pixels,
-                     channels);
-    } else {
-      add_each_pixel(Masked<Scaled, kWhole>{{a, g}, mask, first}, sums, pixels, channels);
-    }
-  };
-  if (first % 8 == 0 && channels % 8 == 0) {
-    add(std::true_type{});
+  if (other) {
+    add_terms(ScaledProduct{a, b, g, other}, mask, first, sums, pixels, channels);
   } else {
-    add(std::false_type{});
+    add_terms(Scaled{a, g}, mask, first, sums, pixels, channels);
   }
 }
 
