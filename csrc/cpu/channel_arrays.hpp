@@ -1,10 +1,12 @@
 // Arrays of one float32 a channel, as commands of the normalization kernels hold them.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <numeric>
 
 #include "cpu/cpu_device.hpp"
+#include "cpu/rows.hpp"
 
 namespace mpsgrad::cpu {
 
@@ -14,6 +16,26 @@ inline Index tile_of(Index channels) {
   constexpr Index kLong = 256;
   const Index full = channels * (16 / std::gcd(channels, Index{16}));
   return channels >= kLong ? channels : full * ((kLong + full - 1) / full);
+}
+
+// A tile whose first pixel is there.
+template <class Number>
+void repeat_pixel(Number* tile, Index channels, Index length) {
+  for (Index i = channels; i < length; ++i) {
+    tile[i] = tile[i - channels];
+  }
+}
+
+// Tiles of coefficients of the thread that runs a command; its helpers only read them.
+template <std::size_t kTiles>
+std::array<float*, kTiles> coefficient_tiles(Index tile) {
+  constexpr int kSlot = 4;  // beside those for runs of pixels
+  float* first = thread_scratch(kSlot, static_cast<Index>(kTiles) * tile);
+  std::array<float*, kTiles> tiles;
+  for (std::size_t i = 0; i < kTiles; ++i) {
+    tiles[i] = first + static_cast<Index>(i) * tile;
+  }
+  return tiles;
 }
 
 // Held by a recorded command; without values where a kernel has no such array.

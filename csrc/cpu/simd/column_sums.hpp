@@ -21,17 +21,19 @@ struct Rows {
   static constexpr int count = kCount;
 };
 
-// Calls body(Rows, row, begin, end) for every row of the run and blocks [begin, end) of its places:
-// for kTogether rows at once, of which `row` is the first, and for what is left one by one.
+// Calls body(Rows, row, begin, end) for every row of the run, `step` values from the one before,
+// and blocks [begin, end) of its places: for kTogether rows at once, of which `row` is the first,
+// and for what is left one by one.
 template <int kTogether, class Body>
-MPSGRAD_INLINE void for_rows(std::int64_t count, std::int64_t tile, const Body& body) {
+MPSGRAD_INLINE void for_rows(std::int64_t count, std::int64_t tile, std::int64_t step,
+                             const Body& body) {
   for (std::int64_t begin = 0; begin < tile; begin += kColumns) {
     const std::int64_t end = begin + kColumns < tile ? begin + kColumns : tile;
     std::int64_t row = 0;
-    for (; row + (kTogether - 1) * tile + end <= count; row += kTogether * tile) {
+    for (; row + (kTogether - 1) * step + end <= count; row += kTogether * step) {
       body(Rows<kTogether>{}, row, begin, end);
     }
-    for (; row + begin < count; row += tile) {
+    for (; row + begin < count; row += step) {
       body(Rows<1>{}, row, begin, count - row < end ? count - row : end);
     }
   }
@@ -70,9 +72,10 @@ MPSGRAD_INLINE void request_at(const Source& source, std::int64_t i) {
 // Calls add(block, i, j, terms) for each value i of a run and its place j in a tile, which adds to
 // terms[k] what belongs to sums[k].
 template <int kSums, class Add, class... Sources>
-MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, double* const (&sums)[kSums],
-                              const Add& add, const Sources&... sources) {
-  for_rows<kRows>(count, tile,
+MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, std::int64_t step,
+                              double* const (&sums)[kSums], const Add& add,
+                              const Sources&... sources) {
+  for_rows<kRows>(count, tile, step,
                   [&](auto rows, std::int64_t row, std::int64_t begin, std::int64_t end) {
                     constexpr int kCount = decltype(rows)::count;
                     const auto add_places = [&](auto block, std::int64_t j) {
@@ -81,7 +84,7 @@ MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, double* con
                         terms[k] = load<typename decltype(block)::Numbers>(sums[k] + j);
                       }
                       for (int r = 0; r < kCount; ++r) {
-                        add(block, row + r * tile + j, j, terms);
+                        add(block, row + r * step + j, j, terms);
                       }
                       for (int k = 0; k < kSums; ++k) {
                         store(sums[k] + j, terms[k]);
@@ -90,7 +93,7 @@ MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, double* con
                     std::int64_t j = begin;
                     for (; j + kWidest <= end; j += kWidest) {
                       for (int r = 0; r < kCount; ++r) {
-                        (request_at(sources, row + (kRows + r) * tile + j), ...);
+                        (request_at(sources, row + (kRows + r) * step + j), ...);
                       }
                       add_places(SeveralDoubles{}, j);
                       add_places(SeveralDoubles{}, j + kDoubles);

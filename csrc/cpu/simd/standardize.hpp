@@ -20,15 +20,17 @@ struct FusedReLU {
 // pixels that starts at a tile's start; y overlaps none of them. Where there is a ReLU, g is
 // multiplied by its slope.
 struct StandardizeLoops {
-  // sum += x - shift and squares += (x - shift)^2
+  // sum += x - shift and squares += (x - shift)^2. Rows of the tile are `step` values apart: the
+  // tile itself, or a longer pixel of which it is a part.
   void (*moments)(const float* x, std::int64_t count, const double* shift, double* sum,
-                  double* squares, std::int64_t tile);
+                  double* squares, std::int64_t tile, std::int64_t step);
   // y = (x - mean) * scale + offset, or that times *relu where it is not >= 0
   void (*forward)(const float* x, float* y, std::int64_t count, const float* mean,
                   const float* scale, const float* offset, std::int64_t tile, const float* relu);
-  // sum_g += g and sum_gx += g * (x - shift)
+  // sum_g += g and sum_gx += g * (x - shift), rows as before
   void (*gradient_sums)(const float* g, const float* x, std::int64_t count, const double* shift,
-                        double* sum_g, double* sum_gx, std::int64_t tile, const FusedReLU* relu);
+                        double* sum_g, double* sum_gx, std::int64_t tile, std::int64_t step,
+                        const FusedReLU* relu);
   // Both: sums are those of gradient_sums, then those of moments, one tile after the other.
   void (*gradient_moments)(const float* g, const float* x, std::int64_t count, const double* shift,
                            double* sums, std::int64_t tile);

@@ -12,7 +12,7 @@ using Index = std::int64_t;
 // Calls body(i, j) for each value i of a run and its place j in a tile.
 template <class Body>
 MPSGRAD_INLINE void for_tiles(Index count, Index tile, const Body& body) {
-  for_rows<1>(count, tile, [&](auto /*rows*/, Index row, Index begin, Index end) {
+  for_rows<1>(count, tile, tile, [&](auto /*rows*/, Index row, Index begin, Index end) {
     MPSGRAD_VECTOR_LOOP
     for (Index j = begin; j < end; ++j) {
       body(row + j, j);
@@ -21,9 +21,9 @@ MPSGRAD_INLINE void for_tiles(Index count, Index tile, const Body& body) {
 }
 
 void moments(const float* x, Index count, const double* shift, double* sum, double* squares,
-             Index tile) {
+             Index tile, Index step) {
   add_tiles<2>(
-      count, tile, {sum, squares},
+      count, tile, step, {sum, squares},
       [=](auto block, Index i, Index j, auto& terms) {
         const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
         terms[0] += d;
@@ -57,10 +57,10 @@ MPSGRAD_INLINE Singles times_slope(const FusedReLU& relu, Singles gradient, cons
 }
 
 void gradient_sums(const float* g, const float* x, Index count, const double* shift, double* sum_g,
-                   double* sum_gx, Index tile, const FusedReLU* relu) {
+                   double* sum_gx, Index tile, Index step, const FusedReLU* relu) {
   const auto add_all = [=](const auto& values) {
     add_tiles<2>(
-        count, tile, {sum_g, sum_gx},
+        count, tile, step, {sum_g, sum_gx},
         [=](auto block, Index i, Index j, auto& terms) {
           const auto gradient = block.widened(values(block, i, j));
           terms[0] += gradient;
@@ -82,7 +82,7 @@ void gradient_sums(const float* g, const float* x, Index count, const double* sh
 void gradient_moments(const float* g, const float* x, Index count, const double* shift,
                       double* sums, Index tile) {
   add_tiles<4>(
-      count, tile, {sums, sums + tile, sums + 2 * tile, sums + 3 * tile},
+      count, tile, tile, {sums, sums + tile, sums + 2 * tile, sums + 3 * tile},
       [=](auto block, Index i, Index j, auto& terms) {
         const auto gradient = block.widened(g + i);
         const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);

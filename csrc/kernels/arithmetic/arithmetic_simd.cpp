@@ -342,7 +342,7 @@ struct Masked {
 template <class Source>
 MPSGRAD_INLINE void add_runs(const Source& source, double* sums, Index count, Index tile) {
   add_tiles<1>(
-      count, tile, {sums},
+      count, tile, tile, {sums},
       [=](auto block, Index i, Index /*j*/, auto& terms) { source.add_to(terms[0], block, i); },
       source);
 }

@@ -1,6 +1,5 @@
 // Batch normalization of the CPU device. Sums run over blocks of pixels whose number depends on the
 // shape alone, in double, and are added in the order of the blocks.
-#include <array>
 #include <cmath>
 #include <optional>
 
@@ -15,19 +14,15 @@ namespace {
 
 using cpu::array_of;
 using cpu::ChannelArray;
+using cpu::coefficient_tiles;
+using cpu::repeat_pixel;
 using cpu::tile_of;
 
 constexpr Index kRunFloats = 8192;  // of one call of a loop: half of a level 1 cache
 constexpr Index kLeastTiles = 16;
+constexpr Index kFewBlocks = 8;
+constexpr Index kPartChannels = 512;
 constexpr int kScratchOfNeuron = 3;  // beside what map_pixels uses
-constexpr int kScratchOfCoefficients = 4;
-
-template <class Number>
-void repeat_pixel(Number* tile, Index channels, Index length) {
-  for (Index i = channels; i < length; ++i) {
-    tile[i] = tile[i - channels];
-  }
-}
 
 // Doubles of the calling thread, grown as needed and kept.
 double* thread_doubles(Index count) {
@@ -60,17 +55,6 @@ struct Operands {
   }
 };
 
-// Tiles of coefficients of the thread that runs a command; its helpers only read them.
-template <std::size_t kTiles>
-std::array<float*, kTiles> coefficient_tiles(Index tile) {
-  float* first = cpu::thread_scratch(kScratchOfCoefficients, static_cast<Index>(kTiles) * tile);
-  std::array<float*, kTiles> tiles;
-  for (std::size_t i = 0; i < kTiles; ++i) {
-    tiles[i] = first + static_cast<Index>(i) * tile;
-  }
-  return tiles;
-}
-
 // mean, scale and offset of z = (x - mean) * scale + offset.
 void fill_forward(const Operands& operands, Index channels, Index tile, float* mean, float* scale,
                   float* offset) {
@@ -87,17 +71,25 @@ void fill_forward(const Operands& operands, Index channels, Index tile, float* m
 // ---- sums over all pixels
 // -------------------------------------------------------------------------------------------
 
-// Calls add(inputs, count, sums) for runs of pixels of every sample, `sums` being two tiles of the
-// calling thread, and adds up what they hold: totals[0, channels) and totals[channels, 2 channels).
+// A run of pixels, or some channels of each: `width` places of a tile from `first` on, out of
+// `step`, which is the tile; the first and the last that are read are `count` apart.
+struct Run {
+  Index pixels, count, first, width, step;
+};
+
+// Calls add(inputs, run, sums) for runs of pixels of every sample, `sums` being two tiles of the
+// calling thread, of which it adds to what the run has, and adds up what they hold: totals[0,
+// channels) and totals[channels, 2 channels). Only if `divisible`, a run may be of some channels.
 template <std::size_t kSources, class Add>
-void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], double* totals,
-                     const Add& add) {
+void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divisible,
+                     double* totals, const Add& add) {
   const cpu::CpuImages& shape = *sources[0];
   const Index channels = shape.channels;
   const Index tile = tile_of(channels);
   bool packed = true;
   for (const cpu::CpuImages* source : sources) {
     packed = packed && source->packed_rows();
+    divisible = divisible && source->is_float() && source->dense_pixels();
   }
   const Index row_pixels = packed ? shape.width * shape.height : shape.width;
   const Index rows = packed ? 1 : shape.height;
@@ -109,14 +101,28 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], double* t
   const Index runs = cpu::chunks_of(row_pixels, run_pixels);
   const Index per_sample = rows * runs;
   const Index items = shape.count() * per_sample;
-  // So few blocks that their sums stay far below a tenth of the images.
+  // So few blocks that their sums stay far below a tenth of the images; few of many channels are
+  // worked on in parts.
   const Index wanted = std::clamp<Index>(shape.count() * rows * row_pixels / 64, 1, 128);
   const Index group = cpu::chunks_of(items, wanted);
   const Index blocks = cpu::chunks_of(items, group);
-  std::vector<double> partial(static_cast<std::size_t>(blocks * 2 * channels));
-  cpu::parallel_for(blocks, [&](Index block) {
-    double* sums = thread_doubles(2 * tile);
-    std::fill(sums, sums + 2 * tile, 0.0);
+  const bool whole_tiles = tile == channels;
+  const Index parts =
+      divisible && whole_tiles
+          ? std::clamp<Index>(channels / kPartChannels, 1, cpu::chunks_of(kFewBlocks, blocks))
+          : 1;
+  const Index width = cpu::chunks_of(tile, parts);
+  const auto memory = cpu::MemoryPool::instance().acquire(
+      static_cast<std::size_t>(blocks * 2 * channels) * sizeof(double));
+  auto* const partial = reinterpret_cast<double*>(memory->data());
+  cpu::parallel_for(blocks * parts, [&](Index task) {
+    const Index block = task / parts;
+    const Index begin = task % parts * width;
+    const Index end = std::min(tile, begin + width);
+    double* const out = partial + block * 2 * channels;
+    double* const sums = whole_tiles ? out : thread_doubles(2 * tile);
+    std::fill(sums + begin, sums + end, 0.0);
+    std::fill(sums + tile + begin, sums + tile + end, 0.0);
     for (Index item = block * group; item < std::min(items, (block + 1) * group); ++item) {
       const Index sample = item / per_sample;
       const Index row = item % per_sample / runs;
@@ -125,12 +131,13 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], double* t
       const float* inputs[kSources];
       for (std::size_t k = 0; k < kSources; ++k) {
         inputs[k] = cpu::load_run(*sources[k], sample, row, first, pixels,
-                                  cpu::thread_scratch(static_cast<int>(k), run_pixels * channels));
+                                  cpu::thread_scratch(static_cast<int>(k), run_pixels * channels)) +
+                    begin;
       }
-      add(inputs, pixels, sums);
+      add(inputs, Run{pixels, pixels * channels - (tile - (end - begin)), begin, end - begin, tile},
+          sums + begin);
     }
-    double* out = partial.data() + block * 2 * channels;
-    for (Index half = 0; half < 2; ++half) {
+    for (Index half = 0; half < 2 && !whole_tiles; ++half) {
       for (Index c = 0; c < channels; ++c) {
         double total = 0.0;
         for (Index i = c; i < tile; i += channels) {
@@ -140,10 +147,10 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], double* t
       }
     }
   });
-  std::fill(totals, totals + 2 * channels, 0.0);
-  for (Index block = 0; block < blocks; ++block) {
+  std::copy_n(partial, 2 * channels, totals);
+  for (Index block = 1; block < blocks; ++block) {
     for (Index i = 0; i < 2 * channels; ++i) {
-      totals[i] += partial[static_cast<std::size_t>(block * 2 * channels + i)];
+      totals[i] += partial[block * 2 * channels + i];
     }
   }
 }
@@ -200,10 +207,11 @@ class CpuStatistics final : public BatchNormalizationSumsEncoder {
     repeat_pixel(shifts.data(), channels, tile);
     std::vector<double> totals(static_cast<std::size_t>(2 * channels));
     const StandardizeLoops& loops = standardize_loops();
-    sum_over_pixels(
-        {&source}, totals.data(), [&](const float* const* in, Index pixels, double* into) {
-          loops.moments(in[0], pixels * channels, shifts.data(), into, into + tile, tile);
-        });
+    sum_over_pixels({&source}, true, totals.data(),
+                    [&](const float* const* in, const Run& run, double* into) {
+                      loops.moments(in[0], run.count, shifts.data() + run.first, into,
+                                    into + run.step, run.width, run.step);
+                    });
     for (Index i = 0; i < 2 * channels; ++i) {
       accumulated[i] += totals[static_cast<std::size_t>(i)];
     }
@@ -224,6 +232,8 @@ class FusedNeuron {
   explicit FusedNeuron(const NeuronDescriptor& neuron)
       : neuron_(std::make_shared<const NeuronDescriptor>(neuron)) {}
 
+  bool is_none() const { return neuron_->type == NeuronType::None; }
+  bool known_to_loops() const { return is_none() || relu() != nullptr; }
   const float* relu() const { return neuron_->type == NeuronType::ReLU ? &neuron_->a : nullptr; }
   std::optional<FusedReLU> relu_of(const float* mean, const float* scale,
                                    const float* offset) const {
@@ -248,8 +258,6 @@ class FusedNeuron {
   }
 
  private:
-  bool known_to_loops() const { return neuron_->type == NeuronType::None || relu(); }
-
   std::shared_ptr<const NeuronDescriptor> neuron_;
 };
 
@@ -281,20 +289,24 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     const Index channels = source.channels;
     const Index tile = tile_of(channels);
     const auto tiles = coefficient_tiles<3>(tile);
-    fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
+    if (!neuron.is_none()) {
+      fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
+    }
     std::vector<double> mean(static_cast<std::size_t>(tile));
     std::copy_n(operands.mean.values, channels, mean.begin());
     repeat_pixel(mean.data(), channels, tile);
     std::vector<double> totals(static_cast<std::size_t>(2 * channels));
-    const auto relu = neuron.relu_of(tiles[0], tiles[1], tiles[2]);
     const StandardizeLoops& loops = standardize_loops();
-    sum_over_pixels({&gradient, &source}, totals.data(),
-                    [&](const float* const* in, Index pixels, double* into) {
-                      const float* g = neuron.gradient(in[0], in[1], pixels, channels, tile,
-                                                       tiles[0], tiles[1], tiles[2]);
-                      loops.gradient_sums(g, in[1], pixels * channels, mean.data(), into,
-                                          into + tile, tile, relu ? &*relu : nullptr);
-                    });
+    sum_over_pixels(
+        {&gradient, &source}, neuron.known_to_loops(), totals.data(),
+        [&](const float* const* in, const Run& run, double* into) {
+          const float* g = neuron.gradient(in[0], in[1], run.pixels, channels, tile, tiles[0],
+                                           tiles[1], tiles[2]);
+          const auto relu =
+              neuron.relu_of(tiles[0] + run.first, tiles[1] + run.first, tiles[2] + run.first);
+          loops.gradient_sums(g, in[1], run.count, mean.data() + run.first, into, into + run.step,
+                              run.width, run.step, relu ? &*relu : nullptr);
+        });
     for (Index c = 0; c < channels; ++c) {
       double& of_beta = accumulated[c];
       double& of_gamma = accumulated[channels + c];

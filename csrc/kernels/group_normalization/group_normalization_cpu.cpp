@@ -171,7 +171,7 @@ Statistics find_statistics(const CpuImages& source, Index sample, const Blocks& 
         const float* values = cpu::load_run(source, sample, y, x, pixels,
                                             cpu::thread_scratch(kFirst, pixels * channels));
         loops.moments(values, pixels * channels, shift.get(), sums, sums + shift.length(),
-                      shift.length());
+                      shift.length(), shift.length());
       });
   return {source, settings, shift.get(), totals.data(), totals.data() + channels};
 }
