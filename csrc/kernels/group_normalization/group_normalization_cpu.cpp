@@ -16,7 +16,9 @@ namespace {
 
 using cpu::array_of;
 using cpu::ChannelArray;
+using cpu::coefficient_tiles;
 using cpu::CpuImages;
+using cpu::repeat_pixel;
 using cpu::tile_of;
 using Settings = GroupNormalizationSettings;
 
@@ -26,29 +28,6 @@ constexpr Index kBlockFloats = 1 << 16;  // about what one task reads
 constexpr Index kMostBlocks = 64;        // of an image, which have sums of their own
 
 enum Slot { kFirst, kSecond };  // scratch of a thread
-
-// One value a channel, repeated to a tile.
-template <class Number>
-class Tile {
- public:
-  explicit Tile(Index channels)
-      : channels_(channels), values_(static_cast<std::size_t>(tile_of(channels))) {}
-
-  template <class Value>
-  void fill(const Value& value) {
-    for (std::size_t i = 0; i < values_.size(); ++i) {
-      values_[i] = i < static_cast<std::size_t>(channels_)
-                       ? static_cast<Number>(value(static_cast<Index>(i)))
-                       : values_[i - static_cast<std::size_t>(channels_)];
-    }
-  }
-  const Number* get() const { return values_.data(); }
-  Index length() const { return static_cast<Index>(values_.size()); }
-
- private:
-  Index channels_;
-  std::vector<Number> values_;
-};
 
 // How the pixels of an image are cut into blocks of whole runs: by shape alone.
 struct Blocks {
@@ -85,9 +64,13 @@ struct Blocks {
     const Index tile = tile_of(channels);
     std::vector<double> partial(static_cast<std::size_t>(count * kSums * channels));
     cpu::parallel_for(count, [&](Index block) {
+      double* out = partial.data() + block * kSums * channels;
+      if (tile == channels) {
+        each_run(block, [&](Index y, Index x, Index pixels) { add(y, x, pixels, out); });
+        return;
+      }
       std::vector<double> sums(static_cast<std::size_t>(kSums * tile));
       each_run(block, [&](Index y, Index x, Index pixels) { add(y, x, pixels, sums.data()); });
-      double* out = partial.data() + block * kSums * channels;
       for (Index k = 0; k < kSums; ++k) {
         for (Index first = 0; first < tile; first += channels) {
           const double* from = sums.data() + k * tile + first;
@@ -122,25 +105,43 @@ void for_images(Index images, const Blocks& blocks, const Work& work) {
 
 // What sums of one image are relative to: one of each group's own values, so that a mean that is
 // large against the spread costs no digits. One tile.
-Tile<double> shift_of(const CpuImages& source, Index sample, Index group_channels) {
+std::vector<double> shift_of(const CpuImages& source, Index sample, Index group_channels) {
+  const Index channels = source.channels;
   const float* first =
-      cpu::load_run(source, sample, 0, 0, 1, cpu::thread_scratch(kFirst, source.channels));
-  Tile<double> shift(source.channels);
-  double value = 0.0;
-  Index next = 0;  // channel where a group begins
-  shift.fill([&](Index c) {
-    if (c == next) {
-      value = std::isfinite(first[c]) ? static_cast<double>(first[c]) : 0.0;
-      next += group_channels;
-    }
-    return value;
-  });
+      cpu::load_run(source, sample, 0, 0, 1, cpu::thread_scratch(kFirst, channels));
+  std::vector<double> shift(static_cast<std::size_t>(tile_of(channels)));
+  for (Index c = 0; c < channels; c += group_channels) {
+    std::fill_n(shift.begin() + c, group_channels,
+                std::isfinite(first[c]) ? static_cast<double>(first[c]) : 0.0);
+  }
+  repeat_pixel(shift.data(), channels, static_cast<Index>(shift.size()));
   return shift;
 }
 
-// Mean and reciprocal deviation, of every channel as its group has them.
+// The sum of value(i) for i < count, in an order that keeps a processor's adders busy.
+template <class Value>
+double sum_of(Index count, const Value& value) {
+  constexpr Index kSide = 8;
+  double sums[kSide] = {};
+  Index i = 0;
+  for (; i + kSide <= count; i += kSide) {
+    for (Index k = 0; k < kSide; ++k) {
+      sums[k] += value(i + k);
+    }
+  }
+  double total = std::accumulate(sums, sums + kSide, 0.0);
+  for (; i < count; ++i) {
+    total += value(i);
+  }
+  return total;
+}
+
+// Mean and reciprocal deviation of each group.
 struct Statistics {
-  std::vector<double> mean, r;
+  struct Group {
+    double mean, r;
+  };
+  std::vector<Group> groups;
 
   // From sums of x - shift and of its squares, a channel each.
   Statistics(const CpuImages& source, const Settings& settings, const double* shift,
@@ -148,15 +149,14 @@ struct Statistics {
     const Index group_channels = source.channels / settings.groups;
     const double count =
         static_cast<double>(source.width * source.height) * static_cast<double>(group_channels);
+    groups.reserve(static_cast<std::size_t>(settings.groups));
     for (Index c = 0; c < source.channels; c += group_channels) {
-      const double sum = std::accumulate(sums + c, sums + c + group_channels, 0.0);
-      const double square = std::accumulate(squares + c, squares + c + group_channels, 0.0);
+      const double sum = sum_of(group_channels, [&](Index i) { return sums[c + i]; });
+      const double square = sum_of(group_channels, [&](Index i) { return squares[c + i]; });
       const double moment = (square - sum * sum / count) / count;
       const double variance = moment < 0.0 ? 0.0 : moment;  // rounding only; NaN stays
-      const auto channels = static_cast<std::size_t>(group_channels);
-      mean.insert(mean.end(), channels, shift[c] + sum / count);
-      r.insert(r.end(), channels,
-               1.0 / std::sqrt(variance + static_cast<double>(settings.epsilon)));
+      groups.push_back({shift[c] + sum / count,
+                        1.0 / std::sqrt(variance + static_cast<double>(settings.epsilon))});
     }
   }
 };
@@ -165,15 +165,15 @@ Statistics find_statistics(const CpuImages& source, Index sample, const Blocks& 
                            const Settings& settings) {
   const StandardizeLoops& loops = standardize_loops();
   const Index channels = source.channels;
-  const Tile<double> shift = shift_of(source, sample, channels / settings.groups);
+  const std::vector<double> shift = shift_of(source, sample, channels / settings.groups);
+  const auto tile = static_cast<Index>(shift.size());
   const std::vector<double> totals =
       blocks.sum<2>(channels, [&](Index y, Index x, Index pixels, double* sums) {
         const float* values = cpu::load_run(source, sample, y, x, pixels,
                                             cpu::thread_scratch(kFirst, pixels * channels));
-        loops.moments(values, pixels * channels, shift.get(), sums, sums + shift.length(),
-                      shift.length(), shift.length());
+        loops.moments(values, pixels * channels, shift.data(), sums, sums + tile, tile, tile);
       });
-  return {source, settings, shift.get(), totals.data(), totals.data() + channels};
+  return {source, settings, shift.data(), totals.data(), totals.data() + channels};
 }
 
 struct ForwardWork {
@@ -194,14 +194,23 @@ struct ForwardWork {
     const StandardizeLoops& loops = standardize_loops();
     const Index channels = source.channels;
     const Statistics statistics = find_statistics(source, sample, blocks, settings);
-    Tile<float> mean(channels), scale(channels), shift(channels);
-    mean.fill([&](Index c) { return statistics.mean[static_cast<std::size_t>(c)]; });
-    scale.fill(
-        [&](Index c) { return gamma.at(c, 1.0) * statistics.r[static_cast<std::size_t>(c)]; });
-    shift.fill([&](Index c) { return beta.at(c, 0.0); });
+    const Index group_channels = channels / settings.groups;
+    const Index tile = tile_of(channels);
+    const auto tiles = coefficient_tiles<3>(tile);
+    Index first = 0;
+    for (const Statistics::Group& group : statistics.groups) {
+      std::fill_n(tiles[0] + first, group_channels, static_cast<float>(group.mean));
+      for (Index c = first; c < first + group_channels; ++c) {
+        tiles[1][c] = static_cast<float>(gamma.at(c, 1.0) * group.r);
+        tiles[2][c] = static_cast<float>(beta.at(c, 0.0));
+      }
+      first += group_channels;
+    }
+    for (float* coefficients : tiles) {
+      repeat_pixel(coefficients, channels, tile);
+    }
     const auto transform = [&](const float* x, float* out, Index pixels) {
-      loops.forward(x, out, pixels * channels, mean.get(), scale.get(), shift.get(), mean.length(),
-                    nullptr);
+      loops.forward(x, out, pixels * channels, tiles[0], tiles[1], tiles[2], tile, nullptr);
     };
 
     const bool whole = offset.x == 0 && offset.y == 0 && clip.origin.x == 0 && clip.origin.y == 0 &&
@@ -264,54 +273,56 @@ struct GradientWork {
 
     // One pass for the statistics and for what the gradients need: sums of g * (x - shift) become
     // those of g * (x - mean) afterwards.
-    const Tile<double> shifts = shift_of(source, sample, group_channels);
-    const double* shift = shifts.get();
+    const std::vector<double> shift = shift_of(source, sample, group_channels);
+    const Index tile = tile_of(channels);
     std::vector<double> totals =
         blocks.sum<4>(channels, [&](Index y, Index x, Index pixels, double* sums) {
           const float* g = load(gradient, y, x, pixels, kFirst);
-          loops.gradient_moments(g, load(source, y, x, pixels, kSecond), pixels * channels, shift,
-                                 sums, shifts.length());
+          loops.gradient_moments(g, load(source, y, x, pixels, kSecond), pixels * channels,
+                                 shift.data(), sums, tile);
         });
     const double* by_beta = totals.data();
     double* by_gamma = totals.data() + channels;
-    const Statistics statistics(source, settings, shift, totals.data() + 2 * channels,
+    const Statistics statistics(source, settings, shift.data(), totals.data() + 2 * channels,
                                 totals.data() + 3 * channels);
-    const std::vector<double>& exact_mean = statistics.mean;
-    const std::vector<double>& r = statistics.r;
 
     // Gamma varies within a group, so it belongs inside the group's means.
     const double count =
         static_cast<double>(source.width * source.height) * static_cast<double>(group_channels);
-    std::vector<double> mean_h(r.size()), mean_hx(r.size());
-    for (Index first = 0; first < channels; first += group_channels) {
-      double h = 0.0, hx = 0.0;
+    const auto tiles = coefficient_tiles<4>(tile);
+    const auto [mean, scale, constant, slope] = tiles;
+    Index first = 0;
+    for (const Statistics::Group& group : statistics.groups) {
+      const double r = group.r;
+      const double from_shift = group.mean - shift[static_cast<std::size_t>(first)];
       for (Index c = first; c < first + group_channels; ++c) {
-        const auto i = static_cast<std::size_t>(c);
-        by_gamma[c] = r[i] * (by_gamma[c] - (exact_mean[i] - shift[c]) * by_beta[c]);
-        h += own.gamma.at(c, 1.0) * by_beta[c];
-        hx += own.gamma.at(c, 1.0) * by_gamma[c];
+        by_gamma[c] = r * (by_gamma[c] - from_shift * by_beta[c]);
+        scale[c] = static_cast<float>(own.gamma.at(c, 1.0) * r);
       }
-      std::fill_n(mean_h.begin() + first, group_channels, h / count);
-      std::fill_n(mean_hx.begin() + first, group_channels, hx / count);
+      const auto mean_with_gamma = [&](const double* values) {
+        const auto value = [&](Index i) {
+          return own.gamma.at(first + i, 1.0) * values[first + i];
+        };
+        return sum_of(group_channels, value) / count;
+      };
+      std::fill_n(mean + first, group_channels, static_cast<float>(group.mean));
+      std::fill_n(constant + first, group_channels,
+                  static_cast<float>(r * mean_with_gamma(by_beta)));
+      std::fill_n(slope + first, group_channels,
+                  static_cast<float>(r * (r * mean_with_gamma(by_gamma))));
+      first += group_channels;
     }
-    Tile<float> mean(channels), scale(channels), constant(channels), slope(channels);
-    mean.fill([&](Index c) { return exact_mean[static_cast<std::size_t>(c)]; });
-    scale.fill([&](Index c) { return own.gamma.at(c, 1.0) * r[static_cast<std::size_t>(c)]; });
-    constant.fill([&](Index c) {
-      return r[static_cast<std::size_t>(c)] * mean_h[static_cast<std::size_t>(c)];
-    });
-    slope.fill([&](Index c) {
-      return r[static_cast<std::size_t>(c)] *
-             (r[static_cast<std::size_t>(c)] * mean_hx[static_cast<std::size_t>(c)]);
-    });
+    for (float* coefficients : tiles) {
+      repeat_pixel(coefficients, channels, tile);
+    }
     cpu::parallel_for(blocks.count, [&](Index block) {
       blocks.each_run(block, [&](Index y, Index x, Index pixels) {
         const float* g = load(gradient, y, x, pixels, kFirst);
         const float* values = load(source, y, x, pixels, kSecond);
         float* out = cpu::begin_store(destination, sample, y, x,
                                       cpu::thread_scratch(kSecond + 1, pixels * channels));
-        loops.gradient(g, values, out, pixels * channels, mean.get(), scale.get(), constant.get(),
-                       slope.get(), mean.length(), nullptr);
+        loops.gradient(g, values, out, pixels * channels, tiles[0], tiles[1], tiles[2], tiles[3],
+                       tile, nullptr);
         cpu::finish_store(destination, sample, y, x, pixels, out);
       });
     });
