@@ -21,6 +21,7 @@ constexpr Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -((-a + b 
 inline constexpr Index kPieceBytes = 256 * 1024;
 inline constexpr Index kPieces = 16;
 inline constexpr Index kPieceFlops = 2'000'000;
+inline constexpr Index kDepthwiseCost = 8;  // of an operation, in those of other convolutions
 
 // Work on weights that each piece has for itself: their bytes may take longer than the operations.
 constexpr Index work_on_weights(Index flops, Index weights) {

@@ -95,6 +95,9 @@ struct WeightGradientTask {
   std::int64_t groups, group_sources, group_gradients;  // channels of one group
   std::int64_t first,
       last;  // blocks to do: of source channels, or of gradient channels, all groups in one count
+  // Gradient channels to do: by_source of each group; depthwise of all, and then rows, out and bias
+  // begin at the first one.
+  std::int64_t first_gradient, last_gradient;
   float* out;
   float* bias;  // += sums of the gradient, or null
   void* pairs;  // scratch: 16 * rows bytes
@@ -114,8 +117,7 @@ struct WeightGradientLoops {
   // Gradient channels along the lanes, for few source channels; blocks of kBlock gradient channels;
   // out is [group][tap][c][o], and every gradient pixel is used.
   void (*by_gradient)(const WeightGradientTask&);
-  // Channel by channel; blocks of kBlock channels; out is [tap][channel], and every gradient pixel
-  // is used.
+  // Channel by channel; out is [tap][channel], and every gradient pixel is used.
   void (*depthwise)(const WeightGradientTask&);
   // sums[c] += sum over pixels.
   void (*channel_sums)(const float* row, std::int64_t pixels, std::int64_t step,

@@ -26,7 +26,8 @@ struct Sums {
   bool every_pixel = false;  // source rows hold what lies outside
   Index band_rows = 0, columns = 0;
   Index inside = 0, outside = 0;  // depthwise: columns whose source rows need not be copied
-  Index parts = 0, splits = 0;    // of the rows, of the channel blocks
+  // Of the rows, of the channel blocks, and by_source of the gradient channels of each.
+  Index parts = 0, splits = 0, gradient_splits = 1;
   Index blocks = 0;
   Index partial_floats = 0;
   float* first_partial = nullptr;  // possibly the result itself
@@ -46,10 +47,12 @@ void zero(float* data, Index count) {
   });
 }
 
-// Gradient rows [first, last), counted over all samples, and blocks [first_block, last_block).
+// Gradient rows [first, last), counted over all samples, blocks [first_block, last_block), and
+// by_source and depthwise gradient channels [first_gradient, last_gradient) of each group.
 struct Part {
   Index first, last;
   Index first_block, last_block;
+  Index first_gradient, last_gradient;
   float* out;
   float* bias;
 };
@@ -57,6 +60,7 @@ struct Part {
 void run_part(const Sums& sums, const Part& part) {
   const ConvolutionGeometry& g = sums.g;
   RowWindow source = sums.source;
+  RowWindow gradient = sums.gradient;
   Index source_channel = 0;  // where the source rows begin
   if (sums.by_source && !sums.one_tap && !source.direct && sums.merged == 1) {
     const Index blocks_per_group = ceil_div(sums.group_sources, kConvolutionBlock);
@@ -68,6 +72,10 @@ void run_part(const Sums& sums, const Part& part) {
     source.channel = source_channel;
     source.channels = std::min(start_of(part.last_block), g.source_channels) - source_channel;
   }
+  if (g.depthwise) {
+    source.channel = gradient.channel = part.first_gradient;
+    source.channels = gradient.channels = part.last_gradient - part.first_gradient;
+  }
   const Index reach = (g.kernel_height - 1) * g.dilation_y + 1;
   const Index rows = std::min(sums.band_rows, part.last - part.first);
   // Rows of a band may belong to different samples, each of which needs its own rows of the source.
@@ -77,13 +85,13 @@ void run_part(const Sums& sums, const Part& part) {
   const Index source_rows = std::min(samples * std::min(positions, g.source_height),
                                      rows * std::min(g.kernel_height, g.source_height));
   const Index slots = RowCache::slots(source, positions);
-  const Index gradient_slots = RowCache::slots(sums.gradient, per_sample);
+  const Index gradient_slots = RowCache::slots(gradient, per_sample);
   const Index zeros =
       sums.by_source ? 0
                      : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
   const Index panels = sums.panels ? sums.loops->panel_floats() : 0;
   Scratch scratch(RowCache::bytes(source, source_rows, slots) +
-                  RowCache::bytes(sums.gradient, rows, gradient_slots) +
+                  RowCache::bytes(gradient, rows, gradient_slots) +
                   Scratch::bytes<const float*>(rows) +
                   Scratch::bytes<const float*>(rows * g.kernel_height) +
                   Scratch::bytes<float>(zeros) + 2 * Scratch::bytes<Index>(g.kernel_width) +
@@ -107,12 +115,13 @@ void run_part(const Sums& sums, const Part& part) {
   task.group_gradients = sums.group_gradients;
   task.first = part.first_block;
   task.last = part.last_block;
+  task.first_gradient = part.first_gradient;
+  task.last_gradient = part.last_gradient;
   task.out = part.out;
   task.bias = part.bias;
   task.pairs = scratch.take<std::byte>(16 * rows);
   task.panels = sums.panels ? scratch.take<float>(panels) : nullptr;
 
-  RowWindow gradient = sums.gradient;
   RowCache source_cache(source, source_rows, slots, scratch);
   RowCache gradient_cache(gradient, rows, gradient_slots, scratch);
   for (Index column = 0; column < g.destination_width;) {
@@ -336,7 +345,7 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
         4 * g.destination_channels * (g.destination_width + g.source_width * g.stride_y);
     sums.band_rows = std::clamp<Index>(2 * kPieceBytes / row_bytes, 1, sums.band_rows);
   }
-  const Index flops = 2 * rows * g.destination_width * weights;
+  const Index flops = 2 * rows * g.destination_width * weights * (g.depthwise ? kDepthwiseCost : 1);
   const Index worth = std::clamp<Index>(flops / kPieceFlops, 1, kPieces);
   sums.parts = std::clamp<Index>(activations / 10 / (weights * 4), 1,
                                  std::min(worth, ceil_div(rows, sums.band_rows)));
@@ -344,12 +353,18 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
   sums.blocks = sums.one_tap ? g.groups * ceil_div(sums.group_gradients, kConvolutionPanel)
                 : sums.by_source
                     ? g.groups * ceil_div(sums.group_sources * sums.merged, kConvolutionBlock)
-                : g.depthwise ? ceil_div(g.destination_channels, kConvolutionBlock)
+                : g.depthwise ? 1
                               : g.groups * ceil_div(sums.group_gradients, kConvolutionBlock);
-  const Index split_work = work_on_weights(flops / sums.parts, weights);
-  sums.splits =
-      std::clamp<Index>(std::min(split_work / kPieceFlops, ceil_div(kPieces, sums.parts)), 1,
-                        sums.blocks);
+  const Index wanted = std::clamp<Index>(work_on_weights(flops / sums.parts, weights) / kPieceFlops,
+                                         1, ceil_div(kPieces, sums.parts));
+  sums.splits = std::min(wanted, sums.blocks);
+  // No sum depends on how these are cut, which may thus be as the threads need it.
+  if (thread_count() > 1 && (g.depthwise || (sums.by_source && !sums.one_tap))) {
+    const Index few = 2 * thread_count();
+    sums.gradient_splits =
+        std::clamp<Index>(std::min(wanted, ceil_div(few, sums.parts * sums.splits)), 1,
+                          std::max<Index>(1, sums.group_gradients / kNarrowGroup));
+  }
   sums.partial_floats = weights;
 
   const bool in_place = sums.by_source && !g.transposed_weights;
@@ -367,15 +382,20 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
     std::fill_n(sums.bias_partials, sums.parts * g.destination_channels, 0.0F);
   }
   if (rows > 0 && g.destination_width > 0) {
-    parallel_for(sums.parts * sums.splits, [&](Index i) {
-      const Index part = i / sums.splits;
-      const Index split = i % sums.splits;
-      float* bias = bias_gradient != nullptr && split == 0
-                        ? sums.bias_partials + part * g.destination_channels
+    const Index splits = sums.splits * sums.gradient_splits;
+    parallel_for(sums.parts * splits, [&](Index i) {
+      const Index part = i / splits;
+      const Index split = i % splits / sums.gradient_splits;
+      const Index range = i % sums.gradient_splits;
+      const Index first = range * sums.group_gradients / sums.gradient_splits;
+      const Index last = (range + 1) * sums.group_gradients / sums.gradient_splits;
+      const Index begin = g.depthwise ? first : 0;  // of what the part has for itself
+      float* bias = bias_gradient != nullptr && (g.depthwise || i % splits == 0)
+                        ? sums.bias_partials + part * g.destination_channels + begin
                         : nullptr;
       run_part(sums, {part * rows / sums.parts, (part + 1) * rows / sums.parts,
                       split * sums.blocks / sums.splits, (split + 1) * sums.blocks / sums.splits,
-                      sums.partial(part), bias});
+                      first, last, sums.partial(part) + begin, bias});
     });
   }
   finish(sums, weight_gradient, accumulate);

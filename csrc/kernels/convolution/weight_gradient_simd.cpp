@@ -201,14 +201,17 @@ void channel_sums(const float* row, Index pixels, Index step, Index channels, fl
   }
 }
 
-void add_bias(const WeightGradientTask& task) {
+void add_bias(const WeightGradientTask& task, Index channels) {
   if (task.bias == nullptr) {
     return;
   }
   for (Index row = 0; row < task.rows; ++row) {
-    channel_sums(task.gradient[row], task.width, task.gradient_step,
-                 task.groups * task.group_gradients, task.bias);
+    channel_sums(task.gradient[row], task.width, task.gradient_step, channels, task.bias);
   }
+}
+
+void add_bias(const WeightGradientTask& task) {
+  add_bias(task, task.groups * task.group_gradients);
 }
 
 // With one tap every value is used once for each channel of the other image, and where the images
@@ -317,7 +320,8 @@ MPSGRAD_INLINE void for_source_columns(const WeightGradientTask& task, const Bod
   for (Index block = task.first; block < task.last; ++block) {
     const Index first = block % blocks_per_group * kConvolutionBlock;
     const Index end = smaller(first + kConvolutionBlock, channels);
-    const Index widest = best_vecs(task.group_gradients, ceil_div(end - first, kLanes), true);
+    const Index widest =
+        best_vecs(task.last_gradient - task.first_gradient, ceil_div(end - first, kLanes), true);
     for (Index c = first; c < end; c += widest * kLanes) {
       body(block / blocks_per_group, c, SourceBlock(end - c, widest));
     }
@@ -351,12 +355,13 @@ void add_taps(const WeightGradientTask& task, TileArguments t, Index o, Index ro
 // Where pixels lie a multiple of a page apart, what a tile reads of the gradient falls into a few
 // sets of every cache. Then panels of it are copied once for all taps.
 void by_source_from_panels(const WeightGradientTask& task) {
-  const Index panels = ceil_div(task.group_gradients, kConvolutionPanel);
+  const Index gradients = task.last_gradient - task.first_gradient;
+  const Index panels = ceil_div(gradients, kConvolutionPanel);
   auto* pairs = static_cast<Pair*>(task.pairs);
   for_source_columns(task, [&](Index group, Index c, const SourceBlock& columns) {
     for (Index panel = 0; panel < panels; ++panel) {
-      const Index first = panel * task.group_gradients / panels;
-      const Index count = (panel + 1) * task.group_gradients / panels - first;
+      const Index first = task.first_gradient + panel * gradients / panels;
+      const Index count = task.first_gradient + (panel + 1) * gradients / panels - first;
       const TileRows rows(group * task.group_gradients + first, count, columns.vecs);
       copy_gradients(task, {0, task.rows * task.width}, rows, task.panels);
       for (Index q = 0; q < task.taps_y; ++q) {
@@ -386,8 +391,8 @@ void by_source(const WeightGradientTask& task) {
   }
   auto* pairs = static_cast<Pair*>(task.pairs);
   for_source_columns(task, [&](Index group, Index c, const SourceBlock& columns) {
-    const Index row_tiles =
-        ceil_div(task.group_gradients, tile_rows(static_cast<int>(columns.vecs)));
+    const Index gradients = task.last_gradient - task.first_gradient;
+    const Index row_tiles = ceil_div(gradients, tile_rows(static_cast<int>(columns.vecs)));
     for (Index q = 0; q < task.taps_y; ++q) {
       TileArguments t{};
       for (Index row = 0; row < task.rows; ++row) {
@@ -399,8 +404,8 @@ void by_source(const WeightGradientTask& task) {
       t.pairs = pairs;
       t.gradient_step = task.gradient_step;
       for (Index i = 0; i < row_tiles; ++i) {
-        const Index first = i * task.group_gradients / row_tiles;
-        const Index rows = (i + 1) * task.group_gradients / row_tiles - first;
+        const Index first = task.first_gradient + i * gradients / row_tiles;
+        const Index rows = task.first_gradient + (i + 1) * gradients / row_tiles - first;
         t.gradient_offset = group * task.group_gradients + first;
         add_taps(task, t, t.gradient_offset, rows, q, group, c, columns);
       }
@@ -663,7 +668,7 @@ MPSGRAD_INLINE void depthwise_tap(const WeightGradientTask& task, Index tap, Ind
 }
 
 template <int kRows, int kTaps, int kStride>
-void depthwise_rows(const WeightGradientTask& task, Index first, Index last) {
+void depthwise_rows(const WeightGradientTask& task, Index channels) {
   // As many vectors at once as leave registers for four pixels of them.
   constexpr int kVecs = kTaps > 0 && 2 * (kRows * kTaps + 5) <= kRegisters ? 2 : 1;
   const auto all = [&](auto vecs, Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
@@ -683,39 +688,38 @@ void depthwise_rows(const WeightGradientTask& task, Index first, Index last) {
     }
   };
   using One = std::integral_constant<int, 1>;
-  Index c = first;
+  Index c = 0;
   if constexpr (kVecs > 1) {
-    for (; c + kVecs * kLanes <= last; c += kVecs * kLanes) {
+    for (; c + kVecs * kLanes <= channels; c += kVecs * kLanes) {
       all(std::integral_constant<int, kVecs>{}, c);
     }
   }
-  for (; c + kLanes <= last; c += kLanes) {
+  for (; c + kLanes <= channels; c += kLanes) {
     all(One{}, c);
   }
-  if (c < last) {
-    all(One{}, c, first_lanes(last - c));
+  if (c < channels) {
+    all(One{}, c, first_lanes(channels - c));
   }
 }
 
 void depthwise(const WeightGradientTask& task) {
   // Rows of five taps whose sums fit the registers beside the pixels.
   constexpr int kRowsOfFive = kRegisters > 16 ? 5 : 1;
-  const Index first = task.first * kConvolutionBlock;
-  const Index last = smaller(task.last * kConvolutionBlock, task.group_gradients);
+  const Index channels = task.last_gradient - task.first_gradient;
   const bool dense = task.source_step == task.source_tap_step;
   const bool halved = task.source_step == 2 * task.source_tap_step;
   if (task.taps_x == 3 && dense) {
-    depthwise_rows<3, 3, 1>(task, first, last);
+    depthwise_rows<3, 3, 1>(task, channels);
   } else if (task.taps_x == 3 && halved) {
-    depthwise_rows<3, 3, 2>(task, first, last);
+    depthwise_rows<3, 3, 2>(task, channels);
   } else if (task.taps_x == 5 && dense) {
-    depthwise_rows<kRowsOfFive, 5, 1>(task, first, last);
+    depthwise_rows<kRowsOfFive, 5, 1>(task, channels);
   } else if (task.taps_x == 5 && halved) {
-    depthwise_rows<kRowsOfFive, 5, 2>(task, first, last);
+    depthwise_rows<kRowsOfFive, 5, 2>(task, channels);
   } else {
-    depthwise_rows<0, 0, 0>(task, first, last);
+    depthwise_rows<0, 0, 0>(task, channels);
   }
-  add_bias(task);
+  add_bias(task, channels);
 }
 
 }  // namespace
