@@ -70,7 +70,7 @@ struct PixelSource {
 template <std::size_t kSources, class Body>
 void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destination,
                 const Region& clip, const Body& body) {
-  const Index run_floats = destination.streamed ? 2048 : 8192;  // a streamed run is in L1 twice
+  bool in_place = destination.stores_in_place();
   // Where every image is one gapless run of the clip's own pixels, rows do not matter.
   bool flat = clip.origin.x == 0 && clip.origin.y == 0 && clip.size.width == destination.width &&
               clip.size.height == destination.height && destination.packed_rows();
@@ -79,15 +79,17 @@ void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destina
     flat = flat && source.offset.x == 0 && source.offset.y == 0 &&
            source.images.width == destination.width && source.images.height == destination.height &&
            source.images.packed_rows();
+    in_place = in_place && source.images.is_float() && source.images.dense_pixels();
     widest = std::max(widest, source.images.channels);
   }
+  const Index run_floats = in_place ? 8192 : 2048;  // else a run is in L1 twice
   const Index row_pixels = flat ? clip.size.width * clip.size.height : clip.size.width;
   const Index rows = flat ? 1 : clip.size.height;
   const Index run_pixels = std::clamp<Index>(run_floats / widest, 1, row_pixels);
   const Index runs = chunks_of(row_pixels, run_pixels);
   const Index per_image = rows * runs;
   // Short rows together; and handing out work drains the stores past the caches.
-  const Index task_floats = destination.streamed ? 32768 : run_floats;
+  const Index task_floats = destination.streamed ? 32768 : 8192;
   const Index group = std::max<Index>(1, task_floats / std::max<Index>(1, run_pixels * widest));
   const Index total = clip.size.depth * per_image;
   parallel_for(chunks_of(total, group), [&](Index chunk) {

@@ -13,7 +13,7 @@
 namespace mpsgrad {
 namespace {
 
-constexpr Index kRunFloats = 4096;
+constexpr Index kRunFloats = 2048;
 constexpr Index kTaskFloats = 32768;
 
 // Roles of the calling thread's scratch arrays; readers take two each.
