@@ -87,9 +87,10 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divi
   const Index channels = shape.channels;
   const Index tile = tile_of(channels);
   bool packed = true;
+  bool in_place = true;
   for (const cpu::CpuImages* source : sources) {
     packed = packed && source->packed_rows();
-    divisible = divisible && source->is_float() && source->dense_pixels();
+    in_place = in_place && source->is_float() && source->dense_pixels();
   }
   const Index row_pixels = packed ? shape.width * shape.height : shape.width;
   const Index rows = packed ? 1 : shape.height;
@@ -97,7 +98,9 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divi
   // tiles so many that it is worth to load their sums.
   const Index tile_pixels = tile / channels;
   const Index run_pixels =
-      std::min(row_pixels, std::max(kLeastTiles, kRunFloats / tile) * tile_pixels);
+      std::min(row_pixels, (in_place ? std::max(kLeastTiles, kRunFloats / tile)
+                                     : std::max(kLeastTiles / 4, kRunFloats / 4 / tile)) *
+                               tile_pixels);
   const Index runs = cpu::chunks_of(row_pixels, run_pixels);
   const Index per_sample = rows * runs;
   const Index items = shape.count() * per_sample;
@@ -108,7 +111,7 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divi
   const Index blocks = cpu::chunks_of(items, group);
   const bool whole_tiles = tile == channels;
   const Index parts =
-      divisible && whole_tiles
+      divisible && in_place && whole_tiles
           ? std::clamp<Index>(channels / kPartChannels, 1, cpu::chunks_of(kFewBlocks, blocks))
           : 1;
   const Index width = cpu::chunks_of(tile, parts);
