@@ -26,7 +26,7 @@ void repeat_pixel(Number* tile, Index channels, Index length) {
   }
 }
 
-// Tiles of coefficients of the thread that runs a command; its helpers only read them.
+// Tiles of coefficients of the thread that fills them; those that help it only read.
 template <std::size_t kTiles>
 std::array<float*, kTiles> coefficient_tiles(Index tile) {
   constexpr int kSlot = 4;  // beside those for runs of pixels

@@ -82,14 +82,15 @@ void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destina
     in_place = in_place && source.images.is_float() && source.images.dense_pixels();
     widest = std::max(widest, source.images.channels);
   }
-  const Index run_floats = in_place ? 8192 : 2048;  // else a run is in L1 twice
+  constexpr Index kFloats = 8192;
+  const Index run_floats = in_place ? kFloats : kFloats / 4;  // else a run is in L1 twice
   const Index row_pixels = flat ? clip.size.width * clip.size.height : clip.size.width;
   const Index rows = flat ? 1 : clip.size.height;
   const Index run_pixels = std::clamp<Index>(run_floats / widest, 1, row_pixels);
   const Index runs = chunks_of(row_pixels, run_pixels);
   const Index per_image = rows * runs;
   // Short rows together; and handing out work drains the stores past the caches.
-  const Index task_floats = destination.streamed ? 32768 : 8192;
+  const Index task_floats = destination.streamed ? 4 * kFloats : kFloats;
   const Index group = std::max<Index>(1, task_floats / std::max<Index>(1, run_pixels * widest));
   const Index total = clip.size.depth * per_image;
   parallel_for(chunks_of(total, group), [&](Index chunk) {

@@ -44,6 +44,9 @@ CASES = [
     BatchCase("channels 8", (4,), (5, 1), 8),
 ]
 
+# Too many for central differences; enough to be worked on in parts.
+MANY_CHANNELS = BatchCase("channels 1027", (2, 1), (1, 3), 1027)
+
 LAYERS = {
     "resnet50/conv1": BatchCase("resnet50/conv1", (32,), (112, 112), 64),
     "resnet50/conv3": BatchCase("resnet50/conv3", (32,), (28, 28), 512),
@@ -66,4 +69,5 @@ def neuron_for(neuron: Neuron | None, channels: int) -> Neuron | None:
     """Return the neuron with exactly as many PRELU slopes as there are channels."""
     if neuron is None or neuron.data is None:
         return neuron
-    return Neuron(neuron.kind, data=neuron.data[:channels])
+    slopes = tuple(neuron.data)
+    return Neuron(neuron.kind, data=(slopes * (channels // len(slopes) + 1))[:channels])

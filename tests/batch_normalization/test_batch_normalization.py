@@ -125,7 +125,7 @@ def away_from_kinks(x, g, gamma, beta, neuron):
 
 
 @pytest.mark.parametrize("neuron", cases.NEURONS, ids=str)
-@pytest.mark.parametrize("case", cases.CASES, ids=str)
+@pytest.mark.parametrize("case", [*cases.CASES, cases.MANY_CHANNELS], ids=str)
 @pytest.mark.parametrize("channel_format", ["float32", "float16"])
 def test_training_step(device, case, neuron, channel_format, rng):
     neuron = cases.neuron_for(neuron, case.channels)

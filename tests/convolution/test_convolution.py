@@ -735,9 +735,20 @@ def test_out(device, rng):
         np.testing.assert_array_equal(out, want[1])
 
 
-@pytest.mark.parametrize("name", ["channels 17 to 13", "depthwise", "groups 3 s2", "3x3 s2"])
-def test_same_bits_for_any_number_of_threads(queue, name, rng):
-    case = next(c for c in cases.CASES if c.name == name)
+# Small ones, and ones whose gradient channels are shared out.
+THREAD_CASES = [
+    *(
+        c
+        for c in cases.CASES
+        if c.name in {"channels 17 to 13", "depthwise", "groups 3 s2", "3x3 s2"}
+    ),
+    cases.ConvolutionCase("3x3, 64 to 256 channels", (1, 7, 7, 64), 256, (3, 3)),
+    cases.ConvolutionCase("depthwise 170", (1, 14, 14, 170), 170, (3, 3), depthwise=True),
+]
+
+
+@pytest.mark.parametrize("case", THREAD_CASES, ids=lambda case: case.name)
+def test_same_bits_for_any_number_of_threads(queue, case, rng):
     x, w, b, g = real_arrays(case, rng)
     x, g = (np.repeat(a, 9, axis=0) for a in (x, g))
     data_source = kernels.source(case, w, b)

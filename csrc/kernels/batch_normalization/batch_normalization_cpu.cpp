@@ -71,15 +71,15 @@ void fill_forward(const Operands& operands, Index channels, Index tile, float* m
 // ---- sums over all pixels
 // -------------------------------------------------------------------------------------------
 
-// A run of pixels, or some channels of each: `width` places of a tile from `first` on, out of
-// `step`, which is the tile; the first and the last that are read are `count` apart.
+// A run of pixels, or some channels of each: `width` places of every tile from `first` on, which
+// lie within `count` values.
 struct Run {
-  Index pixels, count, first, width, step;
+  Index pixels, count, first, width;
 };
 
-// Calls add(inputs, run, sums) for runs of pixels of every sample, `sums` being two tiles of the
-// calling thread, of which it adds to what the run has, and adds up what they hold: totals[0,
-// channels) and totals[channels, 2 channels). Only if `divisible`, a run may be of some channels.
+// Calls add(inputs, run, sums) for runs of pixels of every sample, `sums` being two tiles, of which
+// it adds to what the run has, and adds up what they hold: totals[0, channels) and totals[channels,
+// 2 channels). Only if `divisible`, a run may be of some channels.
 template <std::size_t kSources, class Add>
 void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divisible,
                      double* totals, const Add& add) {
@@ -95,12 +95,12 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divi
   const Index row_pixels = packed ? shape.width * shape.height : shape.width;
   const Index rows = packed ? 1 : shape.height;
   // A run is a whole number of tiles, so that the next one starts at a tile's start too; of long
-  // tiles so many that it is worth to load their sums.
+  // tiles so many that it is worth to load their sums. What is converted first is nearby only in
+  // shorter runs.
   const Index tile_pixels = tile / channels;
-  const Index run_pixels =
-      std::min(row_pixels, (in_place ? std::max(kLeastTiles, kRunFloats / tile)
-                                     : std::max(kLeastTiles / 4, kRunFloats / 4 / tile)) *
-                               tile_pixels);
+  const Index shrink = in_place ? 1 : 4;
+  const Index tiles = std::max(kLeastTiles / shrink, kRunFloats / shrink / tile);
+  const Index run_pixels = std::min(row_pixels, tiles * tile_pixels);
   const Index runs = cpu::chunks_of(row_pixels, run_pixels);
   const Index per_sample = rows * runs;
   const Index items = shape.count() * per_sample;
@@ -137,7 +137,7 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divi
                                   cpu::thread_scratch(static_cast<int>(k), run_pixels * channels)) +
                     begin;
       }
-      add(inputs, Run{pixels, pixels * channels - (tile - (end - begin)), begin, end - begin, tile},
+      add(inputs, Run{pixels, pixels * channels - (tile - (end - begin)), begin, end - begin},
           sums + begin);
     }
     for (Index half = 0; half < 2 && !whole_tiles; ++half) {
@@ -212,8 +212,8 @@ class CpuStatistics final : public BatchNormalizationSumsEncoder {
     const StandardizeLoops& loops = standardize_loops();
     sum_over_pixels({&source}, true, totals.data(),
                     [&](const float* const* in, const Run& run, double* into) {
-                      loops.moments(in[0], run.count, shifts.data() + run.first, into,
-                                    into + run.step, run.width, run.step);
+                      loops.moments(in[0], run.count, shifts.data() + run.first, into, into + tile,
+                                    run.width, tile);
                     });
     for (Index i = 0; i < 2 * channels; ++i) {
       accumulated[i] += totals[static_cast<std::size_t>(i)];
@@ -300,16 +300,15 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     repeat_pixel(mean.data(), channels, tile);
     std::vector<double> totals(static_cast<std::size_t>(2 * channels));
     const StandardizeLoops& loops = standardize_loops();
-    sum_over_pixels(
-        {&gradient, &source}, neuron.known_to_loops(), totals.data(),
-        [&](const float* const* in, const Run& run, double* into) {
-          const float* g = neuron.gradient(in[0], in[1], run.pixels, channels, tile, tiles[0],
-                                           tiles[1], tiles[2]);
-          const auto relu =
-              neuron.relu_of(tiles[0] + run.first, tiles[1] + run.first, tiles[2] + run.first);
-          loops.gradient_sums(g, in[1], run.count, mean.data() + run.first, into, into + run.step,
-                              run.width, run.step, relu ? &*relu : nullptr);
-        });
+    sum_over_pixels({&gradient, &source}, neuron.known_to_loops(), totals.data(),
+                    [&](const float* const* in, const Run& run, double* into) {
+                      const float* g = neuron.gradient(in[0], in[1], run.pixels, channels, tile,
+                                                       tiles[0], tiles[1], tiles[2]);
+                      const auto relu = neuron.relu_of(tiles[0] + run.first, tiles[1] + run.first,
+                                                       tiles[2] + run.first);
+                      loops.gradient_sums(g, in[1], run.count, mean.data() + run.first, into,
+                                          into + tile, run.width, tile, relu ? &*relu : nullptr);
+                    });
     for (Index c = 0; c < channels; ++c) {
       double& of_beta = accumulated[c];
       double& of_gamma = accumulated[channels + c];

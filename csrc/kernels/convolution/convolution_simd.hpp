@@ -93,8 +93,9 @@ struct WeightGradientTask {
   const std::int64_t* begin;
   const std::int64_t* end;
   std::int64_t groups, group_sources, group_gradients;  // channels of one group
-  std::int64_t first,
-      last;  // blocks to do: of source channels, or of gradient channels, all groups in one count
+  // Blocks to do, but for depthwise: of source channels, or of gradient channels, all groups in one
+  // count.
+  std::int64_t first, last;
   // Gradient channels to do: by_source of each group; depthwise of all, and then rows, out and bias
   // begin at the first one.
   std::int64_t first_gradient, last_gradient;

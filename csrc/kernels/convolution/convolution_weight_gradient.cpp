@@ -26,8 +26,9 @@ struct Sums {
   bool every_pixel = false;  // source rows hold what lies outside
   Index band_rows = 0, columns = 0;
   Index inside = 0, outside = 0;  // depthwise: columns whose source rows need not be copied
-  // Of the rows, of the channel blocks, and by_source of the gradient channels of each.
-  Index parts = 0, splits = 0, gradient_splits = 1;
+  // Of the rows, of the channel blocks, and by_source and depthwise of the gradient channels of
+  // each, kNarrowGroup or more at a time.
+  Index parts = 0, splits = 0, gradient_splits = 1, gradient_units = 1;
   Index blocks = 0;
   Index partial_floats = 0;
   float* first_partial = nullptr;  // possibly the result itself
@@ -35,6 +36,10 @@ struct Sums {
   float* bias_partials = nullptr;  // [parts][destination_channels], or null
   const WeightGradientLoops* loops = nullptr;
 
+  Index first_gradient(Index range) const {
+    return range == gradient_splits ? group_gradients
+                                    : range * gradient_units / gradient_splits * kNarrowGroup;
+  }
   float* partial(Index part) const {
     return part == 0 ? first_partial : more_partials + (part - 1) * partial_floats;
   }
@@ -359,11 +364,12 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
                                          1, ceil_div(kPieces, sums.parts));
   sums.splits = std::min(wanted, sums.blocks);
   // No sum depends on how these are cut, which may thus be as the threads need it.
+  sums.gradient_units = std::max<Index>(1, sums.group_gradients / kNarrowGroup);
   if (thread_count() > 1 && (g.depthwise || (sums.by_source && !sums.one_tap))) {
     const Index few = 2 * thread_count();
     sums.gradient_splits =
-        std::clamp<Index>(std::min(wanted, ceil_div(few, sums.parts * sums.splits)), 1,
-                          std::max<Index>(1, sums.group_gradients / kNarrowGroup));
+        std::clamp<Index>(std::min(wanted / sums.splits, ceil_div(few, sums.parts * sums.splits)),
+                          1, sums.gradient_units);
   }
   sums.partial_floats = weights;
 
@@ -387,8 +393,8 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
       const Index part = i / splits;
       const Index split = i % splits / sums.gradient_splits;
       const Index range = i % sums.gradient_splits;
-      const Index first = range * sums.group_gradients / sums.gradient_splits;
-      const Index last = (range + 1) * sums.group_gradients / sums.gradient_splits;
+      const Index first = sums.first_gradient(range);
+      const Index last = sums.first_gradient(range + 1);
       const Index begin = g.depthwise ? first : 0;  // of what the part has for itself
       float* bias = bias_gradient != nullptr && (g.depthwise || i % splits == 0)
                         ? sums.bias_partials + part * g.destination_channels + begin

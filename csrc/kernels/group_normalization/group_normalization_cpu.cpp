@@ -197,20 +197,22 @@ struct ForwardWork {
     const Index group_channels = channels / settings.groups;
     const Index tile = tile_of(channels);
     const auto tiles = coefficient_tiles<3>(tile);
+    const auto [mean, scale, shift] = tiles;
     Index first = 0;
     for (const Statistics::Group& group : statistics.groups) {
-      std::fill_n(tiles[0] + first, group_channels, static_cast<float>(group.mean));
+      std::fill_n(mean + first, group_channels, static_cast<float>(group.mean));
       for (Index c = first; c < first + group_channels; ++c) {
-        tiles[1][c] = static_cast<float>(gamma.at(c, 1.0) * group.r);
-        tiles[2][c] = static_cast<float>(beta.at(c, 0.0));
+        scale[c] = static_cast<float>(gamma.at(c, 1.0) * group.r);
+        shift[c] = static_cast<float>(beta.at(c, 0.0));
       }
       first += group_channels;
     }
     for (float* coefficients : tiles) {
       repeat_pixel(coefficients, channels, tile);
     }
-    const auto transform = [&](const float* x, float* out, Index pixels) {
-      loops.forward(x, out, pixels * channels, tiles[0], tiles[1], tiles[2], tile, nullptr);
+    const auto transform = [&, mean = mean, scale = scale, shift = shift](
+                               const float* x, float* out, Index pixels) {
+      loops.forward(x, out, pixels * channels, mean, scale, shift, tile, nullptr);
     };
 
     const bool whole = offset.x == 0 && offset.y == 0 && clip.origin.x == 0 && clip.origin.y == 0 &&
@@ -315,14 +317,15 @@ struct GradientWork {
     for (float* coefficients : tiles) {
       repeat_pixel(coefficients, channels, tile);
     }
-    cpu::parallel_for(blocks.count, [&](Index block) {
+    cpu::parallel_for(blocks.count, [&, mean = mean, scale = scale, constant = constant,
+                                     slope = slope](Index block) {
       blocks.each_run(block, [&](Index y, Index x, Index pixels) {
         const float* g = load(gradient, y, x, pixels, kFirst);
         const float* values = load(source, y, x, pixels, kSecond);
         float* out = cpu::begin_store(destination, sample, y, x,
                                       cpu::thread_scratch(kSecond + 1, pixels * channels));
-        loops.gradient(g, values, out, pixels * channels, tiles[0], tiles[1], tiles[2], tiles[3],
-                       tile, nullptr);
+        loops.gradient(g, values, out, pixels * channels, mean, scale, constant, slope, tile,
+                       nullptr);
         cpu::finish_store(destination, sample, y, x, pixels, out);
       });
     });
