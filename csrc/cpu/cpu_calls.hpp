@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "core/gradient_kernel.hpp"
@@ -64,26 +65,42 @@ struct PixelSource {
   EdgeMode edge = EdgeMode::Zero;
 };
 
-// Calls body(inputs, out, pixels) for runs of pixels of every image of the work, in parallel:
-// inputs[k] and `out` hold `pixels` pixels as float32. All images may be of any format; sources may
-// be read outside.
-template <std::size_t kSources, class Body>
-void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destination,
-                const Region& clip, const Body& body) {
-  bool in_place = destination.stores_in_place();
-  // Where every image is one gapless run of the clip's own pixels, rows do not matter.
-  bool flat = clip.origin.x == 0 && clip.origin.y == 0 && clip.size.width == destination.width &&
+// What map_pixels() has found out about its images.
+struct PixelRuns {
+  bool flat = false;      // every image is one gapless run of the clip's own pixels
+  bool halves = false;    // and float16 that loops can take as it lies
+  bool in_place = false;  // nothing is converted on the way
+  Index widest = 0;       // channels
+};
+
+template <std::size_t kSources>
+PixelRuns runs_of(const PixelSource (&sources)[kSources], const CpuImages& destination,
+                  const Region& clip) {
+  PixelRuns runs;
+  runs.flat = clip.origin.x == 0 && clip.origin.y == 0 && clip.size.width == destination.width &&
               clip.size.height == destination.height && destination.packed_rows();
-  Index widest = destination.channels;
+  runs.halves = destination.has_halves();
+  runs.in_place = destination.stores_in_place();
+  runs.widest = destination.channels;
   for (const PixelSource& source : sources) {
-    flat = flat && source.offset.x == 0 && source.offset.y == 0 &&
-           source.images.width == destination.width && source.images.height == destination.height &&
-           source.images.packed_rows();
-    in_place = in_place && source.images.is_float() && source.images.dense_pixels();
-    widest = std::max(widest, source.images.channels);
+    runs.flat = runs.flat && source.offset.x == 0 && source.offset.y == 0 &&
+                source.images.width == destination.width &&
+                source.images.height == destination.height && source.images.packed_rows();
+    runs.halves = runs.halves && source.images.has_halves();
+    runs.in_place = runs.in_place && source.images.is_float() && source.images.dense_pixels();
+    runs.widest = std::max(runs.widest, source.images.channels);
   }
+  runs.halves = runs.halves && runs.flat;
+  return runs;
+}
+
+template <class Element, std::size_t kSources, class Body>
+void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destination,
+              const Region& clip, const PixelRuns& found, const Body& body) {
   constexpr Index kFloats = 8192;
-  const Index run_floats = in_place ? kFloats : kFloats / 4;  // else a run is in L1 twice
+  const Index run_floats = found.in_place ? kFloats : kFloats / 4;  // else a run is in L1 twice
+  const bool flat = found.flat;
+  const Index widest = found.widest;
   const Index row_pixels = flat ? clip.size.width * clip.size.height : clip.size.width;
   const Index rows = flat ? 1 : clip.size.height;
   const Index run_pixels = std::clamp<Index>(run_floats / widest, 1, row_pixels);
@@ -99,23 +116,43 @@ void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destina
       const Index row = item % per_image / runs;
       const Index first = item % runs * run_pixels;
       const Index pixels = std::min(run_pixels, row_pixels - first);
-      const float* inputs[kSources];
+      const Element* inputs[kSources];
       for (std::size_t k = 0; k < kSources; ++k) {
         const PixelSource& source = sources[k];
-        float* scratch = thread_scratch(static_cast<int>(k), run_pixels * widest);
-        inputs[k] =
-            flat ? load_run(source.images, sample, 0, first, pixels, scratch)
-                 : load_row_with_edges(source.images, sample, source.offset.y + row,
-                                       source.offset.x + first, pixels, source.edge, scratch);
+        auto* scratch = scratch_of<Element>(static_cast<int>(k), run_pixels * widest);
+        if constexpr (std::is_same_v<Element, Half>) {
+          inputs[k] = load_run(source.images, sample, 0, first, pixels, scratch);
+        } else {
+          inputs[k] =
+              flat ? load_run(source.images, sample, 0, first, pixels, scratch)
+                   : load_row_with_edges(source.images, sample, source.offset.y + row,
+                                         source.offset.x + first, pixels, source.edge, scratch);
+        }
       }
       const Index y = flat ? 0 : clip.origin.y + row;
       const Index x = flat ? first : clip.origin.x + first;
-      float* out =
-          begin_store(destination, sample, y, x, thread_scratch(kSources, run_pixels * widest));
+      auto* out = begin_store(destination, sample, y, x,
+                              scratch_of<Element>(kSources, run_pixels * widest));
       body(inputs, out, pixels);
       finish_store(destination, sample, y, x, pixels, out);
     }
   });
+}
+
+// Calls body(inputs, out, pixels) for runs of pixels of every image of the work, in parallel:
+// inputs[k] and `out` hold `pixels` pixels as float32, or all as float16 if the body takes it. All
+// images may be of any format; sources may be read outside.
+template <std::size_t kSources, class Body>
+void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destination,
+                const Region& clip, const Body& body) {
+  PixelRuns found = runs_of(sources, destination, clip);
+  if constexpr (std::is_invocable_v<Body, const Half* const*, Half*, Index>) {
+    if (found.halves) {
+      found.in_place = !destination.streamed;
+      return map_runs<Half>(sources, destination, clip, found, body);
+    }
+  }
+  map_runs<float>(sources, destination, clip, found, body);
 }
 
 }  // namespace mpsgrad::cpu

@@ -66,6 +66,8 @@ struct CpuImages {
   bool is_float() const { return format == ChannelFormat::Float32; }
   // Pixels follow each other without gaps.
   bool dense_pixels() const { return pixel_stride == channels; }
+  // Loops that take float16 can read and write it as it lies.
+  bool has_halves() const { return format == ChannelFormat::Float16 && dense_pixels(); }
   // Stores go to the image itself: it takes float32 as it is.
   bool stores_in_place() const { return is_float() && dense_pixels() && !streamed; }
   // Rows follow each other without gaps, so that a run of pixels may cross them.

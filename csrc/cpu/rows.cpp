@@ -106,6 +106,14 @@ void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index
   }
 }
 
+void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index count,
+                  const Half* run) {
+  if (images.streamed) {
+    convert_loops().stream(run, images.pixel(sample, y, x),
+                           count * images.channels * static_cast<Index>(sizeof(Half)));
+  }
+}
+
 float* thread_scratch(int slot, Index floats) {
   struct Scratch {
     std::shared_ptr<Block> block;

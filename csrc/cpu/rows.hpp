@@ -5,6 +5,7 @@
 
 #include "base/types.hpp"
 #include "cpu/cpu_images.hpp"
+#include "cpu/simd/half.hpp"
 
 namespace mpsgrad::cpu {
 
@@ -29,5 +30,23 @@ void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index
 // A float array of the calling thread, grown as needed and kept. Slots tell apart arrays in use at
 // the same time.
 float* thread_scratch(int slot, Index floats);
+
+// The same for loops that take float16 as it lies: of images that have_halves(), and within them.
+// Results go by way of a scratch run only if they go past the caches.
+inline const Half* load_run(const CpuImages& images, Index sample, Index y, Index x,
+                            Index /*count*/, Half* /*scratch*/) {
+  return reinterpret_cast<const Half*>(images.pixel(sample, y, x));
+}
+inline Half* begin_store(const CpuImages& images, Index sample, Index y, Index x, Half* scratch) {
+  return images.streamed ? scratch : reinterpret_cast<Half*>(images.pixel(sample, y, x));
+}
+void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index count,
+                  const Half* run);
+
+// thread_scratch() for either type.
+template <class Element>
+Element* scratch_of(int slot, Index elements) {
+  return reinterpret_cast<Element*>(thread_scratch(slot, elements));
+}
 
 }  // namespace mpsgrad::cpu

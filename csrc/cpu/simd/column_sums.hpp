@@ -47,7 +47,10 @@ struct OneDouble {
   using Numbers = double;
   using Singles = float;
   MPSGRAD_INLINE double widened(float value) const { return static_cast<double>(value); }
-  MPSGRAD_INLINE double widened(const float* from) const { return widened(*from); }
+  template <class Element>
+  MPSGRAD_INLINE double widened(const Element* from) const {
+    return widened(load<Singles>(from));
+  }
 };
 struct SeveralDoubles {
   using Numbers = Doubles;
@@ -59,11 +62,17 @@ struct SeveralDoubles {
     return __builtin_convertvector(values, Doubles);
 #endif
   }
-  MPSGRAD_INLINE Doubles widened(const float* from) const { return widened(load<Singles>(from)); }
+  template <class Element>
+  MPSGRAD_INLINE Doubles widened(const Element* from) const {
+    return widened(load<Singles>(from));
+  }
 };
 
 // Asks for what will be read at place i.
-MPSGRAD_INLINE void request_at(const float* source, std::int64_t i) { request(source, i); }
+template <class Element>
+MPSGRAD_INLINE void request_at(const Element* source, std::int64_t i) {
+  request(source, i);
+}
 template <class Source>
 MPSGRAD_INLINE void request_at(const Source& source, std::int64_t i) {
   source.request_at(i);

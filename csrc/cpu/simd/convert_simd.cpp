@@ -1,12 +1,10 @@
 // Conversion loops of convert.hpp.
 #include "cpu/simd/convert.hpp"
 
-#include "cpu/simd/simd.hpp"
+#include "cpu/simd/lanes.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
-#elif defined(__ARM_NEON)
-#include <arm_neon.h>
 #endif
 
 namespace mpsgrad::MPSGRAD_ISA {
@@ -81,120 +79,18 @@ MPSGRAD_INLINE void store_span(const float* MPSGRAD_RESTRICT in, Index n,
 }
 
 struct Float16 {
-  using Stored = std::uint16_t;
+  using Stored = Half;
 };
 
-#if defined(__F16C__)
-
-#if defined(__AVX512F__)
-// GCC 12 warns about the undefined register inside its own unmasked forms of these intrinsics.
-constexpr __mmask16 kAllLanes = 0xffff;
-#endif
-
-MPSGRAD_INLINE void load_span(const std::uint16_t* MPSGRAD_RESTRICT in, Index n,
-                              float* MPSGRAD_RESTRICT out, Float16 /*format*/) {
-  Index i = 0;
-#if defined(__AVX512F__)
-  for (; i + 16 <= n; i += 16) {
-    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i));
-    _mm512_storeu_ps(out + i, _mm512_maskz_cvtph_ps(kAllLanes, halves));
-  }
-#endif
-  for (; i + 8 <= n; i += 8) {
-    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
-    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(halves));
-  }
-  for (; i < n; ++i) {
-    out[i] = _cvtsh_ss(in[i]);
-  }
+MPSGRAD_INLINE void load_span(const Half* MPSGRAD_RESTRICT in, Index n, float* MPSGRAD_RESTRICT out,
+                              Float16 /*format*/) {
+  for_blocks(n, [=](auto block, Index i) { block.put(out + i, block.floats(in + i)); });
 }
 
 MPSGRAD_INLINE void store_span(const float* MPSGRAD_RESTRICT in, Index n,
-                               std::uint16_t* MPSGRAD_RESTRICT out, Float16 /*format*/) {
-  Index i = 0;
-#if defined(__AVX512F__)
-  for (; i + 16 <= n; i += 16) {
-    const __m256i halves =
-        _mm512_maskz_cvtps_ph(kAllLanes, _mm512_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), halves);
-  }
-#endif
-  for (; i + 8 <= n; i += 8) {
-    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), halves);
-  }
-  for (; i < n; ++i) {
-    out[i] = static_cast<std::uint16_t>(_cvtss_sh(in[i], _MM_FROUND_TO_NEAREST_INT));
-  }
+                               Half* MPSGRAD_RESTRICT out, Float16 /*format*/) {
+  for_blocks(n, [=](auto block, Index i) { block.put(out + i, block.floats(in + i)); });
 }
-
-#elif defined(__ARM_NEON)
-
-MPSGRAD_INLINE void load_span(const std::uint16_t* MPSGRAD_RESTRICT in, Index n,
-                              float* MPSGRAD_RESTRICT out, Float16 /*format*/) {
-  Index i = 0;
-  for (; i + 4 <= n; i += 4) {
-    vst1q_f32(out + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(in + i))));
-  }
-  for (; i < n; ++i) {
-    out[i] = vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(in[i]))), 0);
-  }
-}
-
-MPSGRAD_INLINE void store_span(const float* MPSGRAD_RESTRICT in, Index n,
-                               std::uint16_t* MPSGRAD_RESTRICT out, Float16 /*format*/) {
-  Index i = 0;
-  for (; i + 4 <= n; i += 4) {
-    vst1_u16(out + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(in + i))));
-  }
-  for (; i < n; ++i) {
-    out[i] = vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(in[i]))), 0);
-  }
-}
-
-#else
-
-// The same bits as the processors' instructions, a signalling NaN made quiet included.
-MPSGRAD_INLINE float decode_half(std::uint16_t half) {
-  const std::uint32_t sign = (half & 0x8000U) << 16U;
-  const std::uint32_t magnitude = half & 0x7fffU;
-  const std::uint32_t normal = (magnitude << 13U) + (112U << 23U);
-  const std::uint32_t denormal = float_bits(bits_float(magnitude | 0x3f000000U) - 0.5F);
-  const std::uint32_t special =
-      (magnitude << 13U) | (magnitude > 0x7c00U ? 0x7fc00000U : 0x7f800000U);
-  const std::uint32_t finite = magnitude < 0x0400U ? denormal : normal;
-  return bits_float(sign | (magnitude < 0x7c00U ? finite : special));
-}
-
-MPSGRAD_INLINE std::uint16_t encode_half(float x) {
-  const std::uint32_t bits = float_bits(x);
-  const std::uint32_t sign = (bits >> 16U) & 0x8000U;
-  const std::uint32_t magnitude = bits & 0x7fffffffU;
-  // Below 2^-14 the sum with 0.5 rounds at 2^-24, the unit of float16's denormal numbers.
-  const std::uint32_t denormal = float_bits(bits_float(magnitude) + 0.5F) - 0x3f000000U;
-  const std::uint32_t normal =
-      ((magnitude + 0x0fffU + ((magnitude >> 13U) & 1U)) >> 13U) - (112U << 10U);
-  const std::uint32_t nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
-  const std::uint32_t special = magnitude > 0x7f800000U ? nan : 0x7c00U;
-  const std::uint32_t finite = magnitude < 0x38800000U ? denormal : normal;
-  return static_cast<std::uint16_t>(sign | (magnitude < 0x477ff000U ? finite : special));
-}
-
-MPSGRAD_INLINE void load_span(const std::uint16_t* MPSGRAD_RESTRICT in, Index n,
-                              float* MPSGRAD_RESTRICT out, Float16 /*format*/) {
-  for (Index i = 0; i < n; ++i) {
-    out[i] = decode_half(in[i]);
-  }
-}
-
-MPSGRAD_INLINE void store_span(const float* MPSGRAD_RESTRICT in, Index n,
-                               std::uint16_t* MPSGRAD_RESTRICT out, Float16 /*format*/) {
-  for (Index i = 0; i < n; ++i) {
-    out[i] = encode_half(in[i]);
-  }
-}
-
-#endif
 
 struct Float32 {
   using Stored = float;
@@ -364,8 +260,8 @@ void load_row(const void* data, int format, Index pixels, Index channels, Index 
       return load_format<Unorm16>(static_cast<const std::uint16_t*>(data), pixels, channels,
                                   pixel_stride, out);
     case kFloat16:
-      return load_format<Float16>(static_cast<const std::uint16_t*>(data), pixels, channels,
-                                  pixel_stride, out);
+      return load_format<Float16>(static_cast<const Half*>(data), pixels, channels, pixel_stride,
+                                  out);
     case kFloat32:
       return load_format<Float32>(static_cast<const float*>(data), pixels, channels, pixel_stride,
                                   out);
@@ -387,8 +283,7 @@ void store_row(const float* in, void* data, int format, Index pixels, Index chan
       return store_format<Unorm16>(in, static_cast<std::uint16_t*>(data), pixels, channels,
                                    pixel_stride);
     case kFloat16:
-      return store_format<Float16>(in, static_cast<std::uint16_t*>(data), pixels, channels,
-                                   pixel_stride);
+      return store_format<Float16>(in, static_cast<Half*>(data), pixels, channels, pixel_stride);
     case kFloat32:
       return store_format<Float32>(in, static_cast<float*>(data), pixels, channels, pixel_stride);
     default:

@@ -3,7 +3,14 @@
 // vector types know the arithmetic operators, comparisons and ?:.
 #pragma once
 
+#include "cpu/simd/half.hpp"
 #include "cpu/simd/simd.hpp"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
 
 namespace mpsgrad::MPSGRAD_ISA {
 
@@ -43,11 +50,113 @@ MPSGRAD_INLINE void store(Element* to, Vector v) {
   __builtin_memcpy(to, &v, sizeof v);
 }
 
+#if !defined(__F16C__) && !defined(__ARM_NEON)
+// The same bits as the processors' instructions, a signalling NaN made quiet included.
+MPSGRAD_INLINE float decode_half(std::uint16_t half) {
+  const std::uint32_t sign = (half & 0x8000U) << 16U;
+  const std::uint32_t magnitude = half & 0x7fffU;
+  const std::uint32_t normal = (magnitude << 13U) + (112U << 23U);
+  const std::uint32_t denormal = float_bits(bits_float(magnitude | 0x3f000000U) - 0.5F);
+  const std::uint32_t special =
+      (magnitude << 13U) | (magnitude > 0x7c00U ? 0x7fc00000U : 0x7f800000U);
+  const std::uint32_t finite = magnitude < 0x0400U ? denormal : normal;
+  return bits_float(sign | (magnitude < 0x7c00U ? finite : special));
+}
+
+MPSGRAD_INLINE std::uint16_t encode_half(float x) {
+  const std::uint32_t bits = float_bits(x);
+  const std::uint32_t sign = (bits >> 16U) & 0x8000U;
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  // Below 2^-14 the sum with 0.5 rounds at 2^-24, the unit of float16's denormal numbers.
+  const std::uint32_t denormal = float_bits(bits_float(magnitude) + 0.5F) - 0x3f000000U;
+  const std::uint32_t normal =
+      ((magnitude + 0x0fffU + ((magnitude >> 13U) & 1U)) >> 13U) - (112U << 10U);
+  const std::uint32_t nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
+  const std::uint32_t special = magnitude > 0x7f800000U ? nan : 0x7c00U;
+  const std::uint32_t finite = magnitude < 0x38800000U ? denormal : normal;
+  return static_cast<std::uint16_t>(sign | (magnitude < 0x477ff000U ? finite : special));
+}
+#endif
+
+// float16 as float32, exactly.
+template <class Vector>
+MPSGRAD_INLINE Vector load(const Half* from) {
+  constexpr int kLanes = sizeof(Vector) / sizeof(float);
+#if defined(__F16C__)
+#if defined(__AVX512F__)
+  if constexpr (kLanes == 16) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    // Masked, for GCC 12 warns about the undefined register in its own unmasked forms.
+    return reinterpret_cast<Vector>(_mm512_maskz_cvtph_ps(0xffff, halves));
+  } else
+#endif
+      if constexpr (kLanes == 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return reinterpret_cast<Vector>(_mm256_cvtph_ps(halves));
+  } else if constexpr (kLanes == 4) {
+    const __m128i halves = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return reinterpret_cast<Vector>(_mm_cvtph_ps(halves));
+  } else {
+    return _cvtsh_ss(from->bits);
+  }
+#elif defined(__ARM_NEON)
+  if constexpr (kLanes == 4) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&from->bits)));
+  } else {
+    return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(from->bits))), 0);
+  }
+#else
+  float values[kLanes];
+  for (int k = 0; k < kLanes; ++k) {
+    values[k] = decode_half(from[k].bits);
+  }
+  return load<Vector>(values);
+#endif
+}
+
+// float32 as the nearest float16, of two the even one.
+template <class Vector>
+MPSGRAD_INLINE void store(Half* to, Vector v) {
+  constexpr int kLanes = sizeof(Vector) / sizeof(float);
+#if defined(__F16C__)
+#if defined(__AVX512F__)
+  if constexpr (kLanes == 16) {
+    const __m256i halves =
+        _mm512_maskz_cvtps_ph(0xffff, reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
+  } else
+#endif
+      if constexpr (kLanes == 8) {
+    const __m128i halves = _mm256_cvtps_ph(reinterpret_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), halves);
+  } else if constexpr (kLanes == 4) {
+    const __m128i halves = _mm_cvtps_ph(reinterpret_cast<__m128>(v), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), halves);
+  } else {
+    to->bits = static_cast<std::uint16_t>(_cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT));
+  }
+#elif defined(__ARM_NEON)
+  if constexpr (kLanes == 4) {
+    vst1_u16(&to->bits, vreinterpret_u16_f16(vcvt_f16_f32(v)));
+  } else {
+    to->bits = vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(v))), 0);
+  }
+#else
+  float values[kLanes];
+  store(values, v);
+  for (int k = 0; k < kLanes; ++k) {
+    to[k].bits = encode_half(values[k]);
+  }
+#endif
+}
+
 // Asks for the cache line of an element that will be needed soon, which may lie outside its array:
 // what processors foresee by themselves ends at the page.
-MPSGRAD_INLINE void request(const float* array, std::int64_t element) {
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(array) +
-                                                   static_cast<std::uintptr_t>(element) * 4));
+template <class Element>
+MPSGRAD_INLINE void request(const Element* array, std::int64_t element) {
+  __builtin_prefetch(
+      reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(array) +
+                                    static_cast<std::uintptr_t>(element) * sizeof(Element)));
 }
 
 // kLanes neighbouring elements.
@@ -55,7 +164,10 @@ template <int kLanes>
 struct WholeBlock {
   using Floats = typename Lanes<kLanes>::Floats;
   using Ints = typename Lanes<kLanes>::Ints;
-  MPSGRAD_INLINE Floats floats(const float* from) const { return load<Floats>(from); }
+  template <class Element>
+  MPSGRAD_INLINE Floats floats(const Element* from) const {
+    return load<Floats>(from);
+  }
   MPSGRAD_INLINE Ints ints(const std::int32_t* from) const { return load<Ints>(from); }
   template <class Element, class Vector>
   MPSGRAD_INLINE void put(Element* to, Vector v) const {
@@ -67,11 +179,15 @@ struct WholeBlock {
 struct OneElement {
   using Floats = Lanes<4>::Floats;
   using Ints = Lanes<4>::Ints;
-  MPSGRAD_INLINE Floats floats(const float* from) const { return Floats{*from}; }
+  template <class Element>
+  MPSGRAD_INLINE Floats floats(const Element* from) const {
+    return Floats{load<float>(from)};
+  }
   MPSGRAD_INLINE Ints ints(const std::int32_t* from) const { return Ints{*from}; }
   template <class Element, class Vector>
   MPSGRAD_INLINE void put(Element* to, Vector v) const {
-    *to = v[0];
+    const auto one = v[0];
+    store(to, one);
   }
 };
 
@@ -127,8 +243,8 @@ MPSGRAD_INLINE void with_lanes_for(std::int64_t count, const Body& body) {
 // Writes value(first), kLanes results each, over a row of `count` >= kLanes elements. The last
 // vector reaches back over the one before instead of leaving a rest, and is found before anything
 // is written: a value may read what it replaces.
-template <int kLanes, class Value>
-MPSGRAD_INLINE void fill_row(std::int64_t count, float* out, const Value& value) {
+template <int kLanes, class Element, class Value>
+MPSGRAD_INLINE void fill_row(std::int64_t count, Element* out, const Value& value) {
   const std::int64_t last = count - kLanes;
   const Floats<kLanes> end = value(last);
   for (std::int64_t i = 0; i < last; i += kLanes) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/isa.hpp"
+#include "cpu/simd/half.hpp"
 
 namespace mpsgrad {
 
@@ -15,14 +16,15 @@ struct NeuronFunction {
 };
 
 // x, g and y hold `pixels` pixels of `channels` values; y may be x or g.
+template <class Element>
 struct NeuronLoops {
-  void (*forward)(const NeuronFunction& f, const float* x, float* y, std::int64_t pixels,
+  void (*forward)(const NeuronFunction& f, const Element* x, Element* y, std::int64_t pixels,
                   std::int64_t channels);
   // y = g * f'(x)
-  void (*gradient)(const NeuronFunction& f, const float* g, const float* x, float* y,
+  void (*gradient)(const NeuronFunction& f, const Element* g, const Element* x, Element* y,
                    std::int64_t pixels, std::int64_t channels);
 };
 
-MPSGRAD_LOOPS(NeuronLoops, neuron_loops)
+MPSGRAD_LOOPS(ByElement<NeuronLoops>, neuron_loops)
 
 }  // namespace mpsgrad

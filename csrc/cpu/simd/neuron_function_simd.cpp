@@ -2,7 +2,7 @@
 // shared.
 #include "cpu/simd/neuron_function.hpp"
 
-#include "cpu/simd/lanes.hpp"
+#include "cpu/simd/elements.hpp"
 #include "cpu/simd/vector_math.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
@@ -146,66 +146,67 @@ constexpr int kPReLU = 10;
 // another one ahead of it; a few lines at a time, for a processor remembers few requests.
 constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kAhead = 512;
-constexpr std::int64_t kLine = 16;  // floats of a cache line
 
-MPSGRAD_INLINE void request_block(const float* array, std::int64_t first) {
+template <class Element>
+MPSGRAD_INLINE void request_block(const Element* array, std::int64_t first) {
+  constexpr std::int64_t kLine = 64 / sizeof(Element);  // of the cache
   for (std::int64_t i = first; i < first + kBlock; i += kLine) {
     request(array, i + kAhead);
   }
 }
 
-template <class Body>
-MPSGRAD_INLINE void in_blocks(std::int64_t count, const Body& body) {
+// y[i] = value(i, x[i]...)
+template <class Element, class Value, class... Sources>
+MPSGRAD_INLINE void in_blocks(std::int64_t count, Element* y, const Value& value,
+                              const Sources*... x) {
   for (std::int64_t first = 0; first < count; first += kBlock) {
-    body(first, first + kBlock < count ? first + kBlock : count);
+    (request_block(x, first), ...);
+    transform(first, first + kBlock < count ? first + kBlock : count, y, value, x...);
   }
 }
 
-void forward(const NeuronFunction& f, const float* x, float* y, std::int64_t pixels,
+template <class Element>
+void forward(const NeuronFunction& f, const Element* x, Element* y, std::int64_t pixels,
              std::int64_t channels) {
   if (f.type == kPReLU) {
     for (std::int64_t p = 0; p < pixels; ++p, x += channels, y += channels) {
-      for (std::int64_t c = 0; c < channels; ++c) {
-        y[c] = ReLU{f.data[c]}.value(x[c]);
-      }
+      transform(
+          0, channels, y, [&](std::int64_t c, float value) { return ReLU{f.data[c]}.value(value); },
+          x);
     }
     return;
   }
   with_function(f, [=](const auto function) {
-    in_blocks(pixels * channels, [=](std::int64_t first, std::int64_t last) {
-      request_block(x, first);
-      MPSGRAD_VECTOR_LOOP
-      for (std::int64_t i = first; i < last; ++i) {
-        y[i] = function.value(x[i]);
-      }
-    });
+    in_blocks(
+        pixels * channels, y, [=](std::int64_t, float value) { return function.value(value); }, x);
   });
 }
 
-void gradient(const NeuronFunction& f, const float* g, const float* x, float* y,
+template <class Element>
+void gradient(const NeuronFunction& f, const Element* g, const Element* x, Element* y,
               std::int64_t pixels, std::int64_t channels) {
   if (f.type == kPReLU) {
     for (std::int64_t p = 0; p < pixels; ++p, x += channels, g += channels, y += channels) {
-      for (std::int64_t c = 0; c < channels; ++c) {
-        y[c] = g[c] * ReLU{f.data[c]}.slope(x[c]);
-      }
+      transform(
+          0, channels, y,
+          [&](std::int64_t c, float incoming, float value) {
+            return incoming * ReLU{f.data[c]}.slope(value);
+          },
+          g, x);
     }
     return;
   }
   with_function(f, [=](const auto function) {
-    in_blocks(pixels * channels, [=](std::int64_t first, std::int64_t last) {
-      request_block(g, first);
-      request_block(x, first);
-      MPSGRAD_VECTOR_LOOP
-      for (std::int64_t i = first; i < last; ++i) {
-        y[i] = g[i] * function.slope(x[i]);
-      }
-    });
+    in_blocks(
+        pixels * channels, y,
+        [=](std::int64_t, float incoming, float value) { return incoming * function.slope(value); },
+        g, x);
   });
 }
 
 }  // namespace
 
-const NeuronLoops neuron_loops{&forward, &gradient};
+const ByElement<NeuronLoops> neuron_loops{{&forward<float>, &gradient<float>},
+                                          {&forward<Half>, &gradient<Half>}};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

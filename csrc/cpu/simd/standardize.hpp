@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cpu/isa.hpp"
+#include "cpu/simd/half.hpp"
 
 namespace mpsgrad {
 
@@ -19,27 +20,28 @@ struct FusedReLU {
 // until the tile is wide enough for vector registers. x and g hold `count` values, a run of whole
 // pixels that starts at a tile's start; y overlaps none of them. Where there is a ReLU, g is
 // multiplied by its slope.
+template <class Element>
 struct StandardizeLoops {
   // sum += x - shift and squares += (x - shift)^2. Rows of the tile are `step` values apart: the
   // tile itself, or a longer pixel of which it is a part.
-  void (*moments)(const float* x, std::int64_t count, const double* shift, double* sum,
+  void (*moments)(const Element* x, std::int64_t count, const double* shift, double* sum,
                   double* squares, std::int64_t tile, std::int64_t step);
   // y = (x - mean) * scale + offset, or that times *relu where it is not >= 0
-  void (*forward)(const float* x, float* y, std::int64_t count, const float* mean,
+  void (*forward)(const Element* x, Element* y, std::int64_t count, const float* mean,
                   const float* scale, const float* offset, std::int64_t tile, const float* relu);
   // sum_g += g and sum_gx += g * (x - shift), rows as before
-  void (*gradient_sums)(const float* g, const float* x, std::int64_t count, const double* shift,
+  void (*gradient_sums)(const Element* g, const Element* x, std::int64_t count, const double* shift,
                         double* sum_g, double* sum_gx, std::int64_t tile, std::int64_t step,
                         const FusedReLU* relu);
   // Both: sums are those of gradient_sums, then those of moments, one tile after the other.
-  void (*gradient_moments)(const float* g, const float* x, std::int64_t count, const double* shift,
-                           double* sums, std::int64_t tile);
+  void (*gradient_moments)(const Element* g, const Element* x, std::int64_t count,
+                           const double* shift, double* sums, std::int64_t tile);
   // y = scale * g - (constant + (x - mean) * slope)
-  void (*gradient)(const float* g, const float* x, float* y, std::int64_t count, const float* mean,
-                   const float* scale, const float* constant, const float* slope, std::int64_t tile,
-                   const FusedReLU* relu);
+  void (*gradient)(const Element* g, const Element* x, Element* y, std::int64_t count,
+                   const float* mean, const float* scale, const float* constant, const float* slope,
+                   std::int64_t tile, const FusedReLU* relu);
 };
 
-MPSGRAD_LOOPS(StandardizeLoops, standardize_loops)
+MPSGRAD_LOOPS(ByElement<StandardizeLoops>, standardize_loops)
 
 }  // namespace mpsgrad

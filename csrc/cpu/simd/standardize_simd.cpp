@@ -3,24 +3,24 @@
 #include "cpu/simd/standardize.hpp"
 
 #include "cpu/simd/column_sums.hpp"
+#include "cpu/simd/elements.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
 
 using Index = std::int64_t;
 
-// Calls body(i, j) for each value i of a run and its place j in a tile.
-template <class Body>
-MPSGRAD_INLINE void for_tiles(Index count, Index tile, const Body& body) {
+// y[i] = value(j, x[i]...) for each value i of a run and its place j in a tile.
+template <class Element, class Value, class... Sources>
+MPSGRAD_INLINE void for_tiles(Index count, Index tile, Element* y, const Value& value,
+                              const Sources*... x) {
   for_rows<1>(count, tile, tile, [&](auto /*rows*/, Index row, Index begin, Index end) {
-    MPSGRAD_VECTOR_LOOP
-    for (Index j = begin; j < end; ++j) {
-      body(row + j, j);
-    }
+    transform(begin, end, y + row, value, (x + row)...);
   });
 }
 
-void moments(const float* x, Index count, const double* shift, double* sum, double* squares,
+template <class Element>
+void moments(const Element* x, Index count, const double* shift, double* sum, double* squares,
              Index tile, Index step) {
   add_tiles<2>(
       count, tile, step, {sum, squares},
@@ -32,32 +32,37 @@ void moments(const float* x, Index count, const double* shift, double* sum, doub
       x);
 }
 
-void forward(const float* x, float* MPSGRAD_RESTRICT y, Index count,
+template <class Element>
+void forward(const Element* x, Element* MPSGRAD_RESTRICT y, Index count,
              const float* MPSGRAD_RESTRICT mean, const float* MPSGRAD_RESTRICT scale,
              const float* MPSGRAD_RESTRICT offset, Index tile, const float* relu) {
+  const auto standardized = [=](Index j, float value) {
+    return (value - mean[j]) * scale[j] + offset[j];
+  };
   if (relu == nullptr) {
-    for_tiles(count, tile,
-              [=](Index i, Index j) { y[i] = (x[i] - mean[j]) * scale[j] + offset[j]; });
+    for_tiles(count, tile, y, standardized, x);
     return;
   }
-  for_tiles(count, tile, [=, slope = *relu](Index i, Index j) {
-    const float z = (x[i] - mean[j]) * scale[j] + offset[j];
-    y[i] = z >= 0.0F ? z : slope * z;
-  });
+  for_tiles(
+      count, tile, y,
+      [=, slope = *relu](Index j, float value) {
+        const float z = standardized(j, value);
+        return z >= 0.0F ? z : slope * z;
+      },
+      x);
 }
 
-// `gradient` times the slope of the ReLU at x[i].
+// `gradient` times the slope of the ReLU at x.
 template <class Singles>
-MPSGRAD_INLINE Singles times_slope(const FusedReLU& relu, Singles gradient, const float* x, Index i,
-                                   Index j) {
-  const Singles z =
-      (load<Singles>(x + i) - load<Singles>(relu.mean + j)) * load<Singles>(relu.scale + j) +
-      load<Singles>(relu.offset + j);
+MPSGRAD_INLINE Singles times_slope(const FusedReLU& relu, Singles gradient, Singles x, Index j) {
+  const Singles z = (x - load<Singles>(relu.mean + j)) * load<Singles>(relu.scale + j) +
+                    load<Singles>(relu.offset + j);
   return z >= Singles{} ? gradient : gradient * relu.slope;
 }
 
-void gradient_sums(const float* g, const float* x, Index count, const double* shift, double* sum_g,
-                   double* sum_gx, Index tile, Index step, const FusedReLU* relu) {
+template <class Element>
+void gradient_sums(const Element* g, const Element* x, Index count, const double* shift,
+                   double* sum_g, double* sum_gx, Index tile, Index step, const FusedReLU* relu) {
   const auto add_all = [=](const auto& values) {
     add_tiles<2>(
         count, tile, step, {sum_g, sum_gx},
@@ -75,11 +80,13 @@ void gradient_sums(const float* g, const float* x, Index count, const double* sh
     return;
   }
   add_all([=, neuron = *relu](auto block, Index i, Index j) {
-    return times_slope(neuron, load<typename decltype(block)::Singles>(g + i), x, i, j);
+    using Singles = typename decltype(block)::Singles;
+    return times_slope(neuron, load<Singles>(g + i), load<Singles>(x + i), j);
   });
 }
 
-void gradient_moments(const float* g, const float* x, Index count, const double* shift,
+template <class Element>
+void gradient_moments(const Element* g, const Element* x, Index count, const double* shift,
                       double* sums, Index tile) {
   add_tiles<4>(
       count, tile, tile, {sums, sums + tile, sums + 2 * tile, sums + 3 * tile},
@@ -94,25 +101,33 @@ void gradient_moments(const float* g, const float* x, Index count, const double*
       g, x);
 }
 
-void gradient(const float* g, const float* x, float* MPSGRAD_RESTRICT y, Index count,
+template <class Element>
+void gradient(const Element* g, const Element* x, Element* MPSGRAD_RESTRICT y, Index count,
               const float* MPSGRAD_RESTRICT mean, const float* MPSGRAD_RESTRICT scale,
               const float* MPSGRAD_RESTRICT constant, const float* MPSGRAD_RESTRICT slope,
               Index tile, const FusedReLU* relu) {
+  const auto gradient_of = [=](Index j, float incoming, float value) {
+    return scale[j] * incoming - (constant[j] + (value - mean[j]) * slope[j]);
+  };
   if (relu == nullptr) {
-    for_tiles(count, tile, [=](Index i, Index j) {
-      y[i] = scale[j] * g[i] - (constant[j] + (x[i] - mean[j]) * slope[j]);
-    });
+    for_tiles(count, tile, y, gradient_of, g, x);
     return;
   }
-  for_tiles(count, tile, [=, neuron = *relu](Index i, Index j) {
-    y[i] =
-        scale[j] * times_slope(neuron, g[i], x, i, j) - (constant[j] + (x[i] - mean[j]) * slope[j]);
-  });
+  for_tiles(
+      count, tile, y,
+      [=, neuron = *relu](Index j, float incoming, float value) {
+        return gradient_of(j, times_slope(neuron, incoming, value, j), value);
+      },
+      g, x);
 }
+
+template <class Element>
+constexpr StandardizeLoops<Element> kLoops{&moments<Element>, &forward<Element>,
+                                           &gradient_sums<Element>, &gradient_moments<Element>,
+                                           &gradient<Element>};
 
 }  // namespace
 
-const StandardizeLoops standardize_loops{&moments, &forward, &gradient_sums, &gradient_moments,
-                                         &gradient};
+const ByElement<StandardizeLoops> standardize_loops{kLoops<float>, kLoops<Half>};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -1,7 +1,10 @@
 // Batch normalization of the CPU device. Sums run over blocks of pixels whose number depends on the
 // shape alone, in double, and are added in the order of the blocks.
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
+#include <type_traits>
 
 #include "cpu/channel_arrays.hpp"
 #include "cpu/cpu_calls.hpp"
@@ -79,10 +82,11 @@ struct Run {
 
 // Calls add(inputs, run, sums) for runs of pixels of every sample, `sums` being two tiles, of which
 // it adds to what the run has, and adds up what they hold: totals[0, channels) and totals[channels,
-// 2 channels). Only if `divisible`, a run may be of some channels.
-template <std::size_t kSources, class Add>
-void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divisible,
-                     double* totals, const Add& add) {
+// 2 channels). Only if `divisible`, a run may be of some channels. Inputs are float32, or all are
+// float16 if `add` takes it.
+template <class Element, std::size_t kSources, class Add>
+void sum_runs(const cpu::CpuImages* const (&sources)[kSources], bool divisible, double* totals,
+              const Add& add) {
   const cpu::CpuImages& shape = *sources[0];
   const Index channels = shape.channels;
   const Index tile = tile_of(channels);
@@ -90,7 +94,8 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divi
   bool in_place = true;
   for (const cpu::CpuImages* source : sources) {
     packed = packed && source->packed_rows();
-    in_place = in_place && source->is_float() && source->dense_pixels();
+    in_place =
+        in_place && (source->is_float() || std::is_same_v<Element, Half>) && source->dense_pixels();
   }
   const Index row_pixels = packed ? shape.width * shape.height : shape.width;
   const Index rows = packed ? 1 : shape.height;
@@ -131,11 +136,10 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divi
       const Index row = item % per_sample / runs;
       const Index first = item % runs * run_pixels;
       const Index pixels = std::min(run_pixels, row_pixels - first);
-      const float* inputs[kSources];
+      const Element* inputs[kSources];
       for (std::size_t k = 0; k < kSources; ++k) {
-        inputs[k] = cpu::load_run(*sources[k], sample, row, first, pixels,
-                                  cpu::thread_scratch(static_cast<int>(k), run_pixels * channels)) +
-                    begin;
+        auto* scratch = cpu::scratch_of<Element>(static_cast<int>(k), run_pixels * channels);
+        inputs[k] = cpu::load_run(*sources[k], sample, row, first, pixels, scratch) + begin;
       }
       add(inputs, Run{pixels, pixels * channels - (tile - (end - begin)), begin, end - begin},
           sums + begin);
@@ -156,6 +160,18 @@ void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divi
       totals[i] += partial[block * 2 * channels + i];
     }
   }
+}
+
+template <std::size_t kSources, class Add>
+void sum_over_pixels(const cpu::CpuImages* const (&sources)[kSources], bool divisible,
+                     double* totals, const Add& add) {
+  const auto has_halves = [](const cpu::CpuImages* source) { return source->has_halves(); };
+  if constexpr (std::is_invocable_v<Add, const Half* const*, const Run&, double*>) {
+    if (std::all_of(std::begin(sources), std::end(sources), has_halves)) {
+      return sum_runs<Half>(sources, divisible, totals, add);
+    }
+  }
+  sum_runs<float>(sources, divisible, totals, add);
 }
 
 // What a state keeps beside its buffers, in double, one value a channel each: the number that sums
@@ -209,12 +225,11 @@ class CpuStatistics final : public BatchNormalizationSumsEncoder {
     std::copy(shift, shift + channels, shifts.begin());
     repeat_pixel(shifts.data(), channels, tile);
     std::vector<double> totals(static_cast<std::size_t>(2 * channels));
-    const StandardizeLoops& loops = standardize_loops();
-    sum_over_pixels({&source}, true, totals.data(),
-                    [&](const float* const* in, const Run& run, double* into) {
-                      loops.moments(in[0], run.count, shifts.data() + run.first, into, into + tile,
-                                    run.width, tile);
-                    });
+    sum_over_pixels(
+        {&source}, true, totals.data(), [&](const auto* const* in, const Run& run, double* into) {
+          standardize_loops().of(in[0]).moments(in[0], run.count, shifts.data() + run.first, into,
+                                                into + tile, run.width, tile);
+        });
     for (Index i = 0; i < 2 * channels; ++i) {
       accumulated[i] += totals[static_cast<std::size_t>(i)];
     }
@@ -242,22 +257,17 @@ class FusedNeuron {
                                    const float* offset) const {
     return relu() ? std::optional(FusedReLU{mean, scale, offset, *relu()}) : std::nullopt;
   }
-  // g itself if the loops know the neuron; they take its slope.
+  // Of a neuron that the loops do not know.
   const float* gradient(const float* g, const float* x, Index pixels, Index channels, Index tile,
                         const float* mean, const float* scale, const float* offset) const {
-    if (known_to_loops()) {
-      return g;
-    }
     float* scratch = cpu::thread_scratch(kScratchOfNeuron, pixels * channels);
-    standardize_loops().forward(x, scratch, pixels * channels, mean, scale, offset, tile, nullptr);
-    neuron_loops().gradient(function_of(*neuron_), g, scratch, scratch, pixels, channels);
+    standardize_loops().floats.forward(x, scratch, pixels * channels, mean, scale, offset, tile,
+                                       nullptr);
+    neuron_loops().floats.gradient(function_of(*neuron_), g, scratch, scratch, pixels, channels);
     return scratch;
   }
-  // Nothing if the loops know the neuron: y is its value.
   void forward(float* y, Index pixels, Index channels) const {
-    if (!known_to_loops()) {
-      neuron_loops().forward(function_of(*neuron_), y, y, pixels, channels);
-    }
+    neuron_loops().floats.forward(function_of(*neuron_), y, y, pixels, channels);
   }
 
  private:
@@ -299,16 +309,26 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     std::copy_n(operands.mean.values, channels, mean.begin());
     repeat_pixel(mean.data(), channels, tile);
     std::vector<double> totals(static_cast<std::size_t>(2 * channels));
-    const StandardizeLoops& loops = standardize_loops();
-    sum_over_pixels({&gradient, &source}, neuron.known_to_loops(), totals.data(),
-                    [&](const float* const* in, const Run& run, double* into) {
-                      const float* g = neuron.gradient(in[0], in[1], run.pixels, channels, tile,
-                                                       tiles[0], tiles[1], tiles[2]);
-                      const auto relu = neuron.relu_of(tiles[0] + run.first, tiles[1] + run.first,
-                                                       tiles[2] + run.first);
-                      loops.gradient_sums(g, in[1], run.count, mean.data() + run.first, into,
-                                          into + tile, run.width, tile, relu ? &*relu : nullptr);
-                    });
+    const auto add = [&](const auto* g, const auto* x, const Run& run, double* into) {
+      const auto relu =
+          neuron.relu_of(tiles[0] + run.first, tiles[1] + run.first, tiles[2] + run.first);
+      standardize_loops().of(x).gradient_sums(g, x, run.count, mean.data() + run.first, into,
+                                              into + tile, run.width, tile,
+                                              relu ? &*relu : nullptr);
+    };
+    if (neuron.known_to_loops()) {
+      sum_over_pixels({&gradient, &source}, true, totals.data(),
+                      [&](const auto* const* in, const Run& run, double* into) {
+                        add(in[0], in[1], run, into);
+                      });
+    } else {
+      sum_over_pixels({&gradient, &source}, false, totals.data(),
+                      [&](const float* const* in, const Run& run, double* into) {
+                        add(neuron.gradient(in[0], in[1], run.pixels, channels, tile, tiles[0],
+                                            tiles[1], tiles[2]),
+                            in[1], run, into);
+                      });
+    }
     for (Index c = 0; c < channels; ++c) {
       double& of_beta = accumulated[c];
       double& of_gamma = accumulated[channels + c];
@@ -357,13 +377,22 @@ class CpuBatchNormalization final : public BatchNormalizationEncoder {
                   const Index tile = tile_of(channels);
                   const auto tiles = coefficient_tiles<3>(tile);
                   fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
-                  const StandardizeLoops& loops = standardize_loops();
-                  cpu::map_pixels({source}, destination, clip,
-                                  [&](const float* const* in, float* out, Index pixels) {
-                                    loops.forward(in[0], out, pixels * channels, tiles[0], tiles[1],
-                                                  tiles[2], tile, neuron.relu());
-                                    neuron.forward(out, pixels, channels);
-                                  });
+                  const auto standardize = [&](const auto* x, auto* out, Index pixels) {
+                    standardize_loops().of(out).forward(x, out, pixels * channels, tiles[0],
+                                                        tiles[1], tiles[2], tile, neuron.relu());
+                  };
+                  if (neuron.known_to_loops()) {
+                    cpu::map_pixels({source}, destination, clip,
+                                    [&](const auto* const* in, auto* out, Index pixels) {
+                                      standardize(in[0], out, pixels);
+                                    });
+                  } else {
+                    cpu::map_pixels({source}, destination, clip,
+                                    [&](const float* const* in, float* out, Index pixels) {
+                                      standardize(in[0], out, pixels);
+                                      neuron.forward(out, pixels, channels);
+                                    });
+                  }
                 });
   }
 
@@ -409,15 +438,24 @@ class CpuBatchNormalizationGradient final : public BatchNormalizationGradientEnc
     repeat_pixel(constant, channels, tile);
     repeat_pixel(slope, channels, tile);
     const auto relu = neuron.relu_of(mean, scale, offset);
-    const StandardizeLoops& loops = standardize_loops();
-    cpu::map_pixels({gradient, source}, destination, clip,
-                    [&, mean = mean, scale = scale, offset = offset, constant = constant,
-                     slope = slope](const float* const* in, float* out, Index pixels) {
-                      const float* g = neuron.gradient(in[0], in[1], pixels, channels, tile, mean,
-                                                       scale, offset);
-                      loops.gradient(g, in[1], out, pixels * channels, mean, scale, constant, slope,
-                                     tile, relu ? &*relu : nullptr);
-                    });
+    const auto find = [&, mean = mean, scale = scale, constant = constant, slope = slope](
+                          const auto* g, const auto* x, auto* out, Index pixels) {
+      standardize_loops().of(out).gradient(g, x, out, pixels * channels, mean, scale, constant,
+                                           slope, tile, relu ? &*relu : nullptr);
+    };
+    if (neuron.known_to_loops()) {
+      cpu::map_pixels(
+          {gradient, source}, destination, clip,
+          [&](const auto* const* in, auto* out, Index pixels) { find(in[0], in[1], out, pixels); });
+    } else {
+      cpu::map_pixels(
+          {gradient, source}, destination, clip,
+          [&, mean = mean, scale = scale, offset = offset](const float* const* in, float* out,
+                                                           Index pixels) {
+            find(neuron.gradient(in[0], in[1], pixels, channels, tile, mean, scale, offset), in[1],
+                 out, pixels);
+          });
+    }
   }
 
   FusedNeuron neuron_;

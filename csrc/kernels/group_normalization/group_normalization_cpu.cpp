@@ -163,7 +163,7 @@ struct Statistics {
 
 Statistics find_statistics(const CpuImages& source, Index sample, const Blocks& blocks,
                            const Settings& settings) {
-  const StandardizeLoops& loops = standardize_loops();
+  const auto& loops = standardize_loops().floats;
   const Index channels = source.channels;
   const std::vector<double> shift = shift_of(source, sample, channels / settings.groups);
   const auto tile = static_cast<Index>(shift.size());
@@ -191,7 +191,7 @@ struct ForwardWork {
 
  private:
   void run_image(Index sample, const Blocks& blocks) const {
-    const StandardizeLoops& loops = standardize_loops();
+    const auto& loops = standardize_loops().floats;
     const Index channels = source.channels;
     const Statistics statistics = find_statistics(source, sample, blocks, settings);
     const Index group_channels = channels / settings.groups;
@@ -264,7 +264,7 @@ struct GradientWork {
 
  private:
   void run_image(Index sample, const Blocks& blocks) const {
-    const StandardizeLoops& loops = standardize_loops();
+    const auto& loops = standardize_loops().floats;
     const Index channels = source.channels;
     const ImageArrays& own = arrays[static_cast<std::size_t>(sample)];
     const Index group_channels = channels / settings.groups;

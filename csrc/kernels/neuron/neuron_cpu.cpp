@@ -23,10 +23,10 @@ class CpuNeuron final : public UnaryEncoder {
                                                    call.properties.edge_mode},
                          destination = cpu::view_destination(call), clip = call.clip] {
           const NeuronFunction f = function_of(*neuron);
-          cpu::map_pixels({source}, destination, clip,
-                          [&](const float* const* in, float* out, Index pixels) {
-                            neuron_loops().forward(f, in[0], out, pixels, destination.channels);
-                          });
+          cpu::map_pixels(
+              {source}, destination, clip, [&](const auto* const* in, auto* out, Index pixels) {
+                neuron_loops().of(out).forward(f, in[0], out, pixels, destination.channels);
+              });
         });
   }
 
@@ -50,9 +50,9 @@ class CpuNeuronGradient final : public GradientEncoder {
          destination = cpu::view_destination(call), clip = call.clip] {
           const NeuronFunction f = function_of(*neuron);
           cpu::map_pixels({gradient, source}, destination, clip,
-                          [&](const float* const* in, float* out, Index pixels) {
-                            neuron_loops().gradient(f, in[0], in[1], out, pixels,
-                                                    destination.channels);
+                          [&](const auto* const* in, auto* out, Index pixels) {
+                            neuron_loops().of(out).gradient(f, in[0], in[1], out, pixels,
+                                                            destination.channels);
                           });
         });
   }
