@@ -120,14 +120,10 @@ void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destinati
       for (std::size_t k = 0; k < kSources; ++k) {
         const PixelSource& source = sources[k];
         auto* scratch = scratch_of<Element>(static_cast<int>(k), run_pixels * widest);
-        if constexpr (std::is_same_v<Element, Half>) {
-          inputs[k] = load_run(source.images, sample, 0, first, pixels, scratch);
-        } else {
-          inputs[k] =
-              flat ? load_run(source.images, sample, 0, first, pixels, scratch)
-                   : load_row_with_edges(source.images, sample, source.offset.y + row,
-                                         source.offset.x + first, pixels, source.edge, scratch);
-        }
+        inputs[k] =
+            flat ? load_run(source.images, sample, 0, first, pixels, scratch)
+                 : load_row_with_edges(source.images, sample, source.offset.y + row,
+                                       source.offset.x + first, pixels, source.edge, scratch);
       }
       const Index y = flat ? 0 : clip.origin.y + row;
       const Index x = flat ? first : clip.origin.x + first;

@@ -37,6 +37,10 @@ inline const Half* load_run(const CpuImages& images, Index sample, Index y, Inde
                             Index /*count*/, Half* /*scratch*/) {
   return reinterpret_cast<const Half*>(images.pixel(sample, y, x));
 }
+inline const Half* load_row_with_edges(const CpuImages& images, Index sample, Index y, Index x,
+                                       Index count, EdgeMode /*edge*/, Half* scratch) {
+  return load_run(images, sample, y, x, count, scratch);
+}
 inline Half* begin_store(const CpuImages& images, Index sample, Index y, Index x, Half* scratch) {
   return images.streamed ? scratch : reinterpret_cast<Half*>(images.pixel(sample, y, x));
 }

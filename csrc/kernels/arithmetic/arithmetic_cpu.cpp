@@ -109,12 +109,18 @@ struct Operand {
   EdgeMode edge = EdgeMode::Zero;
   bool moves_x = true, moves_y = true, moves_channels = true;
 
-  bool is_plain() const { return moves_x && moves_y && moves_channels; }
   // Whether a run over rows of a result of this size reads one gapless run, or one pixel.
   bool is_flat(Index width, Index height) const {
     const bool whole = moves_x && moves_y && offset.x == 0 && offset.y == 0 &&
                        images.width == width && images.height == height && images.packed_rows();
     return whole || (!moves_x && !moves_y);
+  }
+  // Whether loops can take all that a result of this size reads as float16, as it lies.
+  bool has_halves(Index width, Index height) const {
+    const Index last_x = offset.x + (moves_x ? width - 1 : 0);
+    const Index last_y = offset.y + (moves_y ? height - 1 : 0);
+    return images.has_halves() && offset.x >= 0 && last_x < images.width && offset.y >= 0 &&
+           last_y < images.height;
   }
 };
 
@@ -129,13 +135,14 @@ Operand view_operand(const ImageBatch::Images& images, bool batch, Index first, 
           moves_channels};
 }
 
-// Runs of an operand as `channels` floats a pixel, for one task.
+// Runs of an operand as `channels` elements a pixel, for one task.
+template <class Element>
 class Reader {
  public:
   Reader(const Operand& operand, Index channels, Index run_pixels, bool flat, int slot)
       : operand_(operand), channels_(channels), run_(run_pixels), flat_(flat), slot_(slot) {}
 
-  const float* read(Index sample, Index y, Index x, Index pixels) {
+  const Element* read(Index sample, Index y, Index x, Index pixels) {
     const Operand& o = operand_;
     const Index row = o.moves_y ? y : 0;
     if (!o.moves_x && held_ != nullptr && sample == sample_ && row == row_) {
@@ -143,8 +150,8 @@ class Reader {
     }
     const Index count = o.moves_x ? pixels : 1;
     const Index stored = o.images.channels;
-    float* scratch = cpu::thread_scratch(slot_, run_ * stored);
-    const float* texels =
+    auto* scratch = cpu::scratch_of<Element>(slot_, run_ * stored);
+    const Element* texels =
         flat_ && o.moves_x
             ? cpu::load_run(o.images, sample, 0, x, count, scratch)
             : cpu::load_row_with_edges(o.images, sample, o.offset.y + row,
@@ -152,8 +159,8 @@ class Reader {
     if (o.moves_x && stored == channels_) {
       return texels;
     }
-    float* expanded = cpu::thread_scratch(slot_ + 1, run_ * channels_);
-    const ArithmeticLoops& loops = arithmetic_loops();
+    auto* expanded = cpu::scratch_of<Element>(slot_ + 1, run_ * channels_);
+    const auto& loops = arithmetic_loops().of(expanded);
     if (o.moves_x) {
       loops.repeat_each(texels, pixels, channels_, expanded);
       return expanded;
@@ -169,7 +176,7 @@ class Reader {
   Index channels_, run_;
   bool flat_;
   int slot_;
-  const float* held_ = nullptr;  // a repeated pixel, of (sample_, row_)
+  const Element* held_ = nullptr;  // a repeated pixel, of (sample_, row_)
   Index sample_ = 0, row_ = 0;
 };
 
@@ -245,21 +252,31 @@ struct ForwardWork {
     const bool flat = covers(clip, destination) && primary.is_flat(width, height) &&
                       secondary.is_flat(width, height);
     const Tasks tasks(clip.size.depth, flat ? 1 : height, flat ? width * height : width, channels);
+    const bool halves = destination.has_halves() && primary.has_halves(width, height) &&
+                        secondary.has_halves(width, height);
+    halves ? run_tasks<Half>(tasks, flat) : run_tasks<float>(tasks, flat);
+  }
+
+ private:
+  template <class Element>
+  void run_tasks(const Tasks& tasks, bool flat) const {
+    const Index channels = destination.channels;
     const Index run = tasks.run_pixels();
     tasks.each(
         [&] {
-          return std::pair{Reader(primary, channels, run, flat, kFirst),
-                           Reader(secondary, channels, run, flat, kSecond)};
+          return std::pair{Reader<Element>(primary, channels, run, flat, kFirst),
+                           Reader<Element>(secondary, channels, run, flat, kSecond)};
         },
         [&](auto& readers, Index sample, Index y, Index x, Index pixels) {
-          const float* first = readers.first.read(sample, y, x, pixels);
-          const float* second = readers.second.read(sample, y, x, pixels);
+          const Element* first = readers.first.read(sample, y, x, pixels);
+          const Element* second = readers.second.read(sample, y, x, pixels);
           const Index to_y = flat ? 0 : clip.origin.y + y;
           const Index to_x = flat ? x : clip.origin.x + x;
-          float* out = cpu::begin_store(destination, sample, to_y, to_x,
-                                        cpu::thread_scratch(kStore, run * channels));
-          arithmetic_loops().forward(function, first, second, out, masks.at(sample),
-                                     (y * width + x) * channels, pixels * channels);
+          Element* out = cpu::begin_store(destination, sample, to_y, to_x,
+                                          cpu::scratch_of<Element>(kStore, run * channels));
+          arithmetic_loops().of(out).forward(function, first, second, out, masks.at(sample),
+                                             (y * clip.size.width + x) * channels,
+                                             pixels * channels);
           cpu::finish_store(destination, sample, to_y, to_x, pixels, out);
         });
   }
@@ -355,6 +372,7 @@ struct GradientWork {
   Region clip;
 
   // Terms of a run of the clipped forward result, for one task.
+  template <class Element>
   class Terms {
    public:
     Terms(const GradientWork& work, Index run_pixels, bool flat)
@@ -362,20 +380,20 @@ struct GradientWork {
           incoming_(work.gradient, work.channels, run_pixels, flat, kFirst),
           other_(work.other, work.channels, run_pixels, flat, kSecond),
           run_(run_pixels) {}
-    void make(Index sample, Index y, Index x, Index pixels, float* out) {
-      const float* g = incoming_.read(sample, y, x, pixels);
-      const float* o = work_.multiplies ? other_.read(sample, y, x, pixels) : nullptr;
-      arithmetic_loops().gradient(work_.a, work_.b, g, o, work_.masks.at(sample), first_bit(y, x),
-                                  out, pixels * work_.channels);
+    void make(Index sample, Index y, Index x, Index pixels, Element* out) {
+      const Element* g = incoming_.read(sample, y, x, pixels);
+      const Element* o = work_.multiplies ? other_.read(sample, y, x, pixels) : nullptr;
+      arithmetic_loops().of(out).gradient(work_.a, work_.b, g, o, work_.masks.at(sample),
+                                          first_bit(y, x), out, pixels * work_.channels);
     }
     // Adds them to the sums of one pixel.
     void add(Index sample, Index y, Index x, Index pixels, double* sums) {
-      const float* g = incoming_.read(sample, y, x, pixels);
-      const float* o = work_.multiplies ? other_.read(sample, y, x, pixels) : nullptr;
+      const Element* g = incoming_.read(sample, y, x, pixels);
+      const Element* o = work_.multiplies ? other_.read(sample, y, x, pixels) : nullptr;
       const Index narrow = work_.sum_channels();
-      arithmetic_loops().gradient_pixels(work_.a, work_.b, g, o, work_.masks.at(sample),
-                                         first_bit(y, x), sums, pixels * work_.channels / narrow,
-                                         narrow);
+      arithmetic_loops().of(g).gradient_pixels(work_.a, work_.b, g, o, work_.masks.at(sample),
+                                               first_bit(y, x), sums,
+                                               pixels * work_.channels / narrow, narrow);
     }
     const float* make(Index sample, Index y, Index x, Index pixels) {
       float* out = cpu::thread_scratch(kTerms, run_ * work_.channels);
@@ -389,19 +407,21 @@ struct GradientWork {
     }
 
     const GradientWork& work_;
-    Reader incoming_, other_;
+    Reader<Element> incoming_, other_;
     Index run_;
   };
 
   void run() const {
+    const bool halves = gradient.has_halves(across.results, down.results) &&
+                        (!multiplies || other.has_halves(across.results, down.results));
     if (across.is_simple() && down.is_simple() && moves_channels) {
-      run_plain();
+      halves&& destination.has_halves() ? run_plain<Half>() : run_plain<float>();
     } else if (across.moves) {
       run_columns();
     } else if (down.moves) {
-      run_rows();
+      halves ? run_rows<Half>() : run_rows<float>();
     } else {
-      run_whole();
+      halves ? run_whole<Half>() : run_whole<float>();
     }
   }
 
@@ -435,6 +455,7 @@ struct GradientWork {
   }
 
   // Nothing was broadcast: every term goes where its element lies.
+  template <class Element>
   void run_plain() const {
     const Index width = clip.size.width;
     const Index height = clip.size.height;
@@ -444,8 +465,8 @@ struct GradientWork {
                       (!multiplies || other.is_flat(width, height));
     const Tasks tasks(clip.size.depth, flat ? 1 : height, flat ? width * height : width, channels);
     const Index run = tasks.run_pixels();
-    tasks.each([&] { return Terms(*this, run, flat); },
-               [&](Terms& terms, Index sample, Index y, Index x, Index pixels) {
+    tasks.each([&] { return Terms<Element>(*this, run, flat); },
+               [&](Terms<Element>& terms, Index sample, Index y, Index x, Index pixels) {
                  const Range rows = flat ? Range{0, 1} : down.readers(y);
                  const Index first = flat ? x : std::clamp(across.offset, x, x + pixels);
                  const Index last =
@@ -458,8 +479,8 @@ struct GradientWork {
                  put_zeros(sample, y, x, first);
                  const Index to_y = flat ? 0 : clip.origin.y + y;
                  const Index to_x = flat ? first : clip.origin.x + first;
-                 float* out = cpu::begin_store(destination, sample, to_y, to_x,
-                                               cpu::thread_scratch(kStore, run * channels));
+                 Element* out = cpu::begin_store(destination, sample, to_y, to_x,
+                                                 cpu::scratch_of<Element>(kStore, run * channels));
                  terms.make(sample, rows.begin, flat ? first : first - across.offset, last - first,
                             out);
                  cpu::finish_store(destination, sample, to_y, to_x, last - first, out);
@@ -519,7 +540,7 @@ struct GradientWork {
       const Index count = there * sum_channels();
       auto* sums = reinterpret_cast<double*>(cpu::thread_scratch(kSums, 2 * count));
       std::fill_n(sums, count, 0.0);
-      Terms terms(*this, run, false);
+      Terms<float> terms(*this, run, false);
       for (Index j = rows.begin; j < rows.end; ++j) {
         for (Index i = columns.begin; i < columns.end; i += run) {
           const Index some = std::min(run, columns.end - i);
@@ -532,7 +553,9 @@ struct GradientWork {
   }
 
   // Adds the runs [begin, end) of an image, counted row by row, to one pixel's sums.
-  void add_runs(Terms& terms, Index sample, Index run, Index begin, Index end, double* sums) const {
+  template <class Element>
+  void add_runs(Terms<Element>& terms, Index sample, Index run, Index begin, Index end,
+                double* sums) const {
     const Index row_runs = cpu::chunks_of(across.results, run);
     for (Index i = begin; i < end; ++i) {
       const Index x = i % row_runs * run;
@@ -557,6 +580,7 @@ struct GradientWork {
   }
 
   // Every row is summed to one pixel.
+  template <class Element>
   void run_rows() const {
     const Index run = run_pixels_of(channels);
     const Index row_runs = cpu::chunks_of(across.results, run);
@@ -566,7 +590,7 @@ struct GradientWork {
     cpu::parallel_for(clip.size.depth * groups, [&](Index task) {
       const Index sample = task / groups;
       const Index first = task % groups * group;
-      Terms terms(*this, run, false);
+      Terms<Element> terms(*this, run, false);
       auto* sums = reinterpret_cast<double*>(cpu::thread_scratch(kSums, 2 * sum_channels()));
       for (Index y = first; y < std::min(clip.size.height, first + group); ++y) {
         const Range rows = down.readers(y);
@@ -582,6 +606,7 @@ struct GradientWork {
   }
 
   // Every image is summed to one pixel: parts of it at the same time, then the parts in order.
+  template <class Element>
   void run_whole() const {
     const Index run = run_pixels_of(channels);
     const Index runs = down.results * cpu::chunks_of(across.results, run);
@@ -592,7 +617,7 @@ struct GradientWork {
     std::vector<double> sums(static_cast<std::size_t>(clip.size.depth * parts * narrow), 0.0);
     cpu::parallel_for(clip.size.depth * parts, [&](Index task) {
       const Index begin = task % parts * part_runs;
-      Terms terms(*this, run, false);
+      Terms<Element> terms(*this, run, false);
       add_runs(terms, task / parts, run, begin, std::min(runs, begin + part_runs),
                sums.data() + task * narrow);
     });

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cpu/simd/column_sums.hpp"
+#include "cpu/simd/elements.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
@@ -47,17 +48,17 @@ struct Quotient {
   }
 };
 
-template <class Operation>
-MPSGRAD_INLINE void plain(const Operation& operation, const ArithmeticFunction& f,
-                          const float* MPSGRAD_RESTRICT x, const float* MPSGRAD_RESTRICT y,
-                          float* MPSGRAD_RESTRICT out, Index count) {
-  const float minimum = f.minimum;
-  const float maximum = f.maximum;
-  for (Index i = 0; i < count; ++i) {
-    const float r = operation.at(x[i], y[i]);
-    const float above = r < minimum ? minimum : r;
-    out[i] = above > maximum ? maximum : above;
-  }
+template <class Operation, class Element>
+MPSGRAD_INLINE void plain(const Operation& operation, const ArithmeticFunction& f, const Element* x,
+                          const Element* y, Element* out, Index count) {
+  transform(
+      0, count, out,
+      [=, minimum = f.minimum, maximum = f.maximum](Index, float first, float second) {
+        const float r = operation.at(first, second);
+        const float above = r < minimum ? minimum : r;
+        return above > maximum ? maximum : above;
+      },
+      x, y);
 }
 
 // Bit k is set where lane k of a comparison holds.
@@ -78,14 +79,14 @@ MPSGRAD_INLINE void put_bit(std::uint8_t* mask, Index bit, bool value) {
   byte = static_cast<std::uint8_t>(value ? byte | one : byte & ~one);
 }
 
-template <class Operation>
-MPSGRAD_INLINE void masked(const Operation& operation, const ArithmeticFunction& f, const float* x,
-                           const float* y, float* out, std::uint8_t* mask, Index first,
-                           Index count) {
+template <class Operation, class Element>
+MPSGRAD_INLINE void masked(const Operation& operation, const ArithmeticFunction& f,
+                           const Element* x, const Element* y, Element* out, std::uint8_t* mask,
+                           Index first, Index count) {
   const auto one = [&](Index i) {
-    const float r = operation.at(x[i], y[i]);
+    const float r = operation.at(load<float>(x + i), load<float>(y + i));
     const float above = r < f.minimum ? f.minimum : r;
-    out[i] = above > f.maximum ? f.maximum : above;
+    store(out + i, above > f.maximum ? f.maximum : above);
     put_bit(mask, first + i, f.minimum < r && r < f.maximum);
   };
   Index i = 0;
@@ -109,37 +110,41 @@ MPSGRAD_INLINE void masked(const Operation& operation, const ArithmeticFunction&
   }
 }
 
-template <int kComparison>
-void compare(float threshold, const float* MPSGRAD_RESTRICT x, const float* MPSGRAD_RESTRICT y,
-             float* MPSGRAD_RESTRICT out, Index count) {
-  for (Index i = 0; i < count; ++i) {
-    const float equal = __builtin_fabsf(x[i] - y[i]) <= threshold ? 1.0F : 0.0F;
-    const float less = x[i] < y[i] ? 1.0F : 0.0F;
-    const float greater = x[i] > y[i] ? 1.0F : 0.0F;
-    if constexpr (kComparison == 0) {
-      out[i] = equal;
-    } else if constexpr (kComparison == 1) {
-      out[i] = 1.0F - equal;
-    } else if constexpr (kComparison == 2) {
-      out[i] = less;
-    } else if constexpr (kComparison == 3) {
-      out[i] = less > equal ? less : equal;
-    } else if constexpr (kComparison == 4) {
-      out[i] = greater;
-    } else {
-      out[i] = greater > equal ? greater : equal;
-    }
-  }
+template <int kComparison, class Element>
+void compare(float threshold, const Element* x, const Element* y, Element* out, Index count) {
+  transform(
+      0, count, out,
+      [=](Index, float first, float second) {
+        const float equal = __builtin_fabsf(first - second) <= threshold ? 1.0F : 0.0F;
+        const float less = first < second ? 1.0F : 0.0F;
+        const float greater = first > second ? 1.0F : 0.0F;
+        if constexpr (kComparison == 0) {
+          return equal;
+        } else if constexpr (kComparison == 1) {
+          return 1.0F - equal;
+        } else if constexpr (kComparison == 2) {
+          return less;
+        } else if constexpr (kComparison == 3) {
+          return less > equal ? less : equal;
+        } else if constexpr (kComparison == 4) {
+          return greater;
+        } else {
+          return greater > equal ? greater : equal;
+        }
+      },
+      x, y);
 }
 
-void compare_all(const ArithmeticFunction& f, const float* x, const float* y, float* out,
+template <class Element>
+void compare_all(const ArithmeticFunction& f, const Element* x, const Element* y, Element* out,
                  Index count) {
-  constexpr void (*kLoops[])(float, const float*, const float*, float*, Index) = {
+  constexpr void (*kLoops[])(float, const Element*, const Element*, Element*, Index) = {
       &compare<0>, &compare<1>, &compare<2>, &compare<3>, &compare<4>, &compare<5>};
   kLoops[f.comparison](f.threshold, x, y, out, count);
 }
 
-void forward(const ArithmeticFunction& f, const float* x, const float* y, float* out,
+template <class Element>
+void forward(const ArithmeticFunction& f, const Element* x, const Element* y, Element* out,
              std::uint8_t* mask, Index first, Index count) {
   const auto run = [&](const auto& operation) {
     if (mask) {
@@ -162,12 +167,12 @@ void forward(const ArithmeticFunction& f, const float* x, const float* y, float*
   }
 }
 
-template <class Term>
+template <class Term, class Element>
 MPSGRAD_INLINE void masked_terms(const Term& term, const std::uint8_t* mask, Index first,
-                                 float* MPSGRAD_RESTRICT out, Index count) {
+                                 Element* MPSGRAD_RESTRICT out, Index count) {
   const auto one = [&](Index i) {
     const bool set = (mask[(first + i) / 8] >> ((first + i) % 8) & 1) != 0;
-    out[i] = set ? term.template at<float>(i) : 0.0F;
+    store(out + i, set ? term.template at<float>(i) : 0.0F);
   };
   Index i = 0;
   for (; i < count && (first + i) % 8 != 0; ++i) {
@@ -198,9 +203,10 @@ MPSGRAD_INLINE void masked_terms(const Term& term, const std::uint8_t* mask, Ind
   }
 }
 
+template <class Element>
 struct Scaled {
   float a;
-  const float* g;
+  const Element* g;
   template <class Value>
   MPSGRAD_INLINE Value at(Index i) const {
     return a * load<Value>(g + i);
@@ -213,10 +219,11 @@ struct Scaled {
   }
   MPSGRAD_INLINE void request_at(Index i) const { request(g, i); }
 };
+template <class Element>
 struct ScaledProduct {
   float a, b;
-  const float* g;
-  const float* other;
+  const Element* g;
+  const Element* other;
   template <class Value>
   MPSGRAD_INLINE Value at(Index i) const {
     return (a * load<Value>(g + i)) * (b * load<Value>(other + i));
@@ -232,17 +239,19 @@ struct ScaledProduct {
   }
 };
 
-void gradient(float a, float b, const float* g, const float* other, const std::uint8_t* mask,
-              Index first, float* out, Index count) {
+template <class Element>
+void gradient(float a, float b, const Element* g, const Element* other, const std::uint8_t* mask,
+              Index first, Element* out, Index count) {
   if (other) {
-    masked_terms(ScaledProduct{a, b, g, other}, mask, first, out, count);
+    masked_terms(ScaledProduct<Element>{a, b, g, other}, mask, first, out, count);
   } else {
-    masked_terms(Scaled{a, g}, mask, first, out, count);
+    masked_terms(Scaled<Element>{a, g}, mask, first, out, count);
   }
 }
 
-void repeat_each(const float* MPSGRAD_RESTRICT x, Index count, Index times,
-                 float* MPSGRAD_RESTRICT out) {
+template <class Element>
+void repeat_each(const Element* MPSGRAD_RESTRICT x, Index count, Index times,
+                 Element* MPSGRAD_RESTRICT out) {
   for (Index i = 0; i < count; ++i, out += times) {
     for (Index k = 0; k < times; ++k) {
       out[k] = x[i];
@@ -250,16 +259,17 @@ void repeat_each(const float* MPSGRAD_RESTRICT x, Index count, Index times,
   }
 }
 
-void repeat_row(const float* x, Index count, Index times, float* out) {
+template <class Element>
+void repeat_row(const Element* x, Index count, Index times, Element* out) {
   if (count == 1) {
     return repeat_each(x, 1, times, out);
   }
   const Index total = count * times;
   const Index head = count < total ? count : total;
-  __builtin_memcpy(out, x, static_cast<std::size_t>(head) * sizeof(float));
+  __builtin_memcpy(out, x, static_cast<std::size_t>(head) * sizeof(Element));
   for (Index done = head; done < total;) {  // doubles what there is
     const Index more = done < total - done ? done : total - done;
-    __builtin_memcpy(out + done, out, static_cast<std::size_t>(more) * sizeof(float));
+    __builtin_memcpy(out + done, out, static_cast<std::size_t>(more) * sizeof(Element));
     done += more;
   }
 }
@@ -405,12 +415,14 @@ void add_terms(const Term& term, const std::uint8_t* mask, Index first, double* 
   }
 }
 
-void gradient_pixels(float a, float b, const float* g, const float* other, const std::uint8_t* mask,
-                     Index first, double* sums, Index pixels, Index channels) {
+template <class Element>
+void gradient_pixels(float a, float b, const Element* g, const Element* other,
+                     const std::uint8_t* mask, Index first, double* sums, Index pixels,
+                     Index channels) {
   if (other) {
-    add_terms(ScaledProduct{a, b, g, other}, mask, first, sums, pixels, channels);
+    add_terms(ScaledProduct<Element>{a, b, g, other}, mask, first, sums, pixels, channels);
   } else {
-    add_terms(Scaled{a, g}, mask, first, sums, pixels, channels);
+    add_terms(Scaled<Element>{a, g}, mask, first, sums, pixels, channels);
   }
 }
 
@@ -420,9 +432,14 @@ void add_channels(const float* x, double* sums, Index pixels, Index channels) {
   }
 }
 
+template <class Element>
+constexpr ArithmeticElementLoops<Element> kLoops{&forward<Element>, &gradient<Element>,
+                                                 &gradient_pixels<Element>, &repeat_each<Element>,
+                                                 &repeat_row<Element>};
+
 }  // namespace
 
-const ArithmeticLoops arithmetic_loops{&forward, &gradient,   &repeat_each,     &repeat_row,
-                                       &add,     &add_pixels, &gradient_pixels, &add_channels};
+const ArithmeticLoops arithmetic_loops{
+    {kLoops<float>, kLoops<Half>}, &add, &add_pixels, &add_channels};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cpu/isa.hpp"
+#include "cpu/simd/half.hpp"
 
 namespace mpsgrad {
 
@@ -24,26 +25,30 @@ struct ArithmeticFunction {
 // A mask holds one bit an element, the lowest bit of a byte first: set where minimum < r < maximum.
 // No array overlaps another. Sums are taken in double, in an order that depends on the counts
 // alone.
-struct ArithmeticLoops {
+template <class Element>
+struct ArithmeticElementLoops {
   // Writes the bits [first, first + count) of `mask` unless it is null, and no other.
-  void (*forward)(const ArithmeticFunction& f, const float* x, const float* y, float* out,
+  void (*forward)(const ArithmeticFunction& f, const Element* x, const Element* y, Element* out,
                   std::uint8_t* mask, std::int64_t first, std::int64_t count);
   // out = a g, or (a g) (b other) where there is another, and 0 where the bit from `first` on is
   // not set.
-  void (*gradient)(float a, float b, const float* g, const float* other, const std::uint8_t* mask,
-                   std::int64_t first, float* out, std::int64_t count);
+  void (*gradient)(float a, float b, const Element* g, const Element* other,
+                   const std::uint8_t* mask, std::int64_t first, Element* out, std::int64_t count);
+  // sums[c] += the sum over pixels of channel c of the terms of gradient().
+  void (*gradient_pixels)(float a, float b, const Element* g, const Element* other,
+                          const std::uint8_t* mask, std::int64_t first, double* sums,
+                          std::int64_t pixels, std::int64_t channels);
   // out = `times` copies of each of `count` values.
-  void (*repeat_each)(const float* x, std::int64_t count, std::int64_t times, float* out);
+  void (*repeat_each)(const Element* x, std::int64_t count, std::int64_t times, Element* out);
   // out = `times` copies of the row of `count` values.
-  void (*repeat_row)(const float* x, std::int64_t count, std::int64_t times, float* out);
+  void (*repeat_row)(const Element* x, std::int64_t count, std::int64_t times, Element* out);
+};
+
+struct ArithmeticLoops : ByElement<ArithmeticElementLoops> {
   // sums[i] += x[i].
   void (*add)(const float* x, double* sums, std::int64_t count);
   // sums[c] += the sum over pixels of channel c.
   void (*add_pixels)(const float* x, double* sums, std::int64_t pixels, std::int64_t channels);
-  // The same for the terms of gradient().
-  void (*gradient_pixels)(float a, float b, const float* g, const float* other,
-                          const std::uint8_t* mask, std::int64_t first, double* sums,
-                          std::int64_t pixels, std::int64_t channels);
   // sums[p] += the sum over channels of pixel p.
   void (*add_channels)(const float* x, double* sums, std::int64_t pixels, std::int64_t channels);
 };

@@ -161,17 +161,18 @@ struct Statistics {
   }
 };
 
+template <class Element>
 Statistics find_statistics(const CpuImages& source, Index sample, const Blocks& blocks,
                            const Settings& settings) {
-  const auto& loops = standardize_loops().floats;
   const Index channels = source.channels;
   const std::vector<double> shift = shift_of(source, sample, channels / settings.groups);
   const auto tile = static_cast<Index>(shift.size());
   const std::vector<double> totals =
       blocks.sum<2>(channels, [&](Index y, Index x, Index pixels, double* sums) {
-        const float* values = cpu::load_run(source, sample, y, x, pixels,
-                                            cpu::thread_scratch(kFirst, pixels * channels));
-        loops.moments(values, pixels * channels, shift.data(), sums, sums + tile, tile, tile);
+        const auto* values = cpu::load_run(source, sample, y, x, pixels,
+                                           cpu::scratch_of<Element>(kFirst, pixels * channels));
+        standardize_loops().of(values).moments(values, pixels * channels, shift.data(), sums,
+                                               sums + tile, tile, tile);
       });
   return {source, settings, shift.data(), totals.data(), totals.data() + channels};
 }
@@ -186,14 +187,25 @@ struct ForwardWork {
 
   void run() const {
     const Blocks blocks(source, source.packed_rows());
-    for_images(clip.size.depth, blocks, [&](Index sample) { run_image(sample, blocks); });
+    const bool halves = is_whole() && source.has_halves() && destination.has_halves();
+    for_images(clip.size.depth, blocks, [&](Index sample) {
+      halves ? run_image<Half>(sample, blocks) : run_image<float>(sample, blocks);
+    });
   }
 
  private:
+  // Results are those of the source's own pixels.
+  bool is_whole() const {
+    return offset.x == 0 && offset.y == 0 && clip.origin.x == 0 && clip.origin.y == 0 &&
+           clip.size.width == source.width && clip.size.height == source.height &&
+           destination.width == source.width &&
+           (destination.packed_rows() || !source.packed_rows());
+  }
+
+  template <class Element>
   void run_image(Index sample, const Blocks& blocks) const {
-    const auto& loops = standardize_loops().floats;
     const Index channels = source.channels;
-    const Statistics statistics = find_statistics(source, sample, blocks, settings);
+    const Statistics statistics = find_statistics<Element>(source, sample, blocks, settings);
     const Index group_channels = channels / settings.groups;
     const Index tile = tile_of(channels);
     const auto tiles = coefficient_tiles<3>(tile);
@@ -210,22 +222,19 @@ struct ForwardWork {
     for (float* coefficients : tiles) {
       repeat_pixel(coefficients, channels, tile);
     }
-    const auto transform = [&, mean = mean, scale = scale, shift = shift](
-                               const float* x, float* out, Index pixels) {
-      loops.forward(x, out, pixels * channels, mean, scale, shift, tile, nullptr);
+    const auto transform = [&, mean = mean, scale = scale, shift = shift](const auto* x, auto* out,
+                                                                          Index pixels) {
+      standardize_loops().of(out).forward(x, out, pixels * channels, mean, scale, shift, tile,
+                                          nullptr);
     };
 
-    const bool whole = offset.x == 0 && offset.y == 0 && clip.origin.x == 0 && clip.origin.y == 0 &&
-                       clip.size.width == source.width && clip.size.height == source.height &&
-                       destination.width == source.width &&
-                       (destination.packed_rows() || !source.packed_rows());
-    if (whole) {
+    if (is_whole()) {
       cpu::parallel_for(blocks.count, [&](Index block) {
         blocks.each_run(block, [&](Index y, Index x, Index pixels) {
-          const float* values = cpu::load_run(source, sample, y, x, pixels,
-                                              cpu::thread_scratch(kFirst, pixels * channels));
-          float* out = cpu::begin_store(destination, sample, y, x,
-                                        cpu::thread_scratch(kSecond, pixels * channels));
+          const auto* values = cpu::load_run(source, sample, y, x, pixels,
+                                             cpu::scratch_of<Element>(kFirst, pixels * channels));
+          auto* out = cpu::begin_store(destination, sample, y, x,
+                                       cpu::scratch_of<Element>(kSecond, pixels * channels));
           transform(values, out, pixels);
           cpu::finish_store(destination, sample, y, x, pixels, out);
         });
@@ -259,18 +268,21 @@ struct GradientWork {
   void run() const {
     const Blocks blocks(
         source, source.packed_rows() && gradient.packed_rows() && destination.packed_rows());
-    for_images(source.count(), blocks, [&](Index sample) { run_image(sample, blocks); });
+    const bool halves = gradient.has_halves() && source.has_halves() && destination.has_halves();
+    for_images(source.count(), blocks, [&](Index sample) {
+      halves ? run_image<Half>(sample, blocks) : run_image<float>(sample, blocks);
+    });
   }
 
  private:
+  template <class Element>
   void run_image(Index sample, const Blocks& blocks) const {
-    const auto& loops = standardize_loops().floats;
     const Index channels = source.channels;
     const ImageArrays& own = arrays[static_cast<std::size_t>(sample)];
     const Index group_channels = channels / settings.groups;
     const auto load = [&](const CpuImages& images, Index y, Index x, Index pixels, Slot slot) {
       return cpu::load_run(images, sample, y, x, pixels,
-                           cpu::thread_scratch(slot, pixels * channels));
+                           cpu::scratch_of<Element>(slot, pixels * channels));
     };
 
     // One pass for the statistics and for what the gradients need: sums of g * (x - shift) become
@@ -279,9 +291,9 @@ struct GradientWork {
     const Index tile = tile_of(channels);
     std::vector<double> totals =
         blocks.sum<4>(channels, [&](Index y, Index x, Index pixels, double* sums) {
-          const float* g = load(gradient, y, x, pixels, kFirst);
-          loops.gradient_moments(g, load(source, y, x, pixels, kSecond), pixels * channels,
-                                 shift.data(), sums, tile);
+          const auto* g = load(gradient, y, x, pixels, kFirst);
+          standardize_loops().of(g).gradient_moments(g, load(source, y, x, pixels, kSecond),
+                                                     pixels * channels, shift.data(), sums, tile);
         });
     const double* by_beta = totals.data();
     double* by_gamma = totals.data() + channels;
@@ -320,12 +332,12 @@ struct GradientWork {
     cpu::parallel_for(blocks.count, [&, mean = mean, scale = scale, constant = constant,
                                      slope = slope](Index block) {
       blocks.each_run(block, [&](Index y, Index x, Index pixels) {
-        const float* g = load(gradient, y, x, pixels, kFirst);
-        const float* values = load(source, y, x, pixels, kSecond);
-        float* out = cpu::begin_store(destination, sample, y, x,
-                                      cpu::thread_scratch(kSecond + 1, pixels * channels));
-        loops.gradient(g, values, out, pixels * channels, mean, scale, constant, slope, tile,
-                       nullptr);
+        const auto* g = load(gradient, y, x, pixels, kFirst);
+        const auto* values = load(source, y, x, pixels, kSecond);
+        auto* out = cpu::begin_store(destination, sample, y, x,
+                                     cpu::scratch_of<Element>(kSecond + 1, pixels * channels));
+        standardize_loops().of(out).gradient(g, values, out, pixels * channels, mean, scale,
+                                             constant, slope, tile, nullptr);
         cpu::finish_store(destination, sample, y, x, pixels, out);
       });
     });

@@ -6,30 +6,28 @@
 namespace mpsgrad {
 namespace {
 
-constexpr int kExponentials = 3;  // scratch of a thread, beside what map_pixels uses
+constexpr int kScratch = 3;  // of a thread, beside what map_pixels uses
+
+float* scratch_for(Index elements) { return cpu::thread_scratch(kScratch, 2 * elements); }
 
 class CpuSoftMax final : public UnaryEncoder {
  public:
   explicit CpuSoftMax(SoftMaxKind kind) : kind_(kind) {}
 
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
-    cpu::record(command_buffer, [kind = kind_,
-                                 source = cpu::PixelSource{cpu::view_source(call),
-                                                           call.properties.offset,
-                                                           call.properties.edge_mode},
-                                 destination = cpu::view_destination(call), clip = call.clip] {
-      const SoftMaxLoops& loops = softmax_loops();
-      const Index channels = destination.channels;
-      cpu::map_pixels(
-          {source}, destination, clip, [&](const float* const* in, float* out, Index pixels) {
-            if (kind == SoftMaxKind::Plain) {
-              loops.softmax(in[0], out, pixels, channels);
-            } else {
-              loops.log_softmax(in[0], out, cpu::thread_scratch(kExponentials, pixels * channels),
-                                pixels, channels);
-            }
-          });
-    });
+    cpu::record(
+        command_buffer, [kind = kind_,
+                         source = cpu::PixelSource{cpu::view_source(call), call.properties.offset,
+                                                   call.properties.edge_mode},
+                         destination = cpu::view_destination(call), clip = call.clip] {
+          const Index channels = destination.channels;
+          cpu::map_pixels(
+              {source}, destination, clip, [&](const auto* const* in, auto* out, Index pixels) {
+                const auto& loops = softmax_loops().of(out);
+                const auto run = kind == SoftMaxKind::Plain ? loops.softmax : loops.log_softmax;
+                run(in[0], out, scratch_for(pixels * channels), pixels, channels);
+              });
+        });
   }
 
  private:
@@ -49,13 +47,15 @@ class CpuSoftMaxGradient final : public GradientEncoder {
          gradient = cpu::PixelSource{cpu::view_gradient(call), primary.offset, primary.edge_mode},
          result = cpu::PixelSource{cpu::view_source(call), secondary.offset, secondary.edge_mode},
          destination = cpu::view_destination(call), clip = call.clip] {
-          const SoftMaxLoops& loops = softmax_loops();
-          const auto run =
-              kind == SoftMaxKind::Plain ? loops.softmax_gradient : loops.log_softmax_gradient;
-          cpu::map_pixels({gradient, result}, destination, clip,
-                          [&](const float* const* in, float* out, Index pixels) {
-                            run(in[0], in[1], out, pixels, destination.channels);
-                          });
+          const Index channels = destination.channels;
+          cpu::map_pixels(
+              {gradient, result}, destination, clip,
+              [&](const auto* const* in, auto* out, Index pixels) {
+                const auto& loops = softmax_loops().of(out);
+                const auto run = kind == SoftMaxKind::Plain ? loops.softmax_gradient
+                                                            : loops.log_softmax_gradient;
+                run(in[0], in[1], out, scratch_for(pixels * channels), pixels, channels);
+              });
         });
   }
 

@@ -32,8 +32,8 @@ MPSGRAD_INLINE float sum_of(Index channels, const float* x) {
   return sum<kLanes>(channels, [=](Index c) { return load<Floats<kLanes>>(x + c); });
 }
 
-template <int kLanes>
-MPSGRAD_INLINE float largest(Index channels, const float* x) {
+template <int kLanes, class Element>
+MPSGRAD_INLINE float largest(Index channels, const Element* x) {
   return fold_row<kLanes>(
       channels, -__builtin_inff(),
       [=](Index c) {
@@ -44,8 +44,8 @@ MPSGRAD_INLINE float largest(Index channels, const float* x) {
 }
 
 // out = x - max(x) within each pixel.
-template <int kLanes>
-MPSGRAD_INLINE void subtract_largest(const float* x, float* MPSGRAD_RESTRICT out, Index pixels,
+template <int kLanes, class Element>
+MPSGRAD_INLINE void subtract_largest(const Element* x, float* MPSGRAD_RESTRICT out, Index pixels,
                                      Index channels) {
   for (Index p = 0; p < pixels; ++p, x += channels, out += channels) {
     const float top = largest<kLanes>(channels, x);
@@ -53,37 +53,58 @@ MPSGRAD_INLINE void subtract_largest(const float* x, float* MPSGRAD_RESTRICT out
   }
 }
 
-MPSGRAD_INLINE void softmax_piece(auto count, const float* x, float* out, Index pixels,
-                                  Index channels) {
-  constexpr int kLanes = count.lanes;
-  subtract_largest<kLanes>(x, out, pixels, channels);
-  for (Index i = 0; i < pixels * channels; ++i) {
-    out[i] = exp_of_negative(out[i]);
-  }
-  for (Index p = 0; p < pixels; ++p, out += channels) {
-    const float share = 1.0F / sum_of<kLanes>(channels, out);
-    fill_row<kLanes>(channels, out, [=](Index c) { return load<Floats<kLanes>>(out + c) * share; });
-  }
+// Where numbers lie between two steps: where results go, if these are float32.
+MPSGRAD_INLINE float* between(float* out, float* /*scratch*/) { return out; }
+MPSGRAD_INLINE float* between(Half* /*out*/, float* scratch) { return scratch; }
+
+MPSGRAD_INLINE const float* floats_of(const float* x, Index /*count*/, float* /*scratch*/) {
+  return x;
+}
+MPSGRAD_INLINE const float* floats_of(const Half* x, Index count, float* scratch) {
+  for_blocks(count, [=](auto block, Index i) { block.put(scratch + i, block.floats(x + i)); });
+  return scratch;
 }
 
-MPSGRAD_INLINE void log_softmax_piece(auto count, const float* x, float* MPSGRAD_RESTRICT out,
-                                      float* MPSGRAD_RESTRICT scratch, Index pixels,
-                                      Index channels) {
+template <class Element>
+MPSGRAD_INLINE void softmax_piece(auto count, const Element* x, Element* out, float* scratch,
+                                  Index pixels, Index channels) {
   constexpr int kLanes = count.lanes;
-  subtract_largest<kLanes>(x, out, pixels, channels);
+  float* exponentials = between(out, scratch);
+  subtract_largest<kLanes>(x, exponentials, pixels, channels);
   for (Index i = 0; i < pixels * channels; ++i) {
-    scratch[i] = exp_of_negative(out[i]);
+    exponentials[i] = exp_of_negative(exponentials[i]);
   }
-  for (Index p = 0; p < pixels; ++p, out += channels, scratch += channels) {
-    const float logarithm = log(sum_of<kLanes>(channels, scratch));
+  for (Index p = 0; p < pixels; ++p, out += channels, exponentials += channels) {
+    const float share = 1.0F / sum_of<kLanes>(channels, exponentials);
     fill_row<kLanes>(channels, out,
-                     [=](Index c) { return load<Floats<kLanes>>(out + c) - logarithm; });
+                     [=](Index c) { return load<Floats<kLanes>>(exponentials + c) * share; });
   }
 }
 
-MPSGRAD_INLINE void softmax_gradient_rows(auto count, const float* gradient, const float* result,
-                                          float* MPSGRAD_RESTRICT out, Index pixels,
-                                          Index channels) {
+template <class Element>
+MPSGRAD_INLINE void log_softmax_piece(auto count, const Element* x, Element* out, float* scratch,
+                                      Index pixels, Index channels) {
+  constexpr int kLanes = count.lanes;
+  float* MPSGRAD_RESTRICT exponentials = scratch;
+  float* MPSGRAD_RESTRICT shifted = between(out, scratch + pixels * channels);
+  subtract_largest<kLanes>(x, shifted, pixels, channels);
+  for (Index i = 0; i < pixels * channels; ++i) {
+    exponentials[i] = exp_of_negative(shifted[i]);
+  }
+  for (Index p = 0; p < pixels; ++p) {
+    const float logarithm = log(sum_of<kLanes>(channels, exponentials));
+    fill_row<kLanes>(channels, out,
+                     [=](Index c) { return load<Floats<kLanes>>(shifted + c) - logarithm; });
+    out += channels;
+    exponentials += channels;
+    shifted += channels;
+  }
+}
+
+template <class Element>
+MPSGRAD_INLINE void softmax_gradient_rows(auto count, const Element* gradient,
+                                          const Element* result, Element* MPSGRAD_RESTRICT out,
+                                          Index pixels, Index channels) {
   constexpr int kLanes = count.lanes;
   using V = Floats<kLanes>;
   for (Index p = 0; p < pixels; ++p) {
@@ -100,34 +121,44 @@ MPSGRAD_INLINE void softmax_gradient_rows(auto count, const float* gradient, con
   }
 }
 
-MPSGRAD_INLINE void log_softmax_gradient_piece(auto count, const float* gradient,
-                                               const float* result, float* MPSGRAD_RESTRICT out,
+template <class Element>
+MPSGRAD_INLINE void log_softmax_gradient_piece(auto count, const Element* gradient,
+                                               const Element* result, Element* out, float* scratch,
                                                Index pixels, Index channels) {
   constexpr int kLanes = count.lanes;
   using V = Floats<kLanes>;
+  float* shares = between(out, scratch);
+  const float* numbers = floats_of(result, pixels * channels, shares);
+  MPSGRAD_VECTOR_LOOP
   for (Index i = 0; i < pixels * channels; ++i) {
-    out[i] = exp(result[i]);
+    shares[i] = exp(numbers[i]);
   }
-  for (Index p = 0; p < pixels; ++p, gradient += channels, result += channels, out += channels) {
+  for (Index p = 0; p < pixels; ++p) {
     const float total = sum<kLanes>(channels, [=](Index c) {
       request(gradient, c + kAhead);
       request(result, c + pixels * channels);
       return load<V>(gradient + c);
     });
     fill_row<kLanes>(channels, out,
-                     [=](Index c) { return load<V>(gradient + c) - load<V>(out + c) * total; });
+                     [=](Index c) { return load<V>(gradient + c) - load<V>(shares + c) * total; });
+    gradient += channels;
+    result += channels;
+    out += channels;
+    shares += channels;
   }
 }
 
-void softmax(const float* x, float* out, Index pixels, Index channels) {
+template <class Element>
+void softmax(const Element* x, Element* out, float* scratch, Index pixels, Index channels) {
   with_lanes_for(channels, [=](auto count) {
     for_pieces(pixels, channels, [=](Index first, Index some) {
-      softmax_piece(count, x + first, out + first, some, channels);
+      softmax_piece(count, x + first, out + first, scratch, some, channels);
     });
   });
 }
 
-void log_softmax(const float* x, float* out, float* scratch, Index pixels, Index channels) {
+template <class Element>
+void log_softmax(const Element* x, Element* out, float* scratch, Index pixels, Index channels) {
   with_lanes_for(channels, [=](auto count) {
     for_pieces(pixels, channels, [=](Index first, Index some) {
       log_softmax_piece(count, x + first, out + first, scratch, some, channels);
@@ -135,25 +166,31 @@ void log_softmax(const float* x, float* out, float* scratch, Index pixels, Index
   });
 }
 
-void softmax_gradient(const float* gradient, const float* result, float* out, Index pixels,
-                      Index channels) {
+template <class Element>
+void softmax_gradient(const Element* gradient, const Element* result, Element* out,
+                      float* /*scratch*/, Index pixels, Index channels) {
   with_lanes_for(channels, [=](auto count) {
     softmax_gradient_rows(count, gradient, result, out, pixels, channels);
   });
 }
 
-void log_softmax_gradient(const float* gradient, const float* result, float* out, Index pixels,
-                          Index channels) {
+template <class Element>
+void log_softmax_gradient(const Element* gradient, const Element* result, Element* out,
+                          float* scratch, Index pixels, Index channels) {
   with_lanes_for(channels, [=](auto count) {
     for_pieces(pixels, channels, [=](Index first, Index some) {
-      log_softmax_gradient_piece(count, gradient + first, result + first, out + first, some,
-                                 channels);
+      log_softmax_gradient_piece(count, gradient + first, result + first, out + first, scratch,
+                                 some, channels);
     });
   });
 }
 
+template <class Element>
+constexpr SoftMaxLoops<Element> kLoops{&softmax<Element>, &log_softmax<Element>,
+                                       &softmax_gradient<Element>, &log_softmax_gradient<Element>};
+
 }  // namespace
 
-const SoftMaxLoops softmax_loops{&softmax, &log_softmax, &softmax_gradient, &log_softmax_gradient};
+const ByElement<SoftMaxLoops> softmax_loops{kLoops<float>, kLoops<Half>};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

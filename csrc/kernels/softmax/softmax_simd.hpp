@@ -4,21 +4,25 @@
 #include <cstdint>
 
 #include "cpu/isa.hpp"
+#include "cpu/simd/half.hpp"
 
 namespace mpsgrad {
 
-// All arrays hold `pixels` pixels of `channels` values, and none overlaps `out` or `scratch`.
+// All arrays hold `pixels` pixels of `channels` values, `scratch` twice as many, and none overlaps
+// `out` or `scratch`.
+template <class Element>
 struct SoftMaxLoops {
-  void (*softmax)(const float* x, float* out, std::int64_t pixels, std::int64_t channels);
-  void (*log_softmax)(const float* x, float* out, float* scratch, std::int64_t pixels,
+  void (*softmax)(const Element* x, Element* out, float* scratch, std::int64_t pixels,
+                  std::int64_t channels);
+  void (*log_softmax)(const Element* x, Element* out, float* scratch, std::int64_t pixels,
                       std::int64_t channels);
   // `result` is what the forward loop made.
-  void (*softmax_gradient)(const float* gradient, const float* result, float* out,
-                           std::int64_t pixels, std::int64_t channels);
-  void (*log_softmax_gradient)(const float* gradient, const float* result, float* out,
-                               std::int64_t pixels, std::int64_t channels);
+  void (*softmax_gradient)(const Element* gradient, const Element* result, Element* out,
+                           float* scratch, std::int64_t pixels, std::int64_t channels);
+  void (*log_softmax_gradient)(const Element* gradient, const Element* result, Element* out,
+                               float* scratch, std::int64_t pixels, std::int64_t channels);
 };
 
-MPSGRAD_LOOPS(SoftMaxLoops, softmax_loops)
+MPSGRAD_LOOPS(ByElement<SoftMaxLoops>, softmax_loops)
 
 }  // namespace mpsgrad
