@@ -3,6 +3,7 @@
 // a fixed order of additions.
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -228,22 +229,23 @@ struct Columns {
 
 // How many source rows are handed to a loop at once: as many as give the memory system no more
 // streams of taps than it can foresee.
+template <class Element>
 Index rows_together(const Geometry& geometry, const CpuImages& source) {
   constexpr Index kStreams = 9;
   const Index most =
       std::clamp<Index>(kStreams / std::min(geometry.x.kernel, source.width), 1, kMostRows);
-  const bool direct = source.is_float() && source.dense_pixels();
+  const bool direct = std::is_same_v<Element, Half> || (source.is_float() && source.dense_pixels());
   return direct ? most : std::clamp<Index>(kRowsFloats / (source.width * source.channels), 1, most);
 }
 
 // Calls visit(rows, count, begins, ends) with the source rows that a row of windows reads, in
 // groups; once without any where it reads none.
-template <class Visit>
+template <class Element, class Visit>
 void for_source_rows(const Geometry& geometry, const CpuImages& source, Index sample, Index window,
                      const Visit& visit) {
-  const Index most = rows_together(geometry, source);
+  const Index most = rows_together<Element>(geometry, source);
   const Index row_floats = source.width * source.channels;
-  std::array<PoolingSource, kMostRows> rows{};
+  std::array<PoolingSource<Element>, kMostRows> rows{};
   Index count = 0;
   bool begins = true;
   geometry.y.read(window, geometry.is_max(), [&](Index first, Index taps, Index weight) {
@@ -254,7 +256,7 @@ void for_source_rows(const Geometry& geometry, const CpuImages& source, Index sa
         count = 0;
       }
       const Index y = first + t * geometry.y.dilation;
-      float* scratch = cpu::thread_scratch(kSourceRows, most * row_floats) + count * row_floats;
+      auto* scratch = cpu::scratch_of<Element>(kSourceRows, most * row_floats) + count * row_floats;
       rows[static_cast<std::size_t>(count++)] = {
           cpu::load_run(source, sample, y, 0, source.width, scratch), static_cast<float>(weight),
           geometry.first_number(y)};
@@ -271,11 +273,15 @@ class CpuPooling final : public UnaryEncoder {
     const CpuImages source = cpu::view_source(call);
     const Geometry geometry(kind_, window_, call.properties.offset, call.properties.edge_mode,
                             zero_pad_of(call.properties), source.width, source.height);
-    cpu::record(command_buffer, [geometry, source, destination = cpu::view_destination(call),
-                                 clip = call.clip] { run(geometry, source, destination, clip); });
+    cpu::record(command_buffer,
+                [geometry, source, destination = cpu::view_destination(call), clip = call.clip] {
+                  source.has_halves() ? run<Half>(geometry, source, destination, clip)
+                                      : run<float>(geometry, source, destination, clip);
+                });
   }
 
  private:
+  template <class Element>
   static void run(const Geometry& geometry, const CpuImages& source, const CpuImages& destination,
                   const Region& clip) {
     const Index rows = clip.size.height;
@@ -291,31 +297,32 @@ class CpuPooling final : public UnaryEncoder {
       for (Index j = first; j < std::min(rows, first + group); ++j) {
         float* pooled = cpu::begin_store(destination, sample, clip.origin.y + j, clip.origin.x,
                                          cpu::thread_scratch(kResultRow, columns.floats()));
-        pool_row(geometry, columns, source, sample, j, pooled);
+        pool_row<Element>(geometry, columns, source, sample, j, pooled);
         cpu::finish_store(destination, sample, clip.origin.y + j, clip.origin.x, clip.size.width,
                           pooled);
       }
     });
   }
 
+  template <class Element>
   static void pool_row(const Geometry& geometry, const Columns& columns, const CpuImages& source,
                        Index sample, Index j, float* pooled) {
-    const PoolingLoops& loops = pooling_loops();
-    for_source_rows(geometry, source, sample, j,
-                    [&](const PoolingSource* rows, Index count, bool begins, bool ends) {
-                      const PoolingRow row =
-                          columns.row(begins, ends, geometry.meets_padding(geometry.y, j));
-                      if (geometry.is_max()) {
-                        loops.maximum(row, rows, count, pooled);
-                      } else if (geometry.kind == PoolingKind::Average) {
-                        loops.average(row, rows, count,
-                                      geometry.divisor(geometry.y, j, geometry.pad.y), pooled);
-                      } else {
-                        loops.squares(row, rows, count, pooled);
-                      }
-                    });
+    for_source_rows<Element>(
+        geometry, source, sample, j,
+        [&](const PoolingSource<Element>* rows, Index count, bool begins, bool ends) {
+          const auto& loops = pooling_loops().of(rows->x);
+          const PoolingRow row = columns.row(begins, ends, geometry.meets_padding(geometry.y, j));
+          if (geometry.is_max()) {
+            loops.maximum(row, rows, count, pooled);
+          } else if (geometry.kind == PoolingKind::Average) {
+            loops.average(row, rows, count, geometry.divisor(geometry.y, j, geometry.pad.y),
+                          pooled);
+          } else {
+            loops.squares(row, rows, count, pooled);
+          }
+        });
     if (geometry.kind == PoolingKind::L2Norm) {
-      loops.root(pooled, columns.floats());
+      pooling_loops().root(pooled, columns.floats());
     }
   }
 
@@ -332,7 +339,10 @@ struct GradientWork {
   Region clip;
   Index first_row, first_column;  // pixel of the source that the clip's origin receives
 
-  void run() const;
+  void run() const {
+    const bool halves = gradient.has_halves() && source.has_halves() && destination.has_halves();
+    halves ? run_as<Half>() : run_as<float>();
+  }
 
  private:
   class Ring;
@@ -341,8 +351,14 @@ struct GradientWork {
     const Index begin = std::max<Index>(0, -primary);
     return {begin, std::max(begin, std::min(length - primary, used))};
   }
+  // Element: as what loops read source rows.
+  template <class Element>
+  void run_as() const;
+  template <class Element>
   PoolingShares find_shares(const Columns& columns, Index sample, Index j, float* memory) const;
+  template <class Element>
   void make_row(const Columns& columns, Index sample, Index y, Ring& ring, float* result) const;
+  template <class Element>
   Index make_rows_once(const Columns& columns, Index sample, Index r, Index end) const;
 };
 
@@ -379,6 +395,7 @@ class GradientWork::Ring {
   std::vector<Entry> entries_;
 };
 
+template <class Element>
 PoolingShares GradientWork::find_shares(const Columns& columns, Index sample, Index j,
                                         float* memory) const {
   const PoolingLoops& loops = pooling_loops();
@@ -390,29 +407,32 @@ PoolingShares GradientWork::find_shares(const Columns& columns, Index sample, In
   if (geometry.is_max()) {
     auto* index = reinterpret_cast<std::int32_t*>(memory);
     const bool resumes = columns.repeats || std::min(geometry.y.kernel, geometry.y.length + 2) >
-                                                rows_together(geometry, source);
+                                                rows_together<Element>(geometry, source);
     float* best = resumes ? cpu::thread_scratch(kWindowRow, count) : nullptr;
-    for_source_rows(geometry, source, sample, j,
-                    [&](const PoolingSource* rows, Index n, bool begins, bool ends) {
-                      loops.winners(
-                          columns.row(begins, ends, geometry.meets_padding(geometry.y, j)), rows, n,
-                          best, index);
-                    });
+    for_source_rows<Element>(
+        geometry, source, sample, j,
+        [&](const PoolingSource<Element>* rows, Index n, bool begins, bool ends) {
+          loops.of(rows->x).winners(
+              columns.row(begins, ends, geometry.meets_padding(geometry.y, j)), rows, n, best,
+              index);
+        });
     return {load_gradient(memory + count), index, 1.0F, 1.0F};
   }
   if (geometry.kind == PoolingKind::Average) {
     return {load_gradient(memory), nullptr, 1.0F, geometry.divisor(geometry.y, j, geometry.pad.y)};
   }
   float* squares = cpu::thread_scratch(kWindowRow, count);
-  for_source_rows(geometry, source, sample, j,
-                  [&](const PoolingSource* rows, Index n, bool begins, bool ends) {
-                    loops.squares(columns.row(begins, ends, false), rows, n, squares);
-                  });
+  for_source_rows<Element>(
+      geometry, source, sample, j,
+      [&](const PoolingSource<Element>* rows, Index n, bool begins, bool ends) {
+        loops.of(rows->x).squares(columns.row(begins, ends, false), rows, n, squares);
+      });
   loops.per_root(load_gradient(cpu::thread_scratch(kGradientRow, count)), squares, count, memory);
   return {memory, nullptr, 1.0F, 1.0F};
 }
 
 // Row y of G.
+template <class Element>
 void GradientWork::make_row(const Columns& columns, Index sample, Index y, Ring& ring,
                             float* result) const {
   const PoolingLoops& loops = pooling_loops();
@@ -456,7 +476,8 @@ void GradientWork::make_row(const Columns& columns, Index sample, Index y, Ring&
     }
     if (const Index weight = geometry.y.weight(j, y); weight > 0) {
       PoolingShares& next = shares[static_cast<std::size_t>(count++)];
-      next = ring.at(j, [&](float* memory) { return find_shares(columns, sample, j, memory); });
+      next = ring.at(
+          j, [&](float* memory) { return find_shares<Element>(columns, sample, j, memory); });
       next.weight = static_cast<float>(weight);
     }
   }
@@ -476,12 +497,14 @@ void GradientWork::make_row(const Columns& columns, Index sample, Index y, Ring&
 
 // Makes all rows of a window at once, if row r of the clip is the first of them and nothing but
 // this window reads them, and returns how many; else 0.
+template <class Element>
 Index GradientWork::make_rows_once(const Columns& columns, Index sample, Index r, Index end) const {
   const Axis& axis = geometry.y;
   const Index y = first_row + r;
   const Index count = axis.kernel;
-  if (axis.dilation != 1 || axis.stride < count || count > rows_together(geometry, source) ||
-      r + count > end || y + count > source.height) {
+  if (axis.dilation != 1 || axis.stride < count ||
+      count > rows_together<Element>(geometry, source) || r + count > end ||
+      y + count > source.height) {
     return 0;
   }
   const auto [rows_begin, rows_end] = windows_of(gradient.height, primary.y, used.height);
@@ -491,22 +514,24 @@ Index GradientWork::make_rows_once(const Columns& columns, Index sample, Index r
     return 0;
   }
   const Index row_floats = source.width * source.channels;
-  float* scratch = cpu::thread_scratch(kStoreRow, count * row_floats);
-  std::array<float*, kMostRows> out{};
+  auto* scratch = cpu::scratch_of<Element>(kStoreRow, count * row_floats);
+  std::array<Element*, kMostRows> out{};
   for (Index i = 0; i < count; ++i) {
-    float*& row = out[static_cast<std::size_t>(i)];
+    Element*& row = out[static_cast<std::size_t>(i)];
     row = cpu::begin_store(destination, sample, clip.origin.y + r + i, clip.origin.x,
                            scratch + i * row_floats);
     for (const auto& [from, to] : columns.unread) {
-      std::fill(row + from * columns.channels, row + to * columns.channels, 0.0F);
+      std::fill(row + from * columns.channels, row + to * columns.channels, Element{});
     }
   }
-  const float* incoming =
+  const Element* incoming =
       cpu::load_run(gradient, sample, primary.y + j, primary.x + columns.begin, columns.windows,
-                    cpu::thread_scratch(kGradientRow, columns.floats()));
-  for_source_rows(
-      geometry, source, sample, j, [&](const PoolingSource* rows, Index n, bool begins, bool ends) {
-        pooling_loops().award_once(columns.row(begins, ends, false), rows, n, incoming, out.data());
+                    cpu::scratch_of<Element>(kGradientRow, columns.floats()));
+  for_source_rows<Element>(
+      geometry, source, sample, j,
+      [&](const PoolingSource<Element>* rows, Index n, bool begins, bool ends) {
+        pooling_loops().of(incoming).award_once(columns.row(begins, ends, false), rows, n, incoming,
+                                                out.data());
       });
   for (Index i = 0; i < count; ++i) {
     cpu::finish_store(destination, sample, clip.origin.y + r + i, clip.origin.x, source.width,
@@ -515,7 +540,8 @@ Index GradientWork::make_rows_once(const Columns& columns, Index sample, Index r
   return count;
 }
 
-void GradientWork::run() const {
+template <class Element>
+void GradientWork::run_as() const {
   const auto [begin, end] = windows_of(gradient.width, primary.x, used.width);
   const Columns columns(geometry, begin, end - begin, source.channels);
   const Index row_floats = source.width * source.channels;
@@ -543,8 +569,9 @@ void GradientWork::run() const {
     const Index last = std::min(clip.size.height, first + group);
     Index r = first;
     while (r < last) {
-      if (const Index rows =
-              once && sample < used.depth ? make_rows_once(columns, sample, r, last) : Index{0};
+      if (const Index rows = once && sample < used.depth
+                                 ? make_rows_once<Element>(columns, sample, r, last)
+                                 : Index{0};
           rows > 0) {
         r += rows;
         continue;
@@ -556,7 +583,7 @@ void GradientWork::run() const {
       Index there = 0;
       if (y < source.height && sample < used.depth && columns.windows > 0) {
         float* result = whole ? out : cpu::thread_scratch(kResultRow, row_floats);
-        make_row(columns, sample, y, ring, result);
+        make_row<Element>(columns, sample, y, ring, result);
         there =
             std::clamp<Index>(source.width - first_column, 0, clip.size.width) * source.channels;
         if (!whole) {

@@ -102,9 +102,9 @@ struct Squares {
   }
 };
 
-template <class Make>
-MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource* sources, Index count,
-                           float* pooled, const Make& make) {
+template <class Element, class Make>
+MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource<Element>* sources,
+                           Index count, float* pooled, const Make& make) {
   const Index step = row.dilation * row.channels;
   for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
     const auto fold = make(run);
@@ -114,7 +114,7 @@ MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource* sources, 
         using V = typename decltype(block)::Floats;
         V value = begins ? V{} + fold.start : block.floats(pooled + to + c);
         for (Index r = 0; r < rows; ++r) {
-          const float* x = sources[r].x + from + c;
+          const Element* x = sources[r].x + from + c;
           for (Index t = 0; t < taps; ++t) {
             value = fold.tap(value, block.floats(x + t * step), sources[r].weight);
           }
@@ -125,17 +125,22 @@ MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource* sources, 
   });
 }
 
-void maximum(const PoolingRow& row, const PoolingSource* sources, Index count, float* pooled) {
+template <class Element>
+void maximum(const PoolingRow& row, const PoolingSource<Element>* sources, Index count,
+             float* pooled) {
   reduce(row, sources, count, pooled, [&](const PoolingRun& run) { return Maximum(row, run); });
 }
 
-void average(const PoolingRow& row, const PoolingSource* sources, Index count, float divisor,
-             float* pooled) {
+template <class Element>
+void average(const PoolingRow& row, const PoolingSource<Element>* sources, Index count,
+             float divisor, float* pooled) {
   reduce(row, sources, count, pooled,
          [&](const PoolingRun& run) { return Average(row, run, divisor); });
 }
 
-void squares(const PoolingRow& row, const PoolingSource* sources, Index count, float* pooled) {
+template <class Element>
+void squares(const PoolingRow& row, const PoolingSource<Element>* sources, Index count,
+             float* pooled) {
   reduce(row, sources, count, pooled, [&](const PoolingRun& run) { return Squares(row, run); });
 }
 
@@ -147,7 +152,8 @@ void root(float* MPSGRAD_RESTRICT pooled, Index count) {
 
 // ---- Gradient: what each window gives
 
-void winners(const PoolingRow& row, const PoolingSource* sources, Index count, float* best,
+template <class Element>
+void winners(const PoolingRow& row, const PoolingSource<Element>* sources, Index count, float* best,
              std::int32_t* index) {
   const Index step = row.dilation * row.channels;
   for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
@@ -162,7 +168,7 @@ void winners(const PoolingRow& row, const PoolingSource* sources, Index count, f
         V top = begins ? V{} - __builtin_inff() : block.floats(best + to + c);
         I winner = begins ? I{} + start : block.ints(index + to + c);
         for (Index r = 0; r < rows; ++r) {
-          const float* x = sources[r].x + from + c;
+          const Element* x = sources[r].x + from + c;
           const std::int32_t first = sources[r].first_number + run.first_tap;
           for (Index t = 0; t < taps; ++t) {
             const V value = block.floats(x + t * step);
@@ -245,8 +251,9 @@ void award(const PoolingRow& row, const PoolingShares* shares, Index count,
   });
 }
 
-void award_once(const PoolingRow& row, const PoolingSource* sources, Index count,
-                const float* gradient, float* const* out) {
+template <class Element>
+void award_once(const PoolingRow& row, const PoolingSource<Element>* sources, Index count,
+                const Element* gradient, Element* const* out) {
   const Index step = row.dilation * row.channels;
   for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
     const bool hides = row.meets_padding || run.meets_padding;
@@ -258,7 +265,7 @@ void award_once(const PoolingRow& row, const PoolingSource* sources, Index count
         I winner = {};
         std::int32_t number = 0;
         for (Index r = 0; r < rows; ++r) {
-          const float* x = sources[r].x + from + c;
+          const Element* x = sources[r].x + from + c;
           for (Index t = 0; t < taps; ++t, ++number) {
             const V value = block.floats(x + t * step);
             winner = value > top ? I{} + number : winner;
@@ -271,7 +278,7 @@ void award_once(const PoolingRow& row, const PoolingSource* sources, Index count
         }
         number = 0;
         for (Index r = 0; r < rows; ++r) {
-          float* to = out[r] + from + c;
+          Element* to = out[r] + from + c;
           for (Index t = 0; t < taps; ++t, ++number) {
             block.put(to + t * step, winner == I{} + number ? given : V{});
           }
@@ -287,9 +294,14 @@ void multiply(float* MPSGRAD_RESTRICT out, const float* MPSGRAD_RESTRICT x, Inde
   }
 }
 
+template <class Element>
+constexpr PoolingSourceLoops<Element> kLoops{&maximum<Element>, &average<Element>,
+                                             &squares<Element>, &winners<Element>,
+                                             &award_once<Element>};
+
 }  // namespace
 
-const PoolingLoops pooling_loops{&maximum,  &average, &squares, &root,       &winners,
-                                 &per_root, &spread,  &award,   &award_once, &multiply};
+const PoolingLoops pooling_loops{
+    {kLoops<float>, kLoops<Half>}, &root, &per_root, &spread, &award, &multiply};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/isa.hpp"
+#include "cpu/simd/half.hpp"
 
 namespace mpsgrad {
 
@@ -34,8 +35,9 @@ struct PoolingRow {
 };
 
 // One source row. What a window reads in it is numbered from `first_number` on.
+template <class Element>
 struct PoolingSource {
-  const float* x;
+  const Element* x;
   float weight;
   std::int32_t first_number;
 };
@@ -51,21 +53,29 @@ struct PoolingShares {
 };
 
 // Rows of windows (`pooled`, `best`, `index`, shares) are dense, with one pixel a window.
-struct PoolingLoops {
-  void (*maximum)(const PoolingRow& row, const PoolingSource* sources, std::int64_t count,
-                  float* pooled);
-  // At the end divides by `divisor` times the run's.
-  void (*average)(const PoolingRow& row, const PoolingSource* sources, std::int64_t count,
-                  float divisor, float* pooled);
-  void (*squares)(const PoolingRow& row, const PoolingSource* sources, std::int64_t count,
-                  float* pooled);
-  void (*root)(float* pooled, std::int64_t count);
 
+// Loops that read source rows.
+template <class Element>
+struct PoolingSourceLoops {
+  using Source = PoolingSource<Element>;
+  void (*maximum)(const PoolingRow& row, const Source* sources, std::int64_t count, float* pooled);
+  // At the end divides by `divisor` times the run's.
+  void (*average)(const PoolingRow& row, const Source* sources, std::int64_t count, float divisor,
+                  float* pooled);
+  void (*squares)(const PoolingRow& row, const Source* sources, std::int64_t count, float* pooled);
   // The number of the pixel that supplies the maximum, of the first of equal ones; -1 if that is a
   // padding zero. `best` keeps the maxima from call to call, and from run to run; null where no
   // window needs that.
-  void (*winners)(const PoolingRow& row, const PoolingSource* sources, std::int64_t count,
-                  float* best, std::int32_t* index);
+  void (*winners)(const PoolingRow& row, const Source* sources, std::int64_t count, float* best,
+                  std::int32_t* index);
+  // winners and award at once, where every pixel of the source rows is read by one window at most:
+  // out[i] is the gradient's row of sources[i].
+  void (*award_once)(const PoolingRow& row, const Source* sources, std::int64_t count,
+                     const Element* gradient, Element* const* out);
+};
+
+struct PoolingLoops : ByElement<PoolingSourceLoops> {
+  void (*root)(float* pooled, std::int64_t count);
   // share = gradient / sqrt(squares), 0 where squares is 0.
   void (*per_root)(const float* gradient, const float* squares, std::int64_t count, float* share);
 
@@ -75,10 +85,6 @@ struct PoolingLoops {
                  bool assign, float* out);
   void (*award)(const PoolingRow& row, const PoolingShares* shares, std::int64_t count,
                 std::int32_t first_number, bool assign, float* out);
-  // winners and award at once, where every pixel of the source rows is read by one window at most:
-  // out[i] is the gradient's row of sources[i].
-  void (*award_once)(const PoolingRow& row, const PoolingSource* sources, std::int64_t count,
-                     const float* gradient, float* const* out);
   void (*multiply)(float* out, const float* x, std::int64_t count);
 };
 
