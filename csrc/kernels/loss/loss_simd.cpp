@@ -2,10 +2,13 @@
 // cross entropy sees whole pixels.
 #include "kernels/loss/loss_simd.hpp"
 
+#include "cpu/simd/softmax_rows.hpp"
 #include "cpu/simd/vector_math.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
+
+using Index = std::int64_t;
 
 // t * factor, and 0 where t is, whatever the factor.
 MPSGRAD_INLINE float times(float t, float factor) { return t == 0.0F ? 0.0F : t * factor; }
@@ -110,107 +113,76 @@ MPSGRAD_INLINE void with_loss(const LossFunction& f, const Visit& visit) {
 
 constexpr int kSoftMaxCrossEntropy = 2;
 
-// Sixteen floats: one register of AVX-512, several of the others, the same order of additions in
-// all of them.
-constexpr std::int64_t kLanes = 16;
-typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
-
-// By pointer: passing such a vector by value would depend on the instruction set.
-MPSGRAD_INLINE const Lanes* lanes_at(const float* x) { return reinterpret_cast<const Lanes*>(x); }
-
-MPSGRAD_INLINE float largest(const float* x, std::int64_t count) {
-  float result = x[0];
-  std::int64_t i = 0;
-  if (count >= kLanes) {
-    Lanes lanes = *lanes_at(x);
-    for (i = kLanes; i + kLanes <= count; i += kLanes) {
-      const Lanes next = *lanes_at(x + i);
-      lanes = next > lanes ? next : lanes;
-    }
-    for (int k = 0; k < kLanes; ++k) {
-      result = lanes[k] > result ? lanes[k] : result;
-    }
-  }
-  for (; i < count; ++i) {
-    result = x[i] > result ? x[i] : result;
-  }
-  return result;
-}
-
-MPSGRAD_INLINE float total(const float* x, std::int64_t count) {
-  float result = 0.0F;
-  std::int64_t i = 0;
-  if (count >= kLanes) {
-    Lanes lanes = *lanes_at(x);
-    for (i = kLanes; i + kLanes <= count; i += kLanes) {
-      lanes += *lanes_at(x + i);
-    }
-    for (int k = 0; k < kLanes; ++k) {
-      result += lanes[k];
+// losses = -t logsoftmax(y), slopes = softmax(y) - t; `scratch` holds what no result has room for.
+MPSGRAD_INLINE void softmax_piece(auto count, const LossFunction& f, const float* y, const float* t,
+                                  float* losses, float* slopes, float* scratch, Index pixels,
+                                  Index channels) {
+  constexpr int kLanes = count.lanes;
+  using V = Floats<kLanes>;
+  const auto label = [keep = f.smooth_keep, add = f.smooth_add](const float* from) {
+    return load<V>(from) * keep + add;
+  };
+  float* powers = slopes ? slopes : scratch;
+  float* below = losses ? losses : powers;
+  subtract_largest<kLanes>(y, below, pixels, channels);
+  take_exponentials(below, powers, pixels * channels);
+  if (losses) {
+    float logarithms[kPiece];
+    log_sums<kLanes>(powers, logarithms, pixels, channels);
+    for (Index p = 0; p < pixels; ++p) {
+      const float log_sum = logarithms[p];
+      const float* labels = t + p * channels;
+      float* row = losses + p * channels;
+      fill_row<kLanes>(channels, row, [=](Index c) {
+        const V smoothed = label(labels + c);
+        const V loss = smoothed * (log_sum - load<V>(row + c));
+        return smoothed == V{} ? V{} : loss;  // whatever the logarithm is
+      });
     }
   }
-  for (; i < count; ++i) {
-    result += x[i];
-  }
-  return result;
-}
-
-// Writes y minus the largest value of its pixel, and the exponentials of that.
-void softmax_parts(const float* MPSGRAD_RESTRICT y, float* MPSGRAD_RESTRICT below,
-                   float* MPSGRAD_RESTRICT powers, std::int64_t pixels, std::int64_t channels) {
-  for (std::int64_t p = 0; p < pixels; ++p) {
-    const float peak = largest(y + p * channels, channels);
-    for (std::int64_t i = p * channels; i < (p + 1) * channels; ++i) {
-      below[i] = y[i] - peak;
+  if (slopes) {
+    for (Index p = 0; p < pixels; ++p) {
+      const float* labels = t + p * channels;
+      float* row = slopes + p * channels;
+      const float scale = 1.0F / sum_of<kLanes>(channels, row);
+      fill_row<kLanes>(channels, row,
+                       [=](Index c) { return load<V>(row + c) * scale - label(labels + c); });
     }
-  }
-  for (std::int64_t i = 0; i < pixels * channels; ++i) {
-    powers[i] = exp(below[i]);
   }
 }
 
-// losses = -t logsoftmax(y), slopes = softmax(y) - t.
-void softmax_elements(const LossFunction& f, const float* MPSGRAD_RESTRICT y,
-                      const float* MPSGRAD_RESTRICT t, float* losses, float* slopes,
-                      float* MPSGRAD_RESTRICT scratch, std::int64_t pixels, std::int64_t channels) {
-  const float keep = f.smooth_keep;
-  const float add = f.smooth_add;
-  // One result holds what the other does not need any more.
-  float* MPSGRAD_RESTRICT below = losses ? losses : scratch;
-  float* MPSGRAD_RESTRICT powers = slopes ? slopes : scratch;
-  softmax_parts(y, below, powers, pixels, channels);
-  for (std::int64_t p = 0; p < pixels; ++p) {
-    const std::int64_t first = p * channels;
-    const float sum = total(powers + first, channels);
-    if (losses) {
-      const float log_sum = log(sum);
-      for (std::int64_t i = first; i < first + channels; ++i) {
-        below[i] = times(t[i] * keep + add, log_sum - below[i]);
+void softmax_elements(const LossFunction& f, const float* y, const float* t, float* losses,
+                      float* slopes, float* scratch, Index pixels, Index channels) {
+  const auto from = [](float* result, Index first) { return result ? result + first : nullptr; };
+  with_lanes_for(channels, [&](auto count) {
+    for_pieces(pixels, channels, [&](Index first, Index some) {
+      softmax_piece(count, f, y + first, t + first, from(losses, first), from(slopes, first),
+                    scratch, some, channels);
+    });
+  });
+}
+
+void softmax_label_slopes(const LossFunction& f, const float* y, float* slopes, float* scratch,
+                          Index pixels, Index channels) {
+  with_lanes_for(channels, [&](auto count) {
+    constexpr int kLanes = count.lanes;
+    for_pieces(pixels, channels, [&](Index first, Index some) {
+      float logarithms[kPiece];
+      subtract_largest<kLanes>(y + first, slopes + first, some, channels);
+      take_exponentials(slopes + first, scratch, some * channels);
+      log_sums<kLanes>(scratch, logarithms, some, channels);
+      for (Index p = 0; p < some; ++p) {
+        float* row = slopes + first + p * channels;
+        fill_row<kLanes>(channels, row, [=, keep = f.smooth_keep](Index c) {
+          return keep * (logarithms[p] - load<Floats<kLanes>>(row + c));
+        });
       }
-    }
-    if (slopes) {
-      const float scale = 1.0F / sum;
-      for (std::int64_t i = first; i < first + channels; ++i) {
-        powers[i] = powers[i] * scale - (t[i] * keep + add);
-      }
-    }
-  }
-}
-
-void softmax_label_slopes(const LossFunction& f, const float* y, float* MPSGRAD_RESTRICT slopes,
-                          float* MPSGRAD_RESTRICT scratch, std::int64_t pixels,
-                          std::int64_t channels) {
-  softmax_parts(y, slopes, scratch, pixels, channels);
-  for (std::int64_t p = 0; p < pixels; ++p) {
-    const float log_sum = log(total(scratch + p * channels, channels));
-    for (std::int64_t i = p * channels; i < (p + 1) * channels; ++i) {
-      slopes[i] = f.smooth_keep * (log_sum - slopes[i]);
-    }
-  }
+    });
+  });
 }
 
 void elements(const LossFunction& f, const float* y, const float* t, float* losses, float* slopes,
-              float* scratch, std::int64_t pixels, std::int64_t channels) {
+              float* scratch, Index pixels, Index channels) {
   if (f.type == kSoftMaxCrossEntropy) {
     return softmax_elements(f, y, t, losses, slopes, scratch, pixels, channels);
   }
@@ -219,18 +191,18 @@ void elements(const LossFunction& f, const float* y, const float* t, float* loss
     const float* MPSGRAD_RESTRICT label = t;
     float* MPSGRAD_RESTRICT value = losses;
     float* MPSGRAD_RESTRICT slope = slopes;
-    const std::int64_t count = pixels * channels;
+    const Index count = pixels * channels;
     if (value && slope) {
-      for (std::int64_t i = 0; i < count; ++i) {
+      for (Index i = 0; i < count; ++i) {
         value[i] = loss.value(from[i], label[i]);
         slope[i] = loss.slope(from[i], label[i]);
       }
     } else if (value) {
-      for (std::int64_t i = 0; i < count; ++i) {
+      for (Index i = 0; i < count; ++i) {
         value[i] = loss.value(from[i], label[i]);
       }
     } else {
-      for (std::int64_t i = 0; i < count; ++i) {
+      for (Index i = 0; i < count; ++i) {
         slope[i] = loss.slope(from[i], label[i]);
       }
     }
@@ -238,7 +210,7 @@ void elements(const LossFunction& f, const float* y, const float* t, float* loss
 }
 
 void label_slopes(const LossFunction& f, const float* y, const float* t, float* slopes,
-                  float* scratch, std::int64_t pixels, std::int64_t channels) {
+                  float* scratch, Index pixels, Index channels) {
   if (f.type == kSoftMaxCrossEntropy) {
     return softmax_label_slopes(f, y, slopes, scratch, pixels, channels);
   }
@@ -246,40 +218,42 @@ void label_slopes(const LossFunction& f, const float* y, const float* t, float* 
     const float* MPSGRAD_RESTRICT from = y;
     const float* MPSGRAD_RESTRICT label = t;
     float* MPSGRAD_RESTRICT slope = slopes;
-    for (std::int64_t i = 0; i < pixels * channels; ++i) {
+    for (Index i = 0; i < pixels * channels; ++i) {
       slope[i] = loss.label_slope(from[i], label[i]);
     }
   });
 }
 
-void weigh(float scale, const float* w, const float* g, float* x, std::int64_t count) {
+void weigh(float scale, const float* w, const float* g, float* x, Index count) {
   const float* MPSGRAD_RESTRICT weights = w;
   const float* MPSGRAD_RESTRICT gradient = g;
   float* MPSGRAD_RESTRICT out = x;
   if (weights && gradient) {
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (Index i = 0; i < count; ++i) {
       out[i] *= scale * weights[i] * gradient[i];
     }
   } else if (weights) {
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (Index i = 0; i < count; ++i) {
       out[i] *= scale * weights[i];
     }
   } else if (gradient) {
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (Index i = 0; i < count; ++i) {
       out[i] *= scale * gradient[i];
     }
   } else if (scale != 1.0F) {
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (Index i = 0; i < count; ++i) {
       out[i] *= scale;
     }
   }
 }
 
-double sum(const float* x, std::int64_t count) {
-  double lanes[kLanes] = {};
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int k = 0; k < kLanes; ++k) {
+constexpr Index kSums = 16;  // side by side
+
+double sum(const float* x, Index count) {
+  double lanes[kSums] = {};
+  Index i = 0;
+  for (; i + kSums <= count; i += kSums) {
+    for (int k = 0; k < kSums; ++k) {
       lanes[k] += static_cast<double>(x[i + k]);
     }
   }
@@ -293,9 +267,9 @@ double sum(const float* x, std::int64_t count) {
   return result;
 }
 
-std::int64_t count_nonzero(const float* x, std::int64_t count) {
-  std::int64_t result = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
+Index count_nonzero(const float* x, Index count) {
+  Index result = 0;
+  for (Index i = 0; i < count; ++i) {
     result += x[i] != 0.0F ? 1 : 0;
   }
   return result;

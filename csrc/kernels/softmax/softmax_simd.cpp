@@ -1,57 +1,12 @@
-// Softmax loops. Exponentials are taken over many pixels at once, so that they fill the registers
-// however few channels a pixel has; and pixels go by in pieces that stay in a first-level cache.
+// Softmax loops, piece by piece.
 #include "kernels/softmax/softmax_simd.hpp"
 
-#include "cpu/simd/lanes.hpp"
-#include "cpu/simd/vector_math.hpp"
+#include "cpu/simd/softmax_rows.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
 
 using Index = std::int64_t;
-
-constexpr Index kPiece = 2048;  // elements, if a pixel has not more
-constexpr Index kAhead = 1024;  // elements that are asked for before their turn
-
-// Calls body(first pixel, pixels) piece by piece.
-template <class Body>
-MPSGRAD_INLINE void for_pieces(Index pixels, Index channels, const Body& body) {
-  const Index most = channels < kPiece ? kPiece / channels : 1;
-  for (Index p = 0; p < pixels; p += most) {
-    body(p * channels, most < pixels - p ? most : pixels - p);
-  }
-}
-
-template <int kLanes, class Term>
-MPSGRAD_INLINE float sum(Index channels, const Term& term) {
-  return fold_row<kLanes>(channels, 0.0F, term, [](auto a, auto b) { return a + b; });
-}
-
-template <int kLanes>
-MPSGRAD_INLINE float sum_of(Index channels, const float* x) {
-  return sum<kLanes>(channels, [=](Index c) { return load<Floats<kLanes>>(x + c); });
-}
-
-template <int kLanes, class Element>
-MPSGRAD_INLINE float largest(Index channels, const Element* x) {
-  return fold_row<kLanes>(
-      channels, -__builtin_inff(),
-      [=](Index c) {
-        request(x, c + kAhead);
-        return load<Floats<kLanes>>(x + c);
-      },
-      [](auto a, auto b) { return a > b ? a : b; });
-}
-
-// out = x - max(x) within each pixel.
-template <int kLanes, class Element>
-MPSGRAD_INLINE void subtract_largest(const Element* x, float* MPSGRAD_RESTRICT out, Index pixels,
-                                     Index channels) {
-  for (Index p = 0; p < pixels; ++p, x += channels, out += channels) {
-    const float top = largest<kLanes>(channels, x);
-    fill_row<kLanes>(channels, out, [=](Index c) { return load<Floats<kLanes>>(x + c) - top; });
-  }
-}
 
 // Where numbers lie between two steps: where results go, if these are float32.
 MPSGRAD_INLINE float* between(float* out, float* /*scratch*/) { return out; }
@@ -71,9 +26,7 @@ MPSGRAD_INLINE void softmax_piece(auto count, const Element* x, Element* out, fl
   constexpr int kLanes = count.lanes;
   float* exponentials = between(out, scratch);
   subtract_largest<kLanes>(x, exponentials, pixels, channels);
-  for (Index i = 0; i < pixels * channels; ++i) {
-    exponentials[i] = exp_of_negative(exponentials[i]);
-  }
+  take_exponentials(exponentials, exponentials, pixels * channels);
   for (Index p = 0; p < pixels; ++p, out += channels, exponentials += channels) {
     const float share = 1.0F / sum_of<kLanes>(channels, exponentials);
     fill_row<kLanes>(channels, out,
@@ -85,19 +38,16 @@ template <class Element>
 MPSGRAD_INLINE void log_softmax_piece(auto count, const Element* x, Element* out, float* scratch,
                                       Index pixels, Index channels) {
   constexpr int kLanes = count.lanes;
-  float* MPSGRAD_RESTRICT exponentials = scratch;
-  float* MPSGRAD_RESTRICT shifted = between(out, scratch + pixels * channels);
-  subtract_largest<kLanes>(x, shifted, pixels, channels);
-  for (Index i = 0; i < pixels * channels; ++i) {
-    exponentials[i] = exp_of_negative(shifted[i]);
-  }
-  for (Index p = 0; p < pixels; ++p) {
-    const float logarithm = log(sum_of<kLanes>(channels, exponentials));
+  float* exponentials = scratch;
+  float* below = between(out, scratch + pixels * channels);
+  float logarithms[kPiece];
+  subtract_largest<kLanes>(x, below, pixels, channels);
+  take_exponentials(below, exponentials, pixels * channels);
+  log_sums<kLanes>(exponentials, logarithms, pixels, channels);
+  for (Index p = 0; p < pixels; ++p, out += channels, below += channels) {
+    const float logarithm = logarithms[p];
     fill_row<kLanes>(channels, out,
-                     [=](Index c) { return load<Floats<kLanes>>(shifted + c) - logarithm; });
-    out += channels;
-    exponentials += channels;
-    shifted += channels;
+                     [=](Index c) { return load<Floats<kLanes>>(below + c) - logarithm; });
   }
 }
 
@@ -108,9 +58,9 @@ MPSGRAD_INLINE void softmax_gradient_rows(auto count, const Element* gradient,
   constexpr int kLanes = count.lanes;
   using V = Floats<kLanes>;
   for (Index p = 0; p < pixels; ++p) {
-    const float dot = sum<kLanes>(channels, [=](Index c) {
-      request(gradient, c + kAhead);
-      request(result, c + kAhead);
+    const float dot = sum_row<kLanes>(channels, [=](Index c) {
+      request(gradient, c + kPieceAhead);
+      request(result, c + kPieceAhead);
       return load<V>(gradient + c) * load<V>(result + c);
     });
     fill_row<kLanes>(channels, out,
@@ -134,8 +84,8 @@ MPSGRAD_INLINE void log_softmax_gradient_piece(auto count, const Element* gradie
     shares[i] = exp(numbers[i]);
   }
   for (Index p = 0; p < pixels; ++p) {
-    const float total = sum<kLanes>(channels, [=](Index c) {
-      request(gradient, c + kAhead);
+    const float total = sum_row<kLanes>(channels, [=](Index c) {
+      request(gradient, c + kPieceAhead);
       request(result, c + pixels * channels);
       return load<V>(gradient + c);
     });

@@ -1,0 +1,70 @@
+// What softmax kernels and their cross entropy do with pixels. Exponentials and logarithms are
+// taken over many pixels at once, so that they fill the registers however few channels a pixel has;
+// and pixels go by in pieces that stay in a first-level cache.
+#pragma once
+
+#include "cpu/simd/lanes.hpp"
+#include "cpu/simd/vector_math.hpp"
+
+namespace mpsgrad::MPSGRAD_ISA {
+
+inline constexpr std::int64_t kPiece = 2048;       // elements, if a pixel has not more
+inline constexpr std::int64_t kPieceAhead = 1024;  // elements that are asked for before their turn
+
+// Calls body(first element, pixels) piece by piece.
+template <class Body>
+MPSGRAD_INLINE void for_pieces(std::int64_t pixels, std::int64_t channels, const Body& body) {
+  const std::int64_t most = channels < kPiece ? kPiece / channels : 1;
+  for (std::int64_t p = 0; p < pixels; p += most) {
+    body(p * channels, most < pixels - p ? most : pixels - p);
+  }
+}
+
+template <int kLanes, class Term>
+MPSGRAD_INLINE float sum_row(std::int64_t channels, const Term& term) {
+  return fold_row<kLanes>(channels, 0.0F, term, [](auto a, auto b) { return a + b; });
+}
+
+template <int kLanes>
+MPSGRAD_INLINE float sum_of(std::int64_t channels, const float* x) {
+  return sum_row<kLanes>(channels, [=](std::int64_t c) { return load<Floats<kLanes>>(x + c); });
+}
+
+// out = x - max(x) within each pixel.
+template <int kLanes, class Element>
+MPSGRAD_INLINE void subtract_largest(const Element* x, float* MPSGRAD_RESTRICT out,
+                                     std::int64_t pixels, std::int64_t channels) {
+  using V = Floats<kLanes>;
+  for (std::int64_t p = 0; p < pixels; ++p, x += channels, out += channels) {
+    const float largest = fold_row<kLanes>(
+        channels, -__builtin_inff(),
+        [=](std::int64_t c) {
+          request(x, c + kPieceAhead);
+          return load<V>(x + c);
+        },
+        [](auto a, auto b) { return a > b ? a : b; });
+    fill_row<kLanes>(channels, out, [=](std::int64_t c) { return load<V>(x + c) - largest; });
+  }
+}
+
+// Exponentials of what subtract_largest() has made, in place or not.
+MPSGRAD_INLINE void take_exponentials(const float* below, float* out, std::int64_t count) {
+  MPSGRAD_VECTOR_LOOP
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = exp_of_negative(below[i]);
+  }
+}
+
+// The logarithm of each pixel's sum, of a piece.
+template <int kLanes>
+MPSGRAD_INLINE void log_sums(const float* exponentials, float (&out)[kPiece], std::int64_t pixels,
+                             std::int64_t channels) {
+  for (std::int64_t p = 0; p < pixels; ++p) {
+    out[p] = sum_of<kLanes>(channels, exponentials + p * channels);
+  }
+  for (std::int64_t p = 0; p < pixels; ++p) {
+    out[p] = log(out[p]);
+  }
+}
+
+}  // namespace mpsgrad::MPSGRAD_ISA
