@@ -10,8 +10,8 @@ namespace {
 using namespace convolution;
 
 constexpr Index kBandPixels = 400;
-constexpr Index kNarrowGroup = 32;  // gradient channels too few for copies to be worth their time
-constexpr Index kPageFloats = 1024;
+constexpr Index kNarrowGroup = 32;       // gradient channels too few for copies of one tap to pay
+constexpr Index kCopiedGradients = 128;  // so many that copies for all taps of a window pay
 
 struct Sums {
   ConvolutionGeometry g;
@@ -319,8 +319,7 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
                    g.destination_width,
                    gradient.format == ChannelFormat::Float32 && sums.source.gap == 0,
                    sums.source.gap};
-  sums.panels = sums.one_tap || (sums.by_source && sums.group_gradients >= kNarrowGroup &&
-                                 sums.gradient.pixel_stride() % kPageFloats == 0);
+  sums.panels = sums.one_tap || (sums.by_source && sums.group_gradients >= kCopiedGradients);
 
   const Index weights = g.destination_channels * sums.taps * (g.depthwise ? 1 : sums.group_sources);
   const Index rows = g.batch * g.destination_height;
