@@ -65,12 +65,11 @@ struct PixelSource {
   EdgeMode edge = EdgeMode::Zero;
 };
 
-// What map_pixels() has found out about its images.
+// How map_pixels() goes over its images.
 struct PixelRuns {
-  bool flat = false;      // every image is one gapless run of the clip's own pixels
-  bool halves = false;    // and float16 that loops can take as it lies
-  bool in_place = false;  // nothing is converted on the way
-  Index widest = 0;       // channels
+  bool flat = false;  // every image is one gapless run of the clip's own pixels
+  bool floats_in_place = false, halves = false;  // all of them as they lie, as float32 or float16
+  Index widest = 0;                              // channels
 };
 
 template <std::size_t kSources>
@@ -79,16 +78,17 @@ PixelRuns runs_of(const PixelSource (&sources)[kSources], const CpuImages& desti
   PixelRuns runs;
   runs.flat = clip.origin.x == 0 && clip.origin.y == 0 && clip.size.width == destination.width &&
               clip.size.height == destination.height && destination.packed_rows();
+  runs.floats_in_place = destination.stores_in_place();
   runs.halves = destination.has_halves();
-  runs.in_place = destination.stores_in_place();
   runs.widest = destination.channels;
   for (const PixelSource& source : sources) {
+    const CpuImages& images = source.images;
     runs.flat = runs.flat && source.offset.x == 0 && source.offset.y == 0 &&
-                source.images.width == destination.width &&
-                source.images.height == destination.height && source.images.packed_rows();
-    runs.halves = runs.halves && source.images.has_halves();
-    runs.in_place = runs.in_place && source.images.is_float() && source.images.dense_pixels();
-    runs.widest = std::max(runs.widest, source.images.channels);
+                images.width == destination.width && images.height == destination.height &&
+                images.packed_rows();
+    runs.floats_in_place = runs.floats_in_place && images.is_float() && images.dense_pixels();
+    runs.halves = runs.halves && images.has_halves();
+    runs.widest = std::max(runs.widest, images.channels);
   }
   runs.halves = runs.halves && runs.flat;
   return runs;
@@ -98,7 +98,9 @@ template <class Element, std::size_t kSources, class Body>
 void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destination,
               const Region& clip, const PixelRuns& found, const Body& body) {
   constexpr Index kFloats = 8192;
-  const Index run_floats = found.in_place ? kFloats : kFloats / 4;  // else a run is in L1 twice
+  const bool in_place =
+      std::is_same_v<Element, Half> ? !destination.streamed : found.floats_in_place;
+  const Index run_floats = in_place ? kFloats : kFloats / 4;  // else a run is in L1 twice
   const bool flat = found.flat;
   const Index widest = found.widest;
   const Index row_pixels = flat ? clip.size.width * clip.size.height : clip.size.width;
@@ -141,10 +143,9 @@ void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destinati
 template <std::size_t kSources, class Body>
 void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destination,
                 const Region& clip, const Body& body) {
-  PixelRuns found = runs_of(sources, destination, clip);
+  const PixelRuns found = runs_of(sources, destination, clip);
   if constexpr (std::is_invocable_v<Body, const Half* const*, Half*, Index>) {
     if (found.halves) {
-      found.in_place = !destination.streamed;
       return map_runs<Half>(sources, destination, clip, found, body);
     }
   }

@@ -1,6 +1,6 @@
-// Runs of pixels as float32, whatever the image's format: the one way kernels read and write
-// texels. Dense float32 runs are used where they lie; everything else goes through a scratch run of
-// the caller.
+// Runs of pixels: the one way kernels read and write texels. As float32 whatever the image's
+// format: dense float32 runs are used where they lie, everything else goes through a scratch run of
+// the caller. Loops that convert float16 themselves take dense runs of it as they lie.
 #pragma once
 
 #include "base/types.hpp"
@@ -27,12 +27,8 @@ float* begin_store(const CpuImages& images, Index sample, Index y, Index x, floa
 void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index count,
                   const float* run);
 
-// A float array of the calling thread, grown as needed and kept. Slots tell apart arrays in use at
-// the same time.
-float* thread_scratch(int slot, Index floats);
-
-// The same for loops that take float16 as it lies: of images that have_halves(), and within them.
-// Results go by way of a scratch run only if they go past the caches.
+// Runs of float16 as they lie, for images that has_halves() is true of, and within them. Results go
+// by way of a scratch run only if they go past the caches.
 inline const Half* load_run(const CpuImages& images, Index sample, Index y, Index x,
                             Index /*count*/, Half* /*scratch*/) {
   return reinterpret_cast<const Half*>(images.pixel(sample, y, x));
@@ -47,7 +43,10 @@ inline Half* begin_store(const CpuImages& images, Index sample, Index y, Index x
 void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index count,
                   const Half* run);
 
-// thread_scratch() for either type.
+// A float array of the calling thread, grown as needed and kept. Slots tell apart arrays in use at
+// the same time.
+float* thread_scratch(int slot, Index floats);
+// The same for elements of either type.
 template <class Element>
 Element* scratch_of(int slot, Index elements) {
   return reinterpret_cast<Element*>(thread_scratch(slot, elements));

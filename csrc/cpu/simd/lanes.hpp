@@ -51,30 +51,41 @@ MPSGRAD_INLINE void store(Element* to, Vector v) {
 }
 
 #if !defined(__F16C__) && !defined(__ARM_NEON)
-// The same bits as the processors' instructions, a signalling NaN made quiet included.
-MPSGRAD_INLINE float decode_half(std::uint16_t half) {
-  const std::uint32_t sign = (half & 0x8000U) << 16U;
-  const std::uint32_t magnitude = half & 0x7fffU;
-  const std::uint32_t normal = (magnitude << 13U) + (112U << 23U);
-  const std::uint32_t denormal = float_bits(bits_float(magnitude | 0x3f000000U) - 0.5F);
-  const std::uint32_t special =
-      (magnitude << 13U) | (magnitude > 0x7c00U ? 0x7fc00000U : 0x7f800000U);
-  const std::uint32_t finite = magnitude < 0x0400U ? denormal : normal;
-  return bits_float(sign | (magnitude < 0x7c00U ? finite : special));
+template <int kLanes>
+struct HalfLanes {
+  typedef std::uint16_t Stored __attribute__((vector_size(kLanes * 2)));
+  typedef std::uint32_t Words __attribute__((vector_size(kLanes * 4)));
+};
+
+// The same bits as the processors' instructions, a signalling NaN made quiet included. Words: one
+// std::uint32_t or a vector of them.
+template <class Singles, class Words>
+MPSGRAD_INLINE Words decode_halves(Words half) {
+  const Words sign = (half & 0x8000U) << 16U;
+  const Words magnitude = half & 0x7fffU;
+  const Words normal = (magnitude << 13U) + (112U << 23U);
+  const Words denormal =
+      __builtin_bit_cast(Words, __builtin_bit_cast(Singles, Words(magnitude | 0x3f000000U)) - 0.5F);
+  const Words nan = Words{} + 0x7fc00000U;
+  const Words infinity = Words{} + 0x7f800000U;
+  const Words special = (magnitude << 13U) | (magnitude > Words{} + 0x7c00U ? nan : infinity);
+  const Words finite = magnitude < Words{} + 0x0400U ? denormal : normal;
+  return sign | (magnitude < Words{} + 0x7c00U ? finite : special);
 }
 
-MPSGRAD_INLINE std::uint16_t encode_half(float x) {
-  const std::uint32_t bits = float_bits(x);
-  const std::uint32_t sign = (bits >> 16U) & 0x8000U;
-  const std::uint32_t magnitude = bits & 0x7fffffffU;
+template <class Singles, class Words>
+MPSGRAD_INLINE Words encode_halves(Words bits) {
+  const Words sign = (bits >> 16U) & 0x8000U;
+  const Words magnitude = bits & 0x7fffffffU;
   // Below 2^-14 the sum with 0.5 rounds at 2^-24, the unit of float16's denormal numbers.
-  const std::uint32_t denormal = float_bits(bits_float(magnitude) + 0.5F) - 0x3f000000U;
-  const std::uint32_t normal =
-      ((magnitude + 0x0fffU + ((magnitude >> 13U) & 1U)) >> 13U) - (112U << 10U);
-  const std::uint32_t nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
-  const std::uint32_t special = magnitude > 0x7f800000U ? nan : 0x7c00U;
-  const std::uint32_t finite = magnitude < 0x38800000U ? denormal : normal;
-  return static_cast<std::uint16_t>(sign | (magnitude < 0x477ff000U ? finite : special));
+  const Words denormal =
+      __builtin_bit_cast(Words, __builtin_bit_cast(Singles, magnitude) + 0.5F) - 0x3f000000U;
+  const Words normal = ((magnitude + 0x0fffU + ((magnitude >> 13U) & 1U)) >> 13U) - (112U << 10U);
+  const Words nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
+  const Words infinity = Words{} + 0x7c00U;
+  const Words special = magnitude > Words{} + 0x7f800000U ? nan : infinity;
+  const Words finite = magnitude < Words{} + 0x38800000U ? denormal : normal;
+  return sign | (magnitude < Words{} + 0x477ff000U ? finite : special);
 }
 #endif
 
@@ -97,20 +108,29 @@ MPSGRAD_INLINE Vector load(const Half* from) {
     const __m128i halves = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
     return reinterpret_cast<Vector>(_mm_cvtph_ps(halves));
   } else {
+    static_assert(kLanes == 1);
     return _cvtsh_ss(from->bits);
   }
 #elif defined(__ARM_NEON)
   if constexpr (kLanes == 4) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&from->bits)));
+  } else if constexpr (kLanes == 2) {
+    std::uint32_t two;
+    __builtin_memcpy(&two, from, sizeof two);
+    return vget_low_f32(vcvt_f32_f16(vreinterpret_f16_u32(vdup_n_u32(two))));
   } else {
+    static_assert(kLanes == 1);
     return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(from->bits))), 0);
   }
 #else
-  float values[kLanes];
-  for (int k = 0; k < kLanes; ++k) {
-    values[k] = decode_half(from[k].bits);
+  if constexpr (kLanes == 1) {
+    return bits_float(decode_halves<float>(std::uint32_t{from->bits}));
+  } else {
+    using Stored = typename HalfLanes<kLanes>::Stored;
+    using Words = typename HalfLanes<kLanes>::Words;
+    const Words halves = __builtin_convertvector(load<Stored>(&from->bits), Words);
+    return __builtin_bit_cast(Vector, decode_halves<Vector>(halves));
   }
-  return load<Vector>(values);
 #endif
 }
 
@@ -133,19 +153,24 @@ MPSGRAD_INLINE void store(Half* to, Vector v) {
     const __m128i halves = _mm_cvtps_ph(reinterpret_cast<__m128>(v), _MM_FROUND_TO_NEAREST_INT);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), halves);
   } else {
+    static_assert(kLanes == 1);
     to->bits = static_cast<std::uint16_t>(_cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT));
   }
 #elif defined(__ARM_NEON)
   if constexpr (kLanes == 4) {
     vst1_u16(&to->bits, vreinterpret_u16_f16(vcvt_f16_f32(v)));
   } else {
+    static_assert(kLanes == 1);
     to->bits = vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(v))), 0);
   }
 #else
-  float values[kLanes];
-  store(values, v);
-  for (int k = 0; k < kLanes; ++k) {
-    to[k].bits = encode_half(values[k]);
+  if constexpr (kLanes == 1) {
+    to->bits = static_cast<std::uint16_t>(encode_halves<float>(float_bits(v)));
+  } else {
+    using Stored = typename HalfLanes<kLanes>::Stored;
+    using Words = typename HalfLanes<kLanes>::Words;
+    const Words halves = encode_halves<Vector>(__builtin_bit_cast(Words, v));
+    store(&to->bits, __builtin_convertvector(halves, Stored));
   }
 #endif
 }

@@ -165,16 +165,36 @@ MPSGRAD_INLINE void in_blocks(std::int64_t count, Element* y, const Value& value
   }
 }
 
+// y[i] = value(slope of i's channel, x[i]...), with the slopes of so many pixels at once that few
+// channels fill the registers too.
+template <class Element, class Value, class... Sources>
+MPSGRAD_INLINE void in_pixels(const float* slopes, std::int64_t pixels, std::int64_t channels,
+                              Element* y, const Value& value, const Sources*... x) {
+  constexpr std::int64_t kMost = 256;
+  float repeated[kMost];
+  std::int64_t tile = channels;
+  if (channels <= kMost / 2) {
+    tile = kMost / channels * channels;
+    for (std::int64_t i = 0; i < tile; ++i) {
+      repeated[i] = i < channels ? slopes[i] : repeated[i - channels];
+    }
+    slopes = repeated;
+  }
+  const std::int64_t count = pixels * channels;
+  for (std::int64_t first = 0; first < count; first += tile) {
+    transform(
+        0, tile < count - first ? tile : count - first, y + first,
+        [&](std::int64_t i, auto... values) { return value(ReLU{slopes[i]}, values...); },
+        (x + first)...);
+  }
+}
+
 template <class Element>
 void forward(const NeuronFunction& f, const Element* x, Element* y, std::int64_t pixels,
              std::int64_t channels) {
   if (f.type == kPReLU) {
-    for (std::int64_t p = 0; p < pixels; ++p, x += channels, y += channels) {
-      transform(
-          0, channels, y, [&](std::int64_t c, float value) { return ReLU{f.data[c]}.value(value); },
-          x);
-    }
-    return;
+    return in_pixels(
+        f.data, pixels, channels, y, [](ReLU relu, float value) { return relu.value(value); }, x);
   }
   with_function(f, [=](const auto function) {
     in_blocks(
@@ -186,15 +206,9 @@ template <class Element>
 void gradient(const NeuronFunction& f, const Element* g, const Element* x, Element* y,
               std::int64_t pixels, std::int64_t channels) {
   if (f.type == kPReLU) {
-    for (std::int64_t p = 0; p < pixels; ++p, x += channels, g += channels, y += channels) {
-      transform(
-          0, channels, y,
-          [&](std::int64_t c, float incoming, float value) {
-            return incoming * ReLU{f.data[c]}.slope(value);
-          },
-          g, x);
-    }
-    return;
+    return in_pixels(
+        f.data, pixels, channels, y,
+        [](ReLU relu, float incoming, float value) { return incoming * relu.slope(value); }, g, x);
   }
   with_function(f, [=](const auto function) {
     in_blocks(

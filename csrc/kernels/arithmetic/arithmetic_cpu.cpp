@@ -415,7 +415,7 @@ struct GradientWork {
     const bool halves = gradient.has_halves(across.results, down.results) &&
                         (!multiplies || other.has_halves(across.results, down.results));
     if (across.is_simple() && down.is_simple() && moves_channels) {
-      halves&& destination.has_halves() ? run_plain<Half>() : run_plain<float>();
+      (halves && destination.has_halves()) ? run_plain<Half>() : run_plain<float>();
     } else if (across.moves) {
       run_columns();
     } else if (down.moves) {

@@ -138,9 +138,9 @@ void compare(float threshold, const Element* x, const Element* y, Element* out, 
 template <class Element>
 void compare_all(const ArithmeticFunction& f, const Element* x, const Element* y, Element* out,
                  Index count) {
-  constexpr void (*kLoops[])(float, const Element*, const Element*, Element*, Index) = {
+  constexpr void (*kComparisons[])(float, const Element*, const Element*, Element*, Index) = {
       &compare<0>, &compare<1>, &compare<2>, &compare<3>, &compare<4>, &compare<5>};
-  kLoops[f.comparison](f.threshold, x, y, out, count);
+  kComparisons[f.comparison](f.threshold, x, y, out, count);
 }
 
 template <class Element>

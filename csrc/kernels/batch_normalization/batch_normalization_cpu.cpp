@@ -257,7 +257,7 @@ class FusedNeuron {
                                    const float* offset) const {
     return relu() ? std::optional(FusedReLU{mean, scale, offset, *relu()}) : std::nullopt;
   }
-  // Of a neuron that the loops do not know.
+  // g times the slope, and the value in place, of a neuron that the loops do not know.
   const float* gradient(const float* g, const float* x, Index pixels, Index channels, Index tile,
                         const float* mean, const float* scale, const float* offset) const {
     float* scratch = cpu::thread_scratch(kScratchOfNeuron, pixels * channels);

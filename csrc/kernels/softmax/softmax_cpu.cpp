@@ -10,6 +10,19 @@ constexpr int kScratch = 3;  // of a thread, beside what map_pixels uses
 
 float* scratch_for(Index elements) { return cpu::thread_scratch(kScratch, 2 * elements); }
 
+// So few channels fill no vector, and float16 is better converted many pixels at a time.
+constexpr Index kFewChannels = 4;
+
+template <std::size_t kSources, class Body>
+void map_rows(const cpu::PixelSource (&sources)[kSources], const cpu::CpuImages& destination,
+              const Region& clip, const Body& body) {
+  if (destination.channels >= kFewChannels) {
+    return cpu::map_pixels(sources, destination, clip, body);
+  }
+  cpu::map_pixels(sources, destination, clip,
+                  [&](const float* const* in, float* out, Index pixels) { body(in, out, pixels); });
+}
+
 class CpuSoftMax final : public UnaryEncoder {
  public:
   explicit CpuSoftMax(SoftMaxKind kind) : kind_(kind) {}

@@ -8,8 +8,8 @@
 
 namespace mpsgrad {
 
-// All arrays hold `pixels` pixels of `channels` values, `scratch` twice as many, and none overlaps
-// `out` or `scratch`.
+// All arrays hold `pixels` pixels of `channels` values, `scratch` has room for twice as many, of
+// which it uses the first few. None overlaps `out` or `scratch`.
 template <class Element>
 struct SoftMaxLoops {
   void (*softmax)(const Element* x, Element* out, float* scratch, std::int64_t pixels,
