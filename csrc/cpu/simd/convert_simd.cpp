@@ -79,17 +79,17 @@ MPSGRAD_INLINE void store_span(const float* MPSGRAD_RESTRICT in, Index n,
 }
 
 struct Float16 {
-  using Stored = Half;
+  using Stored = std::uint16_t;
 };
 
-MPSGRAD_INLINE void load_span(const Half* MPSGRAD_RESTRICT in, Index n, float* MPSGRAD_RESTRICT out,
-                              Float16 /*format*/) {
-  for_blocks(n, [=](auto block, Index i) { block.put(out + i, block.floats(in + i)); });
+MPSGRAD_INLINE void load_span(const std::uint16_t* in, Index n, float* out, Float16 /*format*/) {
+  const auto* halves = reinterpret_cast<const Half*>(in);
+  for_blocks(n, [=](auto block, Index i) { block.put(out + i, block.floats(halves + i)); });
 }
 
-MPSGRAD_INLINE void store_span(const float* MPSGRAD_RESTRICT in, Index n,
-                               Half* MPSGRAD_RESTRICT out, Float16 /*format*/) {
-  for_blocks(n, [=](auto block, Index i) { block.put(out + i, block.floats(in + i)); });
+MPSGRAD_INLINE void store_span(const float* in, Index n, std::uint16_t* out, Float16 /*format*/) {
+  auto* halves = reinterpret_cast<Half*>(out);
+  for_blocks(n, [=](auto block, Index i) { block.put(halves + i, block.floats(in + i)); });
 }
 
 struct Float32 {
@@ -260,8 +260,8 @@ void load_row(const void* data, int format, Index pixels, Index channels, Index 
       return load_format<Unorm16>(static_cast<const std::uint16_t*>(data), pixels, channels,
                                   pixel_stride, out);
     case kFloat16:
-      return load_format<Float16>(static_cast<const Half*>(data), pixels, channels, pixel_stride,
-                                  out);
+      return load_format<Float16>(static_cast<const std::uint16_t*>(data), pixels, channels,
+                                  pixel_stride, out);
     case kFloat32:
       return load_format<Float32>(static_cast<const float*>(data), pixels, channels, pixel_stride,
                                   out);
@@ -283,7 +283,8 @@ void store_row(const float* in, void* data, int format, Index pixels, Index chan
       return store_format<Unorm16>(in, static_cast<std::uint16_t*>(data), pixels, channels,
                                    pixel_stride);
     case kFloat16:
-      return store_format<Float16>(in, static_cast<Half*>(data), pixels, channels, pixel_stride);
+      return store_format<Float16>(in, static_cast<std::uint16_t*>(data), pixels, channels,
+                                   pixel_stride);
     case kFloat32:
       return store_format<Float32>(in, static_cast<float*>(data), pixels, channels, pixel_stride);
     default:

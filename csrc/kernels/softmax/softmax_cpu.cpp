@@ -10,8 +10,8 @@ constexpr int kScratch = 3;  // of a thread, beside what map_pixels uses
 
 float* scratch_for(Index elements) { return cpu::thread_scratch(kScratch, 2 * elements); }
 
-// So few channels fill no vector, and float16 is better converted many pixels at a time.
-constexpr Index kFewChannels = 4;
+// Rows of so few channels are shorter than vectors: float16 is better converted many at a time.
+constexpr Index kFewChannels = 8;
 
 template <std::size_t kSources, class Body>
 void map_rows(const cpu::PixelSource (&sources)[kSources], const cpu::CpuImages& destination,
@@ -28,19 +28,18 @@ class CpuSoftMax final : public UnaryEncoder {
   explicit CpuSoftMax(SoftMaxKind kind) : kind_(kind) {}
 
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
-    cpu::record(
-        command_buffer, [kind = kind_,
-                         source = cpu::PixelSource{cpu::view_source(call), call.properties.offset,
-                                                   call.properties.edge_mode},
-                         destination = cpu::view_destination(call), clip = call.clip] {
-          const Index channels = destination.channels;
-          cpu::map_pixels(
-              {source}, destination, clip, [&](const auto* const* in, auto* out, Index pixels) {
-                const auto& loops = softmax_loops().of(out);
-                const auto run = kind == SoftMaxKind::Plain ? loops.softmax : loops.log_softmax;
-                run(in[0], out, scratch_for(pixels * channels), pixels, channels);
-              });
-        });
+    cpu::record(command_buffer, [kind = kind_,
+                                 source = cpu::PixelSource{cpu::view_source(call),
+                                                           call.properties.offset,
+                                                           call.properties.edge_mode},
+                                 destination = cpu::view_destination(call), clip = call.clip] {
+      const Index channels = destination.channels;
+      map_rows({source}, destination, clip, [&](const auto* const* in, auto* out, Index pixels) {
+        const auto& loops = softmax_loops().of(out);
+        const auto run = kind == SoftMaxKind::Plain ? loops.softmax : loops.log_softmax;
+        run(in[0], out, scratch_for(pixels * channels), pixels, channels);
+      });
+    });
   }
 
  private:
@@ -61,14 +60,13 @@ class CpuSoftMaxGradient final : public GradientEncoder {
          result = cpu::PixelSource{cpu::view_source(call), secondary.offset, secondary.edge_mode},
          destination = cpu::view_destination(call), clip = call.clip] {
           const Index channels = destination.channels;
-          cpu::map_pixels(
-              {gradient, result}, destination, clip,
-              [&](const auto* const* in, auto* out, Index pixels) {
-                const auto& loops = softmax_loops().of(out);
-                const auto run = kind == SoftMaxKind::Plain ? loops.softmax_gradient
-                                                            : loops.log_softmax_gradient;
-                run(in[0], in[1], out, scratch_for(pixels * channels), pixels, channels);
-              });
+          map_rows({gradient, result}, destination, clip,
+                   [&](const auto* const* in, auto* out, Index pixels) {
+                     const auto& loops = softmax_loops().of(out);
+                     const auto run = kind == SoftMaxKind::Plain ? loops.softmax_gradient
+                                                                 : loops.log_softmax_gradient;
+                     run(in[0], in[1], out, scratch_for(pixels * channels), pixels, channels);
+                   });
         });
   }
 
