@@ -189,9 +189,9 @@ void store_format<Float32>(const float* in, float* data, Index pixels, Index cha
   copy_windows(in, channels, data, pixel_stride, pixels, channels);
 }
 
+#if defined(__SSE2__)
 constexpr Index kLine = 64;  // bytes of a cache line; what is copied past the caches is whole lines
 
-#if defined(__SSE2__)
 MPSGRAD_INLINE void stream_line(const std::byte* from, std::byte* to) {
 #if defined(__AVX512F__)
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));

@@ -351,9 +351,11 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
   }
   const Index flops = 2 * rows * g.destination_width * weights * (g.depthwise ? kDepthwiseCost : 1);
   const Index worth = std::clamp<Index>(flops / kPieceFlops, 1, kPieces);
-  sums.parts = std::clamp<Index>(activations / 10 / (weights * 4), 1,
-                                 std::min(worth, ceil_div(rows, sums.band_rows)));
-  sums.parts = std::max<Index>(1, sums.parts);
+  // Sums beside the result take a tenth of the images at most.
+  const bool in_place = sums.by_source && !g.transposed_weights;
+  sums.parts =
+      std::clamp<Index>(activations / 10 / (weights * 4) + (in_place && !sums.one_tap ? 1 : 0), 1,
+                        std::max<Index>(1, std::min(worth, ceil_div(rows, sums.band_rows))));
   sums.blocks = sums.one_tap ? g.groups * ceil_div(sums.group_gradients, kConvolutionPanel)
                 : sums.by_source
                     ? g.groups * ceil_div(sums.group_sources * sums.merged, kConvolutionBlock)
@@ -365,14 +367,13 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
   // No sum depends on how these are cut, which may thus be as the threads need it.
   sums.gradient_units = std::max<Index>(1, sums.group_gradients / kNarrowGroup);
   if (thread_count() > 1 && (g.depthwise || (sums.by_source && !sums.one_tap))) {
-    const Index few = 2 * thread_count();
+    const Index few = (g.depthwise ? 2 : 1) * thread_count();  // ranges make other tiles narrower
     sums.gradient_splits =
         std::clamp<Index>(std::min(wanted / sums.splits, ceil_div(few, sums.parts * sums.splits)),
                           1, sums.gradient_units);
   }
   sums.partial_floats = weights;
 
-  const bool in_place = sums.by_source && !g.transposed_weights;
   Scratch scratch(Scratch::bytes<float>((sums.parts - (in_place ? 1 : 0)) * weights) +
                   Scratch::bytes<float>(sums.parts * g.destination_channels));
   auto* memory = scratch.take<float>((sums.parts - (in_place ? 1 : 0)) * weights);
