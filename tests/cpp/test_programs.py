@@ -1,12 +1,14 @@
 """Build and run the C++ programs beside this file: loops that no Python name reaches on their own.
 
-Every ``*_simd.cpp`` they need is compiled once per instruction set, with the flags of
-cmake/InstructionSets.cmake.
+Every ``*_simd.cpp`` they need is compiled once per instruction set of the machine that the compiler
+makes programs for, with the flags of cmake/InstructionSets.cmake. If that is another machine,
+``MPSGRAD_RUNNER`` names what runs its programs; tools/arm64 uses both.
 """
 
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,8 @@ def compiler() -> str:
 
 def run(command, **environment):
     """Run a command, keep what it prints."""
+    if isinstance(command[0], Path):
+        command = [*shlex.split(os.environ.get("MPSGRAD_RUNNER", "")), *command]
     return subprocess.run(
         command,
         capture_output=True,
@@ -41,12 +45,17 @@ def run(command, **environment):
     )
 
 
+def machine() -> str:
+    """Name the machine that the compiler makes programs for."""
+    return run([compiler(), "-dumpmachine"]).stdout.split("-")[0].replace("arm64", "aarch64")
+
+
 def instruction_sets() -> dict[str, list[str]]:
-    """Read the instruction sets that a build has here, and the compiler flags of each."""
+    """Read the instruction sets that the compiler's builds have, and the flags of each."""
     text = CMAKE.read_text()
-    if platform.machine().lower() in {"x86_64", "amd64"}:
+    if machine() in {"x86_64", "amd64"}:
         names = ["scalar", "avx2", "avx512"]
-    elif platform.machine().lower() in {"arm64", "aarch64"}:
+    elif machine() == "aarch64":
         names = ["neon"]
     else:
         return {"scalar": []}
@@ -116,6 +125,20 @@ def convolution_test(build):
         "csrc/cpu/memory.cpp",
         "csrc/cpu/threads.cpp",
     )
+
+
+@pytest.mark.parametrize(
+    "source",
+    sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*_simd.cpp")),
+)
+def test_loops_compile_for_another_machine(source, tmp_path):
+    if machine() == platform.machine().lower().replace("arm64", "aarch64"):
+        pytest.skip("the build of this machine has compiled them")
+    for name, flags in instruction_sets().items():
+        warnings = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
+        own = [compiler(), "-std=c++20", *warnings, f"-I{ROOT / 'csrc'}", *flags]
+        done = run([*own, f"-DMPSGRAD_ISA={name}", "-c", ROOT / source, "-o", tmp_path / "loops.o"])
+        assert done.returncode == 0, f"{name}\n{done.stderr}"
 
 
 def passed(done) -> bool:
