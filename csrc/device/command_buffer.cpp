@@ -89,8 +89,9 @@ void CommandBuffer::abandon_if_open() {
 }
 
 CommandBufferStatus CommandBuffer::status() {
+  const CommandBufferStatus status = work_->status();  // first: who is told of the end has seen it
   work_->observe();
-  return work_->status();
+  return status;
 }
 
 std::vector<std::shared_ptr<Work>> CommandBuffer::committed() const {
