@@ -21,6 +21,7 @@ from tests import toolchain
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CMAKE = ROOT / "cmake/InstructionSets.cmake"
+OPTIONS = ["-std=c++20", "-Wall", "-Wextra", "-Wconversion", "-Werror", f"-I{ROOT / 'csrc'}"]
 pytestmark = pytest.mark.skipif(not CMAKE.exists(), reason="needs the C++ sources of a checkout")
 
 
@@ -73,8 +74,7 @@ def instruction_sets() -> dict[str, list[str]]:
 def build(tmp_path_factory):
     """Build a program of this folder from itself and some files of csrc."""
     folder = tmp_path_factory.mktemp("programs")
-    warnings = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
-    base = [compiler(), "-std=c++20", *warnings, f"-I{ROOT / 'csrc'}", f"-I{HERE}"]
+    base = [compiler(), *OPTIONS, f"-I{HERE}"]
     sets = instruction_sets()
 
     def checked(command):
@@ -135,9 +135,8 @@ def test_loops_compile_for_another_machine(source, tmp_path):
     if machine() == platform.machine().lower().replace("arm64", "aarch64"):
         pytest.skip("the build of this machine has compiled them")
     for name, flags in instruction_sets().items():
-        warnings = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
-        own = [compiler(), "-std=c++20", *warnings, f"-I{ROOT / 'csrc'}", *flags]
-        done = run([*own, f"-DMPSGRAD_ISA={name}", "-c", ROOT / source, "-o", tmp_path / "loops.o"])
+        own = [compiler(), *OPTIONS, *flags, f"-DMPSGRAD_ISA={name}"]
+        done = run([*own, "-c", ROOT / source, "-o", tmp_path / "loops.o"])
         assert done.returncode == 0, f"{name}\n{done.stderr}"
 
 

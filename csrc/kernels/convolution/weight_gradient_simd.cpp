@@ -352,9 +352,9 @@ void add_taps(const WeightGradientTask& task, TileArguments t, Index o, Index ro
   }
 }
 
-// A tile reads a few of each pixel's gradient channels, for many of them half a cache line from
-// every other line or less, and for 1024 from a few sets of every cache. So panels of them are
-// copied once for all taps.
+// A tile reads a few neighbouring gradient channels of each pixel: parts of cache lines that lie
+// far apart, and with 1024 channels in a few sets of every cache. So panels of them are copied once
+// for all taps.
 void by_source_from_panels(const WeightGradientTask& task) {
   const Index gradients = task.last_gradient - task.first_gradient;
   const Index panels = ceil_div(gradients, kConvolutionPanel);
