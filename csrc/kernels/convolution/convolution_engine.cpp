@@ -9,6 +9,7 @@
 
 #include "cpu/threads.hpp"
 #include "kernels/convolution/convolution_rows.hpp"
+#include "kernels/convolution/convolution_winograd.hpp"
 
 namespace mpsgrad::cpu {
 namespace {
@@ -353,37 +354,92 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   }
 }
 
-void run(const Correlation& c, const ConvolutionWeights& weights, bool of_results, bool transposed,
-         const float* bias) {
-  if (c.batch == 0 || c.y.most_results() == 0 || c.x.most_results() == 0) {
-    return;
-  }
-  const CorrelationLoops& loops = correlation_loops();
-  const Plan plan(c, loops);
+ConvolutionWeights::Form form_of(const Correlation& c, bool of_results, bool transposed,
+                                 Index lanes) {
   ConvolutionWeights::Form form;
   form.of_results = of_results;
   form.depthwise = c.depthwise;
   form.transposed = transposed;
-  form.lanes = c.depthwise ? 1 : plan.lanes();
+  form.lanes = c.depthwise ? 1 : lanes;
   form.groups = c.groups;
   form.group_operands = c.group_operands;
   form.group_results = c.group_results;
   form.taps_y = c.y.taps;
   form.taps_x = c.x.taps;
+  return form;
+}
 
-  const Index lanes = plan.lanes();
-  const Index channels =
-      c.depthwise ? ceil_div(c.group_results, lanes) * lanes : plan.blocks() * lanes;
-  Scratch scratch(Scratch::bytes<float>(channels));
-  auto* padded = scratch.take<float>(channels);
-  std::fill_n(padded, channels, 0.0F);
-  if (bias != nullptr) {
-    const Index per_group = c.depthwise ? channels : ceil_div(c.group_results, lanes) * lanes;
-    for (Index g = 0; g < c.groups; ++g) {
-      std::copy_n(bias + g * c.group_results, c.group_results, padded + g * per_group);
+// A bias for every lane of every vector of results; zeros without one.
+class PaddedBias {
+ public:
+  PaddedBias(const Correlation& c, const float* bias, Index lanes)
+      : per_group_(ceil_div(c.group_results, lanes) * lanes),
+        scratch_(Scratch::bytes<float>(c.groups * per_group_)),
+        values_(scratch_.take<float>(c.groups * per_group_)) {
+    std::fill_n(values_, c.groups * per_group_, 0.0F);
+    for (Index g = 0; g < c.groups && bias != nullptr; ++g) {
+      std::copy_n(bias + g * c.group_results, c.group_results, values_ + g * per_group_);
     }
   }
-  const Prepared prepared{c, weights.packed(form), padded,
+  const float* values() const { return values_; }
+
+ private:
+  Index per_group_;
+  Scratch scratch_;
+  float* values_;
+};
+
+// A dense window of 3x3 neighbours.
+bool suits_winograd(const Correlation& c) {
+  const auto dense = [](const Axis& axis) {
+    const Phase& phase = axis.phases[0];
+    return axis.phases.size() == 1 && phase.taps == kWinogradTaps && phase.operand_step == 1 &&
+           phase.tap_step == 1;
+  };
+  return c.groups == 1 && !c.depthwise && dense(c.y) && dense(c.x) &&
+         winograd_pays(c.batch, c.y.phases[0].count, c.x.phases[0].count, c.group_operands,
+                       c.group_results);
+}
+
+void run_winograd(const Correlation& c, const ConvolutionWeights& weights, bool of_results,
+                  bool transposed, const float* bias) {
+  const CorrelationLoops& loops = correlation_loops();
+  const PaddedBias padded(c, bias, loops.lanes);
+  ConvolutionWeights::Form form = form_of(c, of_results, transposed, loops.lanes);
+  form.winograd = true;
+  const Phase& y = c.y.phases[0];
+  const Phase& x = c.x.phases[0];
+  const std::vector<ResultArea> left =
+      winograd_correlate({c.batch, c.operand_height, c.operand_width, c.group_operands, y.count,
+                          x.count, c.group_results, y.operand_first, x.operand_first, c.edge,
+                          &c.operand, &c.result, weights.packed(form), padded.values(), c.hook});
+  if (left.empty()) {
+    return;
+  }
+  form.winograd = false;
+  const Prepared prepared{c, weights.packed(form), padded.values(), loops.correlate};
+  parallel_for(static_cast<Index>(left.size()), [&](Index i) {
+    const ResultArea& area = left[static_cast<std::size_t>(i)];
+    run_piece(prepared, {area.sample, 1, 0, area.row, area.rows, area.column, area.columns,
+                         area.block, area.blocks});
+  });
+}
+
+void run(const Correlation& c, const ConvolutionWeights& weights, bool of_results, bool transposed,
+         const float* bias) {
+  if (c.batch == 0 || c.y.most_results() == 0 || c.x.most_results() == 0) {
+    return;
+  }
+  if (suits_winograd(c)) {
+    run_winograd(c, weights, of_results, transposed, bias);
+    return;
+  }
+  const CorrelationLoops& loops = correlation_loops();
+  const Plan plan(c, loops);
+  const Index lanes = plan.lanes();
+  const PaddedBias padded(c, bias, lanes);
+  const Prepared prepared{c, weights.packed(form_of(c, of_results, transposed, lanes)),
+                          padded.values(),
                           c.depthwise                      ? loops.correlate_depthwise
                           : lanes == 1 && loops.lanes != 1 ? loops.correlate_dot
                                                            : loops.correlate};
@@ -458,7 +514,9 @@ const float* ConvolutionWeights::packed(const Form& form) const {
   const Index blocks_per_group = ceil_div(results, lanes);
   const Index blocks = form.groups * blocks_per_group;
   const Index block_floats = taps * operands * lanes;
-  const Index floats = form.depthwise ? taps * results : blocks * block_floats;
+  const Index floats = form.depthwise  ? taps * results
+                       : form.winograd ? kWinogradParts * blocks * operands * lanes
+                                       : blocks * block_floats;
   auto block = MemoryPool::instance().acquire(static_cast<std::size_t>(std::max<Index>(floats, 1)) *
                                               sizeof(float));
   auto* out = reinterpret_cast<float*>(block->data());
@@ -481,12 +539,11 @@ const float* ConvolutionWeights::packed(const Form& form) const {
     const Index inner = results_outside ? operands : results;
     const Index result_step = results_outside ? taps * operands : 1;
     const Index operand_step = results_outside ? 1 : taps * results;
-    parallel_for(blocks, [&](Index b) {
+    const auto pack = [&](Index b, float* to) {
       const Index first = b % blocks_per_group * lanes;
       const Index here = std::min(lanes, results - first);
       const float* from =
           values_ + b / blocks_per_group * (results * operands * taps) + first * result_step;
-      float* to = out + b * block_floats;
       for (Index tap = 0; tap < taps; ++tap, to += operands * lanes) {
         const float* weights = from + tap_of(tap / width, tap % width) * inner;
         if (here < lanes) {
@@ -504,6 +561,17 @@ const float* ConvolutionWeights::packed(const Form& form) const {
           }
         }
       }
+    };
+    parallel_for(blocks, [&](Index b) {
+      if (!form.winograd) {
+        pack(b, out + b * block_floats);
+        return;
+      }
+      Scratch scratch(Scratch::bytes<float>(block_floats));
+      auto* weights = scratch.take<float>(block_floats);
+      pack(b, weights);
+      const Index count = operands * lanes;
+      winograd_weights(weights, count, out + b * count, blocks * count);
     });
   }
   packed_.push_back({form, std::move(block)});

@@ -66,6 +66,7 @@ class ConvolutionWeights {
                  // are read
     bool of_results = false;  // for the data gradient: results are source channels
     bool depthwise = false, transposed = false;
+    bool winograd = false;  // the parts of 3x3 taps instead of the taps
     Index lanes = 1;
     Index groups = 1, group_operands = 1, group_results = 1;
     std::vector<Index> taps_y, taps_x;

@@ -133,6 +133,10 @@ class RowCache {
   Index sample_ = 0, base_ = 0, used_ = 0;
 };
 
+// sums[c] = (or += if `accumulate`) the sum of partials[part][c], in order.
+void finish_channel_sums(const float* partials, Index parts, Index channels, float* sums,
+                         bool accumulate);
+
 // The bytes from one sample to the next if that is the same everywhere and counts whole elements.
 bool even_sample_stride(const ConvolutionImages& images, Index batch, Index* elements);
 

@@ -48,6 +48,7 @@ struct CorrelationTask {
   const float* weights;  // packed: blocks of `lanes` results, then taps, operand channels, lanes
   std::int64_t first_tap_y, first_tap_x, kernel_taps, kernel_width;  // which of the packed taps
   const float* bias;  // one value for every lane of every block
+  bool accumulate;    // instead of a bias: results are added to what is there, whole vectors of it
   std::int64_t first_block, last_block;
   int format;  // of the result, number of a ChannelFormat
   std::int64_t result_step;
@@ -126,6 +127,39 @@ struct WeightGradientLoops {
 };
 
 MPSGRAD_LOOPS(WeightGradientLoops, weight_gradient_loops)
+
+// Tiles of pixels, 4x4 of a source or 2x2 of a gradient, and where the 16 parts of each go: channel
+// c of part i of tile t at out[i * part_step + t * tile_step + c], in whole vectors.
+struct WinogradPixels {
+  const float* const* pixels;  // of each tile one after the other: their channel 0
+  std::int64_t tiles;
+  std::int64_t first_channel, channels;
+  std::int64_t tile_step, part_step;
+};
+
+// Sums of products laid out in the same way, and the 2x2 pixels they become.
+struct WinogradResults {
+  const float* sums;
+  std::int64_t tiles, channels;
+  std::int64_t tile_step, part_step;
+  const float* bias;     // whole vectors, as the sums
+  float* const* pixels;  // of each tile one after the other; null: not wanted
+  bool* finite;          // of each tile: whether all four are
+};
+
+struct WinogradLoops {
+  void (*sources)(const WinogradPixels&, float* out);
+  void (*gradients)(const WinogradPixels&, float* out);
+  void (*results)(const WinogradResults&);
+  // `count` weights at each of 9 taps to 16 parts.
+  void (*weights)(const float* taps, std::int64_t count, std::int64_t tap_step, float* out,
+                  std::int64_t part_step);
+  // And back: 16 parts to the gradient at 9 taps. False if one of them is infinite or NaN.
+  bool (*weight_gradient)(const float* sums, std::int64_t part_step, std::int64_t count, float* out,
+                          std::int64_t tap_step);
+};
+
+MPSGRAD_LOOPS(WinogradLoops, winograd_loops)
 
 // A block of WeightGradientTask, channels.
 inline constexpr std::int64_t kConvolutionBlock = 64;

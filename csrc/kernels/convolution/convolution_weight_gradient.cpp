@@ -3,6 +3,7 @@
 #include "cpu/threads.hpp"
 #include "kernels/convolution/convolution_engine.hpp"
 #include "kernels/convolution/convolution_rows.hpp"
+#include "kernels/convolution/convolution_winograd.hpp"
 
 namespace mpsgrad::cpu {
 namespace {
@@ -239,22 +240,10 @@ void finish(const Sums& sums, float* result, bool accumulate) {
   }
 }
 
-void finish_sums(const float* partials, Index parts, Index channels, float* sums, bool accumulate) {
-  for (Index c = 0; c < channels; ++c) {
-    float total = 0.0F;
-    for (Index part = 0; part < parts; ++part) {
-      total += partials[part * channels + c];
-    }
-    sums[c] = accumulate ? sums[c] + total : total;
-  }
-}
-
-}  // namespace
-
-void convolution_weight_gradient(const ConvolutionGeometry& geometry,
-                                 const ConvolutionImages& source_images,
-                                 const ConvolutionImages& gradient_images, float* weight_gradient,
-                                 float* bias_gradient, bool accumulate) {
+void direct_weight_gradient(const ConvolutionGeometry& geometry,
+                            const ConvolutionImages& source_images,
+                            const ConvolutionImages& gradient_images, float* weight_gradient,
+                            float* bias_gradient, bool accumulate) {
   ConvolutionGeometry g = geometry;
   ConvolutionImages source = source_images;
   ConvolutionImages gradient = gradient_images;
@@ -406,7 +395,89 @@ void convolution_weight_gradient(const ConvolutionGeometry& geometry,
   }
   finish(sums, weight_gradient, accumulate);
   if (bias_gradient != nullptr) {
-    finish_sums(sums.bias_partials, sums.parts, g.destination_channels, bias_gradient, accumulate);
+    finish_channel_sums(sums.bias_partials, sums.parts, g.destination_channels, bias_gradient,
+                        accumulate);
+  }
+}
+
+// Images that begin at a channel.
+class ChannelsOf {
+ public:
+  ChannelsOf(const ConvolutionImages& images, Index batch, Index channel)
+      : samples_(images.samples, images.samples + batch), images_(images) {
+    for (std::byte*& sample : samples_) {
+      sample += channel * item_size(images.format);
+    }
+    images_.samples = samples_.data();
+  }
+  const ConvolutionImages& images() const { return images_; }
+
+ private:
+  std::vector<std::byte*> samples_;
+  ConvolutionImages images_;
+};
+
+// Some of the weights by themselves.
+void direct_weight_gradient(const ConvolutionGeometry& geometry, const ConvolutionImages& source,
+                            const ConvolutionImages& gradient, const WeightArea& area,
+                            float* weight_gradient, bool accumulate) {
+  ConvolutionGeometry g = geometry;
+  g.source_channels = area.sources;
+  g.destination_channels = area.gradients;
+  const Index taps = g.kernel_height * g.kernel_width;
+  Scratch scratch(Scratch::bytes<float>(area.gradients * taps * area.sources));
+  auto* sums = scratch.take<float>(area.gradients * taps * area.sources);
+  direct_weight_gradient(g, ChannelsOf(source, g.batch, area.source).images(),
+                         ChannelsOf(gradient, g.batch, area.gradient).images(), sums, nullptr,
+                         false);
+  for (Index row = 0; row < area.gradients * taps; ++row) {
+    const float* from = sums + row * area.sources;
+    float* to =
+        weight_gradient + (area.gradient * taps + row) * geometry.source_channels + area.source;
+    for (Index c = 0; c < area.sources; ++c) {
+      to[c] = accumulate ? to[c] + from[c] : from[c];
+    }
+  }
+}
+
+bool suits_winograd(const ConvolutionGeometry& g) {
+  return g.groups == 1 && !g.depthwise && !g.transposed_weights &&
+         g.kernel_height == kWinogradTaps && g.kernel_width == kWinogradTaps && g.stride_y == 1 &&
+         g.stride_x == 1 && g.dilation_y == 1 && g.dilation_x == 1 &&
+         winograd_pays(g.batch, g.destination_height, g.destination_width, g.source_channels,
+                       g.destination_channels);
+}
+
+}  // namespace
+
+namespace convolution {
+
+void finish_channel_sums(const float* partials, Index parts, Index channels, float* sums,
+                         bool accumulate) {
+  for (Index c = 0; c < channels; ++c) {
+    float total = 0.0F;
+    for (Index part = 0; part < parts; ++part) {
+      total += partials[part * channels + c];
+    }
+    sums[c] = accumulate ? sums[c] + total : total;
+  }
+}
+
+}  // namespace convolution
+
+void convolution_weight_gradient(const ConvolutionGeometry& g, const ConvolutionImages& source,
+                                 const ConvolutionImages& gradient, float* weight_gradient,
+                                 float* bias_gradient, bool accumulate) {
+  if (!suits_winograd(g)) {
+    direct_weight_gradient(g, source, gradient, weight_gradient, bias_gradient, accumulate);
+    return;
+  }
+  const std::vector<WeightArea> left = winograd_weight_gradient(
+      {g.batch, g.source_height, g.source_width, g.source_channels, g.destination_height,
+       g.destination_width, g.destination_channels, g.first_y, g.first_x, g.edge, &source,
+       &gradient, weight_gradient, bias_gradient, accumulate});
+  for (const WeightArea& area : left) {
+    direct_weight_gradient(g, source, gradient, area, weight_gradient, accumulate);
   }
 }
 
@@ -433,7 +504,7 @@ void convolution_channel_sums(Index batch, Index height, Index width, Index chan
                          partials + part * channels);
     }
   });
-  finish_sums(partials, parts, channels, sums, accumulate);
+  finish_channel_sums(partials, parts, channels, sums, accumulate);
 }
 
 }  // namespace mpsgrad::cpu

@@ -23,7 +23,8 @@ struct TileArguments {
   Index step;
   const float* weights;
   Index block_step;
-  const float* bias;
+  const float* first;  // what the sums begin with: the bias, or what they are added to
+  Index first_step;    // from one result to the next
   float* out;
   Index out_step;
   Mask last;  // lanes of the last vector
@@ -40,7 +41,7 @@ void tile(const TileArguments& t) {
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) {
-      sums[r][v] = load(t.bias + v * kLanes);
+      sums[r][v] = load(t.first + r * t.first_step + v * kLanes);
     }
   }
   const Index step = t.step;
@@ -136,7 +137,7 @@ void dot_tile(const TileArguments& t) {
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int o = 0; o < kOuts; ++o) {
-      t.out[r * t.out_step + o] = sum(sums[r][o]) + t.bias[o];
+      t.out[r * t.out_step + o] = sum(sums[r][o]) + t.first[o];
     }
   }
 }
@@ -272,7 +273,7 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
     t.step = task.operand_step;
     t.weights = task.weights + block * block_step;
     t.block_step = block_step;
-    t.bias = task.bias + block * lanes;
+    t.first = task.bias + block * lanes;
     t.last = first_lanes(smaller(last, kLanes));
     t.whole = last == lanes;
     const Index channel = group * task.group_results + first_channel;
@@ -284,6 +285,10 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
         t.offset = x * task.operand_step;
         t.out = sink.begin(row, x, channel, channels);
         t.out_step = sink.step();
+        if (task.accumulate) {
+          t.first = t.out;
+          t.first_step = t.out_step;
+        }
         tiles[blocks][pixels](t);
         sink.finish(t.out, row, x, pixels, channel, channels);
       }

@@ -1,0 +1,243 @@
+// Forward pass and data gradient in Winograd's form: tiles of the operand are transformed some
+// dozens at a time, so that they stay in a cache between the transforms and the products, which are
+// 16 convolutions of one tap.
+#include "kernels/convolution/convolution_winograd.hpp"
+
+#include <mutex>
+
+#include "cpu/simd/convert.hpp"
+#include "cpu/threads.hpp"
+#include "kernels/convolution/convolution_rows.hpp"
+#include "kernels/convolution/winograd_tiles.hpp"
+
+namespace mpsgrad::cpu::convolution {
+namespace {
+
+constexpr Index kMostResults = 128;  // channels of one piece of work
+
+struct Plan {
+  WinogradTiles tiles;
+  Index lanes;
+  Index operands;               // channels at a time, a divisor of them all
+  Index blocks, range, ranges;  // of results: vectors in all, in one piece, and pieces
+  Index chunk, chunks;          // of tiles
+
+  explicit Plan(const WinogradCorrelation& c)
+      : tiles{c.batch, c.result_height, c.result_width},
+        lanes(correlation_loops().lanes),
+        operands(winograd_channels(c.operands)),
+        blocks(ceil_div(c.results, lanes)) {
+    const Index activations = c.batch * 4 *
+                              (c.operand_height * c.operand_width * c.operands +
+                               c.result_height * c.result_width * c.results);
+    const Index budget = winograd_budget(activations);
+    ranges = ceil_div(c.results, kMostResults);
+    const auto tile_bytes = [&] {
+      return kWinogradParts * 4 * (operands + ceil_div(blocks, ranges) * lanes);
+    };
+    while (kWinogradLeastTiles * tile_bytes() > budget && ceil_div(blocks, ranges) * lanes > 32) {
+      ranges *= 2;
+      if (operands > 32 && operands % 2 == 0) {
+        operands /= 2;
+      }
+    }
+    range = ceil_div(blocks, ranges);
+    ranges = ceil_div(blocks, range);
+    chunk = winograd_chunk(tiles.count(), budget / tile_bytes(), ranges);
+    chunks = ceil_div(tiles.count(), chunk);
+  }
+};
+
+// Where the four results of a tile go, in the channels of a range.
+class Sink {
+ public:
+  Sink(const WinogradCorrelation& c, Index first_channel, Index channels, float* values)
+      : c_(c),
+        first_channel_(first_channel),
+        channels_(channels),
+        direct_(c.result->format == ChannelFormat::Float32 && c.hook.store),
+        values_(values) {}
+
+  // Floats of results that cannot be computed where they belong.
+  static Index value_floats(Index channels) { return kWinogradPixels * kWinogradPixels * channels; }
+
+  bool direct() const { return direct_; }
+
+  void pixels(const WinogradPlace& place, float** out) const {
+    for (Index r = 0; r < kWinogradPixels; ++r) {
+      for (Index p = 0; p < kWinogradPixels; ++p) {
+        const bool inside = place.y + r < c_.result_height && place.x + p < c_.result_width;
+        out[r * kWinogradPixels + p] =
+            !inside   ? nullptr
+            : direct_ ? reinterpret_cast<float*>(data(place, r)) + p * c_.result->pixel_stride
+                      : values_ + (r * kWinogradPixels + p) * channels_;
+      }
+    }
+  }
+
+  // After the results have been computed.
+  void finish(const WinogradPlace& place) const {
+    if (direct_ && c_.hook.apply == nullptr) {
+      return;
+    }
+    const Index pixels = std::min(kWinogradPixels, c_.result_width - place.x);
+    for (Index r = 0; r < std::min(kWinogradPixels, c_.result_height - place.y); ++r) {
+      float* values = direct_ ? reinterpret_cast<float*>(data(place, r))
+                              : values_ + r * kWinogradPixels * channels_;
+      if (c_.hook.apply != nullptr) {
+        c_.hook.apply(c_.hook.context,
+                      {place.sample, place.y + r, place.x, 1, pixels, first_channel_, channels_,
+                       values, direct_ ? c_.result->pixel_stride : channels_});
+      }
+      if (!direct_ && c_.hook.store) {
+        convert_loops().store_row(values, data(place, r), static_cast<int>(c_.result->format),
+                                  pixels, channels_, c_.result->pixel_stride);
+      }
+    }
+  }
+
+ private:
+  std::byte* data(const WinogradPlace& place, Index row) const {
+    return c_.result->samples[place.sample] + ((place.y + row) * c_.result->row_stride +
+                                               place.x * c_.result->pixel_stride + first_channel_) *
+                                                  item_size(c_.result->format);
+  }
+
+  const WinogradCorrelation& c_;
+  Index first_channel_, channels_;
+  bool direct_;
+  float* values_;
+};
+
+// Tiles [first, last) in the vectors of one range. Appends what is not finite.
+void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Index last, Index range,
+               const float* zeros, std::vector<ResultArea>& not_finite) {
+  const Index lanes = plan.lanes;
+  const Index tiles = last - first;
+  const Index block = range * plan.range;
+  const Index blocks = std::min(plan.range, plan.blocks - block);
+  const Index channel = block * lanes;
+  const Index channels = std::min(blocks * lanes, c.results - channel);
+  const WinogradParts operand_parts(tiles, ceil_div(plan.operands, lanes) * lanes);
+  const WinogradParts result_parts(tiles, blocks * lanes);
+  constexpr Index kResults = kWinogradPixels * kWinogradPixels;
+  Scratch scratch(operand_parts.bytes() + result_parts.bytes() +
+                  WinogradSource::bytes(tiles, plan.operands) +
+                  Scratch::bytes<float*>(tiles * kResults) + Scratch::bytes<bool>(tiles) +
+                  Scratch::bytes<float>(Sink::value_floats(channels)) + Scratch::bytes<float>(64) +
+                  Scratch::bytes<float>(blocks * lanes));
+  auto* operands = scratch.take<float>(operand_parts.floats());
+  auto* sums = scratch.take<float>(result_parts.floats());
+  auto** pixels = scratch.take<float*>(tiles * kResults);
+  auto* finite = scratch.take<bool>(tiles);
+  const Sink sink(c, channel, channels, scratch.take<float>(Sink::value_floats(channels)));
+  auto* no_bias = scratch.take<float>(blocks * lanes);
+  std::fill_n(no_bias, blocks * lanes, 0.0F);
+  WinogradSource source({c.operand, c.operand_height, c.operand_width, c.edge, c.first_y, c.first_x,
+                         kWinogradPixels + kWinogradTaps - 1},
+                        plan.tiles, tiles, plan.operands, zeros, scratch);
+  source.turn_to(first, last);
+
+  // Products: of part i, one tap from tile to tile.
+  ConvolutionRow row{};
+  const float* operand = nullptr;
+  CorrelationTask task{};
+  task.operand = &operand;
+  task.result = &row;
+  task.rows = 1;
+  task.width = tiles;
+  task.taps_y = task.taps_x = 1;
+  task.operand_step = operand_parts.tile_step;
+  task.operand_tap_step = plan.operands;
+  task.groups = 1;
+  task.group_operands = plan.operands;
+  task.group_results = blocks * lanes;
+  task.kernel_taps = task.kernel_width = c.operands / plan.operands;
+  task.bias = no_bias;
+  task.last_block = blocks;
+  task.format = static_cast<int>(ChannelFormat::Float32);
+  task.result_step = result_parts.tile_step;
+  task.runs = scratch.take<float>(64);
+  const Index part_weights = plan.blocks * lanes * c.operands;
+  for (Index at = 0; at < c.operands; at += plan.operands) {
+    source.transform(winograd_loops().sources, at, operand_parts, operands);
+    task.first_tap_x = at / plan.operands;
+    task.accumulate = at > 0;
+    for (Index part = 0; part < kWinogradParts; ++part) {
+      operand = operands + part * operand_parts.part_step;
+      row.data = sums + part * result_parts.part_step;
+      task.weights = c.weights + part * part_weights + channel * c.operands;
+      correlation_loops().correlate(task);
+    }
+  }
+
+  WinogradResults results{
+      sums,   tiles, channels, result_parts.tile_step, result_parts.part_step, c.bias + channel,
+      pixels, finite};
+  for (Index t = 0; t < tiles; ++t) {
+    sink.pixels(plan.tiles.place(first + t), pixels + t * kResults);
+  }
+  if (sink.direct()) {
+    winograd_loops().results(results);
+  }
+  for (Index t = 0; t < tiles; ++t) {
+    if (!sink.direct()) {
+      results.tiles = 1;
+      results.sums = sums + t * result_parts.tile_step;
+      results.pixels = pixels + t * kResults;
+      results.finite = finite + t;
+      winograd_loops().results(results);
+    }
+    const WinogradPlace place = plan.tiles.place(first + t);
+    sink.finish(place);
+    if (finite[t]) {
+      continue;
+    }
+    const Index columns = std::min(kWinogradPixels, c.result_width - place.x);
+    if (t > 0 && !finite[t - 1] && place.x > 0) {
+      not_finite.back().columns += columns;
+    } else {
+      not_finite.push_back({place.sample, place.y,
+                            std::min(kWinogradPixels, c.result_height - place.y), place.x, columns,
+                            block, blocks});
+    }
+  }
+}
+
+}  // namespace
+
+bool winograd_pays(Index batch, Index height, Index width, Index operands, Index results) {
+  constexpr Index kChannels = 16;
+  constexpr Index kTiles = 32;  // fewer do not pay for reading 16 parts instead of 9 weights
+  const WinogradTiles tiles{batch, height, width};
+  constexpr Index kWindow = kWinogradTaps * kWinogradTaps;
+  return operands >= kChannels && results >= kChannels && tiles.count() >= kTiles &&
+         2 * kWindow * batch * height * width >= 3 * kWinogradParts * tiles.count();
+}
+
+void winograd_weights(const float* taps, Index count, float* out, Index part_step) {
+  winograd_loops().weights(taps, count, count, out, part_step);
+}
+
+std::vector<ResultArea> winograd_correlate(const WinogradCorrelation& c) {
+  const Plan plan(c);
+  Scratch scratch(Scratch::bytes<float>(c.operands));
+  auto* zeros = scratch.take<float>(c.operands);
+  std::fill_n(zeros, c.operands, 0.0F);
+  std::vector<ResultArea> not_finite;
+  std::mutex mutex;
+  parallel_for(plan.chunks * plan.ranges, [&](Index i) {
+    const Index chunk = i % plan.chunks;
+    const Index tiles = plan.tiles.count();
+    std::vector<ResultArea> found;
+    run_piece(c, plan, chunk * tiles / plan.chunks, (chunk + 1) * tiles / plan.chunks,
+              i / plan.chunks, zeros, found);
+    if (!found.empty()) {
+      const std::lock_guard lock(mutex);
+      not_finite.insert(not_finite.end(), found.begin(), found.end());
+    }
+  });
+  return not_finite;
+}
+
+}  // namespace mpsgrad::cpu::convolution

@@ -1,0 +1,214 @@
+// The weight gradient in Winograd's form: transformed tiles of source and gradient are multiplied,
+// part by part, and summed over tiles; only the sums are transformed back. Blocks of weights are
+// pieces of work with tiles of their own, so that nothing is held for all weights at once unless
+// they are few.
+#include <algorithm>
+
+#include "cpu/threads.hpp"
+#include "kernels/convolution/convolution_rows.hpp"
+#include "kernels/convolution/convolution_winograd.hpp"
+#include "kernels/convolution/winograd_tiles.hpp"
+
+namespace mpsgrad::cpu::convolution {
+namespace {
+
+// Channels of one axis in blocks of whole vectors.
+struct Blocks {
+  Index channels, size, count;
+
+  Blocks(Index all, Index lanes, Index most) : channels(all) {
+    const Index vectors = ceil_div(all, lanes);
+    count = ceil_div(vectors * lanes, most);
+    size = ceil_div(vectors, count) * lanes;
+    count = ceil_div(all, size);
+  }
+  Index first(Index block) const { return block * size; }
+  Index width(Index block) const { return std::min(size, channels - first(block)); }
+};
+
+struct Plan {
+  WinogradTiles tiles;
+  Blocks sources, gradients;
+  Index parts;  // of the tiles, each with sums of its own
+  Index chunk;
+
+  Plan(const WinogradWeightGradient& w, Index lanes)
+      : tiles{w.batch, w.height, w.width},
+        sources(w.sources, lanes, kBlock),
+        gradients(w.gradients, lanes, kBlock) {
+    const Index activations =
+        4 * w.batch *
+        (w.source_height * w.source_width * w.sources + w.height * w.width * w.gradients);
+    const Index sums = 4 * kWinogradParts * w.sources * w.gradients;
+    const Index flops = 2 * kWinogradParts * tiles.count() * w.sources * w.gradients;
+    parts = std::clamp<Index>(activations / 10 / sums, 1,
+                              std::clamp<Index>(flops / kPieceFlops, 1, kPieces));
+    if (parts * blocks() < kPieces / 4) {
+      sources = Blocks(w.sources, lanes, kBlock / 2);
+      gradients = Blocks(w.gradients, lanes, kBlock / 2);
+    }
+    const Index tile_bytes = 4 * kWinogradParts * (sources.size + gradients.size);
+    chunk = winograd_chunk(ceil_div(tiles.count(), parts),
+                           winograd_budget(activations) / tile_bytes, kPieces);
+  }
+  Index blocks() const { return sources.count * gradients.count; }
+
+ private:
+  static constexpr Index kBlock = 64;
+};
+
+// One block of weights.
+struct Block {
+  Index source, sources, gradient, gradients;  // first channel and how many
+  Index index;
+
+  Block(const Plan& plan, Index i)
+      : source(plan.sources.first(i % plan.sources.count)),
+        sources(plan.sources.width(i % plan.sources.count)),
+        gradient(plan.gradients.first(i / plan.sources.count)),
+        gradients(plan.gradients.width(i / plan.sources.count)),
+        index(i) {}
+  Index weights() const { return sources * gradients; }
+};
+
+WinogradParts sums_of(const Plan& plan) {
+  return WinogradParts(plan.sources.size, plan.gradients.size);
+}
+
+// Adds the products of some tiles to the sums of a block, and the gradient's to `bias` unless it is
+// null.
+void add_tiles(const WinogradWeightGradient& w, const Plan& plan, const Block& block, Index first,
+               Index last, const float* zeros, float* sums, float* bias) {
+  const Index lanes = weight_gradient_loops().lanes;
+  const WinogradParts source_parts(plan.chunk, ceil_div(block.sources, lanes) * lanes);
+  const WinogradParts gradient_parts(plan.chunk, ceil_div(block.gradients, lanes) * lanes);
+  Scratch scratch(source_parts.bytes() + gradient_parts.bytes() +
+                  WinogradSource::bytes(plan.chunk, block.sources) +
+                  WinogradSource::bytes(plan.chunk, block.gradients));
+  auto* sources = scratch.take<float>(source_parts.floats());
+  auto* gradients = scratch.take<float>(gradient_parts.floats());
+  WinogradSource source({w.source, w.source_height, w.source_width, w.edge, w.first_y, w.first_x,
+                         kWinogradPixels + kWinogradTaps - 1},
+                        plan.tiles, plan.chunk, block.sources, zeros, scratch);
+  WinogradSource gradient({w.gradient, w.height, w.width, EdgeMode::Zero, 0, 0, kWinogradPixels},
+                          plan.tiles, plan.chunk, block.gradients, zeros, scratch);
+  struct {
+    const float* gradient;
+    const float* source;
+  } pair{};
+  const float* gradient_row = nullptr;
+  const float* source_row = nullptr;
+  const Index begin = 0;
+  Index end = 0;
+  WeightGradientTask task{};
+  task.gradient = &gradient_row;
+  task.source = &source_row;
+  task.rows = task.taps_y = task.taps_x = task.groups = 1;
+  task.gradient_step = gradient_parts.tile_step;
+  task.source_step = source_parts.tile_step;
+  task.begin = &begin;
+  task.end = &end;
+  task.group_sources = block.sources;
+  task.group_gradients = task.last_gradient = block.gradients;
+  task.last = ceil_div(block.sources, kConvolutionBlock);
+  task.pairs = &pair;
+  for (Index tile = first; tile < last; tile += plan.chunk) {
+    const Index end_tile = std::min(last, tile + plan.chunk);
+    source.turn_to(tile, end_tile);
+    source.transform(winograd_loops().sources, block.source, source_parts, sources);
+    gradient.turn_to(tile, end_tile);
+    gradient.transform(winograd_loops().gradients, block.gradient, gradient_parts, gradients);
+    end = task.width = end_tile - tile;
+    for (Index part = 0; part < kWinogradParts; ++part) {
+      gradient_row = gradients + part * gradient_parts.part_step;
+      source_row = sources + part * source_parts.part_step;
+      task.out = sums + part * sums_of(plan).part_step;
+      // In this part a tile is the sum of its four pixels.
+      constexpr Index kSumOfAll = 5;
+      task.bias = part == kSumOfAll ? bias : nullptr;
+      weight_gradient_loops().by_source(task);
+    }
+  }
+}
+
+// From the sums of a block to its weights; false, and nothing has been written, if one of them is
+// not finite.
+bool finish_block(const WinogradWeightGradient& w, const Plan& plan, const Block& block,
+                  float* sums) {
+  const Index step = sums_of(plan).part_step;
+  if (!winograd_loops().weight_gradient(sums, step, block.weights(), sums, step)) {
+    return false;
+  }
+  constexpr Index kTaps = kWinogradTaps * kWinogradTaps;
+  for (Index o = 0; o < block.gradients; ++o) {
+    for (Index tap = 0; tap < kTaps; ++tap) {
+      const float* from = sums + tap * step + o * block.sources;
+      float* to =
+          w.weight_gradient + ((block.gradient + o) * kTaps + tap) * w.sources + block.source;
+      for (Index c = 0; c < block.sources; ++c) {
+        to[c] = w.accumulate ? to[c] + from[c] : from[c];
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<WeightArea> winograd_weight_gradient(const WinogradWeightGradient& w) {
+  const Plan plan(w, weight_gradient_loops().lanes);
+  const Index tiles = plan.tiles.count();
+  const Index sum_floats = sums_of(plan).floats();
+  const Index zero_floats = std::max(w.sources, w.gradients);
+  // Parts have sums of their own until all are there; a single one only while it is worked at.
+  const Index held = plan.parts > 1 ? plan.parts * plan.blocks() * sum_floats : 0;
+  Scratch scratch(Scratch::bytes<float>(zero_floats) + Scratch::bytes<float>(held) +
+                  Scratch::bytes<float>(plan.parts * w.gradients) +
+                  Scratch::bytes<char>(plan.blocks()));
+  auto* zeros = scratch.take<float>(zero_floats);
+  std::fill_n(zeros, zero_floats, 0.0F);
+  auto* held_sums = scratch.take<float>(held);
+  auto* biases = scratch.take<float>(plan.parts * w.gradients);
+  std::fill_n(biases, plan.parts * w.gradients, 0.0F);
+  auto* finite = scratch.take<char>(plan.blocks());
+  parallel_for(plan.parts * plan.blocks(), [&](Index i) {
+    const Index part = i / plan.blocks();
+    const Block block(plan, i % plan.blocks());
+    Scratch own(Scratch::bytes<float>(held > 0 ? 0 : sum_floats));
+    float* sums = held > 0 ? held_sums + i * sum_floats : own.take<float>(sum_floats);
+    std::fill_n(sums, sum_floats, 0.0F);
+    float* bias = w.bias_gradient != nullptr && block.source == 0
+                      ? biases + part * w.gradients + block.gradient
+                      : nullptr;
+    add_tiles(w, plan, block, part * tiles / plan.parts, (part + 1) * tiles / plan.parts, zeros,
+              sums, bias);
+    if (held == 0) {
+      finite[block.index] = finish_block(w, plan, block, sums) ? 1 : 0;
+    }
+  });
+  if (held > 0) {
+    parallel_for(plan.blocks(), [&](Index i) {
+      float* sums = held_sums + i * sum_floats;
+      for (Index part = 1; part < plan.parts; ++part) {
+        const float* more = sums + part * plan.blocks() * sum_floats;
+        for (Index k = 0; k < sum_floats; ++k) {
+          sums[k] += more[k];
+        }
+      }
+      finite[i] = finish_block(w, plan, Block(plan, i), sums) ? 1 : 0;
+    });
+  }
+  if (w.bias_gradient != nullptr) {
+    finish_channel_sums(biases, plan.parts, w.gradients, w.bias_gradient, w.accumulate);
+  }
+  std::vector<WeightArea> not_finite;
+  for (Index i = 0; i < plan.blocks(); ++i) {
+    if (finite[i] == 0) {
+      const Block block(plan, i);
+      not_finite.push_back({block.source, block.sources, block.gradient, block.gradients});
+    }
+  }
+  return not_finite;
+}
+
+}  // namespace mpsgrad::cpu::convolution

@@ -1,0 +1,219 @@
+// The transforms around the products of Winograd's short convolutions, F(2x2, 3x3): additions and
+// halves, element by element over channels.
+//
+// Along one axis, with positions d, taps g, results y and their gradients e:
+//   d' = (d0 - d2, d1 + d2, d2 - d1, d1 - d3)
+//   g' = (g0, (g0 + g1 + g2) / 2, (g0 - g1 + g2) / 2, g2)
+//   m  = d' g';  y = (m0 + m1 + m2, m1 - m2 - m3)
+//   e' = (e0, e0 + e1, e0 - e1, -e1)
+//   m  = d' e';  the gradient of g = (m0 + (m1 + m2) / 2, (m1 - m2) / 2, (m1 + m2) / 2 + m3)
+#include "kernels/convolution/convolution_simd.hpp"
+#include "kernels/convolution/vectors_simd.hpp"
+
+namespace mpsgrad::MPSGRAD_ISA {
+namespace {
+
+constexpr int kPositions = 4;  // of a source tile, along an axis; and products
+constexpr int kPixels = 2;     // of a result tile
+constexpr int kTaps = 3;
+
+// Four vectors, `step` apart in an array of such.
+struct Source {
+  static constexpr int kFrom = kPositions, kTo = kPositions;
+  static MPSGRAD_INLINE void apply(const Vec* d, int step, Vec* to, int to_step) {
+    const Vec d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
+    to[0] = d0 - d2;
+    to[to_step] = d1 + d2;
+    to[2 * to_step] = d2 - d1;
+    to[3 * to_step] = d1 - d3;
+  }
+};
+
+struct Gradient {
+  static constexpr int kFrom = kPixels, kTo = kPositions;
+  static MPSGRAD_INLINE void apply(const Vec* e, int step, Vec* to, int to_step) {
+    const Vec e0 = e[0], e1 = e[step];
+    to[0] = e0;
+    to[to_step] = e0 + e1;
+    to[2 * to_step] = e0 - e1;
+    to[3 * to_step] = -e1;
+  }
+};
+
+struct Weights {
+  static constexpr int kFrom = kTaps, kTo = kPositions;
+  static MPSGRAD_INLINE void apply(const Vec* g, int step, Vec* to, int to_step) {
+    const Vec g0 = g[0], g1 = g[step], g2 = g[2 * step];
+    const Vec outer = (g0 + g2) * 0.5F;
+    const Vec middle = g1 * 0.5F;
+    to[0] = g0;
+    to[to_step] = outer + middle;
+    to[2 * to_step] = outer - middle;
+    to[3 * to_step] = g2;
+  }
+};
+
+struct Result {
+  static constexpr int kFrom = kPositions, kTo = kPixels;
+  static MPSGRAD_INLINE void apply(const Vec* m, int step, Vec* to, int to_step) {
+    const Vec m0 = m[0], m1 = m[step], m2 = m[2 * step], m3 = m[3 * step];
+    to[0] = m0 + (m1 + m2);
+    to[to_step] = (m1 - m2) - m3;
+  }
+};
+
+struct WeightGradient {
+  static constexpr int kFrom = kPositions, kTo = kTaps;
+  static MPSGRAD_INLINE void apply(const Vec* m, int step, Vec* to, int to_step) {
+    const Vec m0 = m[0], m1 = m[step], m2 = m[2 * step], m3 = m[3 * step];
+    const Vec even = (m1 + m2) * 0.5F;
+    to[0] = m0 + even;
+    to[to_step] = (m1 - m2) * 0.5F;
+    to[2 * to_step] = even + m3;
+  }
+};
+
+// Along columns, then along rows: from kFrom x kFrom to kTo x kTo.
+template <class Axis>
+MPSGRAD_INLINE void transform(const Vec (&from)[Axis::kFrom * Axis::kFrom],
+                              Vec (&to)[Axis::kTo * Axis::kTo]) {
+  Vec columns[Axis::kTo * Axis::kFrom];
+#pragma GCC unroll 4
+  for (int x = 0; x < Axis::kFrom; ++x) {
+    Axis::apply(from + x, Axis::kFrom, columns + x, Axis::kFrom);
+  }
+#pragma GCC unroll 4
+  for (int y = 0; y < Axis::kTo; ++y) {
+    Axis::apply(columns + y * Axis::kFrom, 1, to + y * Axis::kTo, 1);
+  }
+}
+
+// Tiles of pixels to their parts in the products; what fills up the last vector is zeros.
+template <class Axis>
+void transform_pixels(const WinogradPixels& task, float* out) {
+  constexpr int kCount = Axis::kFrom * Axis::kFrom;
+  const Index part_step = task.part_step;
+  const auto one = [&](const float* const* pixels, Index c, float* to, const auto&... mask)
+                       MPSGRAD_LAMBDA_INLINE {
+                         Vec from[kCount];
+#pragma GCC unroll 16
+                         for (int i = 0; i < kCount; ++i) {
+                           from[i] = load(pixels[i] + task.first_channel + c, mask...);
+                         }
+                         Vec parts[kPositions * kPositions];
+                         transform<Axis>(from, parts);
+#pragma GCC unroll 16
+                         for (int i = 0; i < kPositions * kPositions; ++i) {
+                           store(to + i * part_step + c, parts[i]);
+                         }
+                       };
+  for (Index tile = 0; tile < task.tiles; ++tile) {
+    const float* const* pixels = task.pixels + tile * kCount;
+    float* to = out + tile * task.tile_step;
+    Index c = 0;
+    for (; c + kLanes <= task.channels; c += kLanes) {
+      one(pixels, c, to);
+    }
+    if (c < task.channels) {
+      one(pixels, c, to, first_lanes(task.channels - c));
+    }
+  }
+}
+
+// Not zero in any lane in which a value was infinite or NaN.
+MPSGRAD_INLINE void probe(Vec& found, Vec value) { found += value * 0.0F; }
+
+MPSGRAD_INLINE bool is_finite(Vec found) { return sum(found) == 0.0F; }
+
+void results(const WinogradResults& task) {
+  constexpr int kParts = kPositions * kPositions;
+  for (Index tile = 0; tile < task.tiles; ++tile) {
+    float* const* pixels = task.pixels + tile * kPixels * kPixels;
+    const float* from = task.sums + tile * task.tile_step;
+    Vec found{};
+    const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+      Vec parts[kParts];
+#pragma GCC unroll 16
+      for (int i = 0; i < kParts; ++i) {
+        parts[i] = load(from + i * task.part_step + c);
+      }
+      Vec values[kPixels * kPixels];
+      transform<Result>(parts, values);
+      const Vec bias = load(task.bias + c);
+#pragma GCC unroll 4
+      for (int i = 0; i < kPixels * kPixels; ++i) {
+        const Vec value = values[i] + bias;
+        probe(found, value);
+        if (pixels[i] != nullptr) {
+          store(pixels[i] + c, value, mask...);
+        }
+      }
+    };
+    Index c = 0;
+    for (; c + kLanes <= task.channels; c += kLanes) {
+      one(c);
+    }
+    if (c < task.channels) {
+      one(c, first_lanes(task.channels - c));
+    }
+    task.finite[tile] = is_finite(found);
+  }
+}
+
+void weights(const float* taps, Index count, Index tap_step, float* out, Index part_step) {
+  constexpr int kCount = kTaps * kTaps;
+  const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+    Vec from[kCount];
+#pragma GCC unroll 9
+    for (int i = 0; i < kCount; ++i) {
+      from[i] = load(taps + i * tap_step + c, mask...);
+    }
+    Vec parts[kPositions * kPositions];
+    transform<Weights>(from, parts);
+#pragma GCC unroll 16
+    for (int i = 0; i < kPositions * kPositions; ++i) {
+      store(out + i * part_step + c, parts[i], mask...);
+    }
+  };
+  Index c = 0;
+  for (; c + kLanes <= count; c += kLanes) {
+    one(c);
+  }
+  if (c < count) {
+    one(c, first_lanes(count - c));
+  }
+}
+
+bool weight_gradient(const float* sums, Index part_step, Index count, float* out, Index tap_step) {
+  constexpr int kParts = kPositions * kPositions;
+  Vec found{};
+  const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+    Vec parts[kParts];
+#pragma GCC unroll 16
+    for (int i = 0; i < kParts; ++i) {
+      parts[i] = load(sums + i * part_step + c, mask...);
+    }
+    Vec taps[kTaps * kTaps];
+    transform<WeightGradient>(parts, taps);
+#pragma GCC unroll 9
+    for (int i = 0; i < kTaps * kTaps; ++i) {
+      probe(found, taps[i]);
+      store(out + i * tap_step + c, taps[i], mask...);
+    }
+  };
+  Index c = 0;
+  for (; c + kLanes <= count; c += kLanes) {
+    one(c);
+  }
+  if (c < count) {
+    one(c, first_lanes(count - c));
+  }
+  return is_finite(found);
+}
+
+}  // namespace
+
+const WinogradLoops winograd_loops{transform_pixels<Source>, transform_pixels<Gradient>, results,
+                                   weights, weight_gradient};
+
+}  // namespace mpsgrad::MPSGRAD_ISA

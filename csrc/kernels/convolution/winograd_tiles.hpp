@@ -1,0 +1,163 @@
+// What the two halves of Winograd's form share: how images are cut into tiles, how much of them is
+// held at a time, and where a tile's pixels are.
+#pragma once
+
+#include "cpu/simd/convert.hpp"
+#include "kernels/convolution/convolution_rows.hpp"
+#include "kernels/convolution/convolution_winograd.hpp"
+
+namespace mpsgrad::cpu::convolution {
+
+struct WinogradPlace {
+  Index sample, y, x;  // of the first result
+};
+
+// Tiles of 2x2 results over all samples, row by row. The last of a row or column may reach beyond
+// the edge.
+struct WinogradTiles {
+  Index batch, height, width;  // of results
+
+  Index across() const { return ceil_div(width, kWinogradPixels); }
+  Index down() const { return ceil_div(height, kWinogradPixels); }
+  Index count() const { return batch * down() * across(); }
+  WinogradPlace place(Index tile) const {
+    const Index row = tile / across();
+    return {row / down(), row % down() * kWinogradPixels, tile % across() * kWinogradPixels};
+  }
+};
+
+inline constexpr Index kWinogradLeastTiles = 14;  // at a time, as high as tiles of products are
+
+// Bytes of transformed pixels and sums that one thread holds at a time.
+inline Index winograd_budget(Index activations) {
+  return std::clamp<Index>(activations / 20, 64 * 1024, 384 * 1024);
+}
+
+// How many tiles to take at a time, given how many there is room for: enough of them for every
+// thread, in rows of products that leave no rest.
+inline Index winograd_chunk(Index tiles, Index room, Index ranges) {
+  constexpr Index kMost = 4 * kWinogradLeastTiles;
+  const Index wanted = std::min(room, ceil_div(tiles * ranges, kPieces));
+  const Index whole = wanted / kWinogradLeastTiles * kWinogradLeastTiles;
+  return std::clamp(whole, kWinogradLeastTiles, kMost);
+}
+
+// Channels to transform at a time: a divisor of all of them.
+inline Index winograd_channels(Index channels) {
+  constexpr Index kMost = 64;
+  while (channels > kMost && channels % 2 == 0) {
+    channels /= 2;
+  }
+  return channels;
+}
+
+// An array of the 16 parts of some tiles. The distance between parts is an odd number of cache
+// lines, for a power of two would put all of them into a few sets of the cache.
+struct WinogradParts {
+  Index tile_step, part_step;
+
+  WinogradParts(Index tiles, Index floats)
+      : tile_step(floats), part_step((ceil_div(tiles * floats, 16) | 1) * 16) {}
+  Index floats() const { return kWinogradParts * part_step; }
+  Index bytes() const { return Scratch::bytes<float>(floats()); }
+};
+
+// The images that tiles of `size` by `size` pixels are read from, the first one at (first_y,
+// first_x).
+struct WinogradImages {
+  const ConvolutionImages* images;
+  Index height, width;
+  EdgeMode edge;
+  Index first_y, first_x;
+  Index size;
+};
+
+// Where the pixels of some tiles are, and their transforms, so many channels at a time.
+class WinogradSource {
+ public:
+  static Index bytes(Index tiles, Index channels) {
+    constexpr Index kMost = kWinogradParts;
+    return Scratch::bytes<const std::byte*>(tiles * kMost) + Scratch::bytes<const float*>(kMost) +
+           Scratch::bytes<float>(kMost * channels);
+  }
+
+  // For at most `most` tiles. `zeros` are as many as the images have channels.
+  WinogradSource(const WinogradImages& from, const WinogradTiles& tiles, Index most, Index channels,
+                 const float* zeros, Scratch& scratch)
+      : from_(from),
+        all_tiles_(tiles),
+        pixels_of_tile_(from.size * from.size),
+        channels_(channels),
+        pixels_(scratch.take<const std::byte*>(most * kWinogradParts)),
+        copied_(scratch.take<const float*>(kWinogradParts)),
+        copies_(scratch.take<float>(kWinogradParts * channels)),
+        zeros_(reinterpret_cast<const std::byte*>(zeros)) {
+    for (Index i = 0; i < pixels_of_tile_; ++i) {
+      copied_[i] = copies_ + i * channels;
+    }
+  }
+
+  void turn_to(Index first, Index last) {
+    tiles_ = last - first;
+    const ConvolutionImages& images = *from_.images;
+    const std::byte** out = pixels_;
+    const auto inside = [&](Index* position, Index length) {
+      if (from_.edge == EdgeMode::Clamp) {
+        *position = std::clamp<Index>(*position, 0, length - 1);
+      }
+      return *position >= 0 && *position < length;
+    };
+    for (Index tile = first; tile < last; ++tile) {
+      const WinogradPlace place = all_tiles_.place(tile);
+      for (Index r = 0; r < from_.size; ++r) {
+        Index y = place.y + from_.first_y + r;
+        const bool row = inside(&y, from_.height);
+        for (Index p = 0; p < from_.size; ++p) {
+          Index x = place.x + from_.first_x + p;
+          *out++ =
+              row && inside(&x, from_.width)
+                  ? images.samples[place.sample] +
+                        (y * images.row_stride + x * images.pixel_stride) * item_size(images.format)
+                  : zeros_;
+        }
+      }
+    }
+  }
+
+  // Channels [first, first + channels) through `loop` into the parts.
+  void transform(void (*loop)(const WinogradPixels&, float*), Index first,
+                 const WinogradParts& parts, float* out) const {
+    const ConvolutionImages& images = *from_.images;
+    if (images.format == ChannelFormat::Float32) {
+      loop({reinterpret_cast<const float* const*>(pixels_), tiles_, first, channels_,
+            parts.tile_step, parts.part_step},
+           out);
+      return;
+    }
+    for (Index tile = 0; tile < tiles_; ++tile) {
+      for (Index i = 0; i < pixels_of_tile_; ++i) {
+        const std::byte* pixel = pixels_[tile * pixels_of_tile_ + i];
+        float* copy = copies_ + i * channels_;
+        if (pixel == zeros_) {
+          std::fill_n(copy, channels_, 0.0F);
+        } else {
+          convert_loops().load_row(pixel + first * item_size(images.format),
+                                   static_cast<int>(images.format), 1, channels_, channels_, copy);
+        }
+      }
+      loop({copied_, 1, 0, channels_, parts.tile_step, parts.part_step},
+           out + tile * parts.tile_step);
+    }
+  }
+
+ private:
+  WinogradImages from_;
+  WinogradTiles all_tiles_;
+  Index pixels_of_tile_, channels_, tiles_ = 0;
+  const std::byte** pixels_;
+  const float** copied_;
+  float* copies_;
+  const std::byte* zeros_;
+};
+
+}  // namespace mpsgrad::cpu::convolution
