@@ -48,7 +48,6 @@ struct CorrelationTask {
   const float* weights;  // packed: blocks of `lanes` results, then taps, operand channels, lanes
   std::int64_t first_tap_y, first_tap_x, kernel_taps, kernel_width;  // which of the packed taps
   const float* bias;  // one value for every lane of every block
-  bool accumulate;    // instead of a bias: results are added to what is there, whole vectors of it
   std::int64_t first_block, last_block;
   int format;  // of the result, number of a ChannelFormat
   std::int64_t result_step;
@@ -64,6 +63,20 @@ struct CorrelationTask {
   void* runs;     // scratch: 24 * taps_y * taps_x bytes
 };
 
+// sums(i, t, o) = or += sum over channels of operand(i, t, c) * weights(i, c, o), for the 16 parts
+// i of some tiles.
+struct WinogradProducts {
+  const float* operands;
+  std::int64_t operand_tile_step, operand_part_step;
+  std::int64_t channels;
+  const float* weights;  // blocks of `lanes` results, each of the channels and then of others
+  std::int64_t weight_block_step, weight_part_step;
+  float* sums;
+  std::int64_t sum_tile_step, sum_part_step;
+  std::int64_t tiles, blocks;
+  bool accumulate;
+};
+
 struct CorrelationLoops {
   std::int64_t lanes;  // of a vector
   // Results along the lanes of a vector.
@@ -73,6 +86,7 @@ struct CorrelationLoops {
   // Result channel c from operand channel c alone: weights are packed as [tap][channel], groups is
   // 1, there is one block, and group_results is the number of channels.
   void (*correlate_depthwise)(const CorrelationTask&);
+  void (*winograd_products)(const WinogradProducts&);
 };
 
 MPSGRAD_LOOPS(CorrelationLoops, correlation_loops)
@@ -108,6 +122,18 @@ struct WeightGradientTask {
   float* panels;
 };
 
+// sums(i, o, c) += sum over tiles of gradients(i, t, o) * sources(i, t, c), for the 16 parts i.
+struct WinogradGradientProducts {
+  const float* gradients;
+  std::int64_t gradient_tile_step, gradient_part_step;
+  const float* sources;
+  std::int64_t source_tile_step, source_part_step;
+  std::int64_t tiles;
+  std::int64_t gradient_channels, source_channels;
+  float* sums;
+  std::int64_t sum_part_step;
+};
+
 struct WeightGradientLoops {
   std::int64_t lanes;
   std::int64_t (*panel_floats)();
@@ -121,6 +147,7 @@ struct WeightGradientLoops {
   void (*by_gradient)(const WeightGradientTask&);
   // Channel by channel; out is [tap][channel], and every gradient pixel is used.
   void (*depthwise)(const WeightGradientTask&);
+  void (*winograd_products)(const WinogradGradientProducts&);
   // sums[c] += sum over pixels.
   void (*channel_sums)(const float* row, std::int64_t pixels, std::int64_t step,
                        std::int64_t channels, float* sums);

@@ -124,63 +124,48 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
   Scratch scratch(operand_parts.bytes() + result_parts.bytes() +
                   WinogradSource::bytes(tiles, plan.operands) +
                   Scratch::bytes<float*>(tiles * kResults) + Scratch::bytes<bool>(tiles) +
-                  Scratch::bytes<float>(Sink::value_floats(channels)) + Scratch::bytes<float>(64) +
-                  Scratch::bytes<float>(blocks * lanes));
+                  Scratch::bytes<float>(Sink::value_floats(channels)));
   auto* operands = scratch.take<float>(operand_parts.floats());
   auto* sums = scratch.take<float>(result_parts.floats());
   auto** pixels = scratch.take<float*>(tiles * kResults);
   auto* finite = scratch.take<bool>(tiles);
   const Sink sink(c, channel, channels, scratch.take<float>(Sink::value_floats(channels)));
-  auto* no_bias = scratch.take<float>(blocks * lanes);
-  std::fill_n(no_bias, blocks * lanes, 0.0F);
   WinogradSource source({c.operand, c.operand_height, c.operand_width, c.edge, c.first_y, c.first_x,
                          kWinogradPixels + kWinogradTaps - 1},
                         plan.tiles, tiles, plan.operands, zeros, scratch);
   source.turn_to(first, last);
 
-  // Products: of part i, one tap from tile to tile.
-  ConvolutionRow row{};
-  const float* operand = nullptr;
-  CorrelationTask task{};
-  task.operand = &operand;
-  task.result = &row;
-  task.rows = 1;
-  task.width = tiles;
-  task.taps_y = task.taps_x = 1;
-  task.operand_step = operand_parts.tile_step;
-  task.operand_tap_step = plan.operands;
-  task.groups = 1;
-  task.group_operands = plan.operands;
-  task.group_results = blocks * lanes;
-  task.kernel_taps = task.kernel_width = c.operands / plan.operands;
-  task.bias = no_bias;
-  task.last_block = blocks;
-  task.format = static_cast<int>(ChannelFormat::Float32);
-  task.result_step = result_parts.tile_step;
-  task.runs = scratch.take<float>(64);
-  const Index part_weights = plan.blocks * lanes * c.operands;
+  WinogradProducts products{};
+  products.operands = operands;
+  products.operand_tile_step = operand_parts.tile_step;
+  products.operand_part_step = operand_parts.part_step;
+  products.channels = plan.operands;
+  products.weight_block_step = c.operands * lanes;
+  products.weight_part_step = plan.blocks * products.weight_block_step;
+  products.sums = sums;
+  products.sum_tile_step = result_parts.tile_step;
+  products.sum_part_step = result_parts.part_step;
+  products.tiles = tiles;
+  products.blocks = blocks;
   for (Index at = 0; at < c.operands; at += plan.operands) {
     source.transform(winograd_loops().sources, at, operand_parts, operands);
-    task.first_tap_x = at / plan.operands;
-    task.accumulate = at > 0;
-    for (Index part = 0; part < kWinogradParts; ++part) {
-      operand = operands + part * operand_parts.part_step;
-      row.data = sums + part * result_parts.part_step;
-      task.weights = c.weights + part * part_weights + channel * c.operands;
-      correlation_loops().correlate(task);
-    }
+    products.weights = c.weights + block * products.weight_block_step + at * lanes;
+    products.accumulate = at > 0;
+    correlation_loops().winograd_products(products);
   }
 
+  WinogradPlace place = plan.tiles.place(first);
+  for (Index t = 0; t < tiles; ++t, plan.tiles.step(place)) {
+    sink.pixels(place, pixels + t * kResults);
+  }
   WinogradResults results{
       sums,   tiles, channels, result_parts.tile_step, result_parts.part_step, c.bias + channel,
       pixels, finite};
-  for (Index t = 0; t < tiles; ++t) {
-    sink.pixels(plan.tiles.place(first + t), pixels + t * kResults);
-  }
   if (sink.direct()) {
     winograd_loops().results(results);
   }
-  for (Index t = 0; t < tiles; ++t) {
+  place = plan.tiles.place(first);
+  for (Index t = 0; t < tiles; ++t, plan.tiles.step(place)) {
     if (!sink.direct()) {
       results.tiles = 1;
       results.sums = sums + t * result_parts.tile_step;
@@ -188,7 +173,6 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
       results.finite = finite + t;
       winograd_loops().results(results);
     }
-    const WinogradPlace place = plan.tiles.place(first + t);
     sink.finish(place);
     if (finite[t]) {
       continue;

@@ -43,9 +43,8 @@ struct Plan {
     const Index flops = 2 * kWinogradParts * tiles.count() * w.sources * w.gradients;
     parts = std::clamp<Index>(activations / 10 / sums, 1,
                               std::clamp<Index>(flops / kPieceFlops, 1, kPieces));
-    if (parts * blocks() < kPieces / 4) {
+    if (parts * blocks() == 1) {
       sources = Blocks(w.sources, lanes, kBlock / 2);
-      gradients = Blocks(w.gradients, lanes, kBlock / 2);
     }
     const Index tile_bytes = 4 * kWinogradParts * (sources.size + gradients.size);
     chunk = winograd_chunk(ceil_div(tiles.count(), parts),
@@ -92,41 +91,31 @@ void add_tiles(const WinogradWeightGradient& w, const Plan& plan, const Block& b
                         plan.tiles, plan.chunk, block.sources, zeros, scratch);
   WinogradSource gradient({w.gradient, w.height, w.width, EdgeMode::Zero, 0, 0, kWinogradPixels},
                           plan.tiles, plan.chunk, block.gradients, zeros, scratch);
-  struct {
-    const float* gradient;
-    const float* source;
-  } pair{};
-  const float* gradient_row = nullptr;
-  const float* source_row = nullptr;
-  const Index begin = 0;
-  Index end = 0;
-  WeightGradientTask task{};
-  task.gradient = &gradient_row;
-  task.source = &source_row;
-  task.rows = task.taps_y = task.taps_x = task.groups = 1;
-  task.gradient_step = gradient_parts.tile_step;
-  task.source_step = source_parts.tile_step;
-  task.begin = &begin;
-  task.end = &end;
-  task.group_sources = block.sources;
-  task.group_gradients = task.last_gradient = block.gradients;
-  task.last = ceil_div(block.sources, kConvolutionBlock);
-  task.pairs = &pair;
+  WinogradGradientProducts products{};
+  products.gradients = gradients;
+  products.gradient_tile_step = gradient_parts.tile_step;
+  products.gradient_part_step = gradient_parts.part_step;
+  products.sources = sources;
+  products.source_tile_step = source_parts.tile_step;
+  products.source_part_step = source_parts.part_step;
+  products.gradient_channels = block.gradients;
+  products.source_channels = block.sources;
+  products.sums = sums;
+  products.sum_part_step = sums_of(plan).part_step;
   for (Index tile = first; tile < last; tile += plan.chunk) {
-    const Index end_tile = std::min(last, tile + plan.chunk);
-    source.turn_to(tile, end_tile);
+    const Index end = std::min(last, tile + plan.chunk);
+    source.turn_to(tile, end);
     source.transform(winograd_loops().sources, block.source, source_parts, sources);
-    gradient.turn_to(tile, end_tile);
+    gradient.turn_to(tile, end);
     gradient.transform(winograd_loops().gradients, block.gradient, gradient_parts, gradients);
-    end = task.width = end_tile - tile;
-    for (Index part = 0; part < kWinogradParts; ++part) {
-      gradient_row = gradients + part * gradient_parts.part_step;
-      source_row = sources + part * source_parts.part_step;
-      task.out = sums + part * sums_of(plan).part_step;
+    products.tiles = end - tile;
+    weight_gradient_loops().winograd_products(products);
+    if (bias != nullptr) {
       // In this part a tile is the sum of its four pixels.
       constexpr Index kSumOfAll = 5;
-      task.bias = part == kSumOfAll ? bias : nullptr;
-      weight_gradient_loops().by_source(task);
+      weight_gradient_loops().channel_sums(gradients + kSumOfAll * gradient_parts.part_step,
+                                           end - tile, gradient_parts.tile_step, block.gradients,
+                                           bias);
     }
   }
 }

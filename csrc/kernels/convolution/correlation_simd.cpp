@@ -285,10 +285,6 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
         t.offset = x * task.operand_step;
         t.out = sink.begin(row, x, channel, channels);
         t.out_step = sink.step();
-        if (task.accumulate) {
-          t.first = t.out;
-          t.first_step = t.out_step;
-        }
         tiles[blocks][pixels](t);
         sink.finish(t.out, row, x, pixels, channel, channels);
       }
@@ -310,6 +306,35 @@ void correlate_dot(const CorrelationTask& task) {
   correlate_tiles(
       task, 1, kDotOuts,
       [](Index outs) { return static_cast<Index>(dot_rows(static_cast<int>(outs))); }, kTiles.dots);
+}
+
+void winograd_products(const WinogradProducts& task) {
+  constexpr Index kParts = 16;
+  static const float zeros[kMaxVecs * kLanes] = {};
+  const Index widest = best_vecs(task.tiles, task.blocks, false);
+  TileArguments t{};
+  t.run_count = 1;
+  t.step = task.operand_tile_step;
+  t.block_step = task.weight_block_step;
+  t.out_step = task.sum_tile_step;
+  t.whole = true;
+  for (Index part = 0; part < kParts; ++part) {
+    const Run run{task.operands + part * task.operand_part_step, 0, task.channels};
+    t.runs = &run;
+    for (Index block = 0; block < task.blocks; block += widest) {
+      const Index blocks = smaller(widest, task.blocks - block);
+      const Index row_tiles = ceil_div(task.tiles, tile_rows(static_cast<int>(blocks)));
+      t.weights = task.weights + part * task.weight_part_step + block * task.weight_block_step;
+      for (Index i = 0; i < row_tiles; ++i) {
+        const Index first = i * task.tiles / row_tiles;
+        t.offset = first * task.operand_tile_step;
+        t.out = task.sums + part * task.sum_part_step + first * task.sum_tile_step + block * kLanes;
+        t.first = task.accumulate ? t.out : zeros;
+        t.first_step = task.accumulate ? t.out_step : 0;
+        kTiles.tiles[blocks][(i + 1) * task.tiles / row_tiles - first](t);
+      }
+    }
+  }
 }
 
 struct DepthwiseArguments {
@@ -544,6 +569,7 @@ void correlate_depthwise(const CorrelationTask& task) {
 
 }  // namespace
 
-const CorrelationLoops correlation_loops{kLanes, correlate, correlate_dot, correlate_depthwise};
+const CorrelationLoops correlation_loops{kLanes, correlate, correlate_dot, correlate_depthwise,
+                                         winograd_products};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -415,6 +415,37 @@ void by_source(const WeightGradientTask& task) {
   add_bias(task);
 }
 
+void winograd_products(const WinogradGradientProducts& task) {
+  constexpr Index kParts = 16;
+  const Index vecs = ceil_div(task.source_channels, kLanes);
+  const Index widest = best_vecs(task.gradient_channels, vecs, true);
+  TileArguments t{};
+  t.pair_count = 1;
+  t.gradient_step = task.gradient_tile_step;
+  t.source_step = task.source_tile_step;
+  t.pixels = task.tiles;
+  t.out_step = task.source_channels;
+  for (Index part = 0; part < kParts; ++part) {
+    const Pair pair{task.gradients + part * task.gradient_part_step,
+                    task.sources + part * task.source_part_step};
+    t.pairs = &pair;
+    for (Index c = 0; c < task.source_channels; c += widest * kLanes) {
+      const SourceBlock columns(task.source_channels - c, widest);
+      const Index row_tiles =
+          ceil_div(task.gradient_channels, tile_rows(static_cast<int>(columns.vecs)));
+      t.source_offset = c;
+      t.last = first_lanes(columns.lanes);
+      for (Index i = 0; i < row_tiles; ++i) {
+        const Index first = i * task.gradient_channels / row_tiles;
+        const Index rows = (i + 1) * task.gradient_channels / row_tiles - first;
+        t.gradient_offset = first;
+        t.out = task.sums + part * task.sum_part_step + first * t.out_step + c;
+        kTiles.source[columns.lanes == kLanes ? 1 : 0][columns.vecs][rows](t);
+      }
+    }
+  }
+}
+
 void one_tap(const WeightGradientTask& task) {
   const Index channels = task.group_sources;
   const Index panels_per_group = ceil_div(task.group_gradients, kConvolutionPanel);
@@ -725,7 +756,8 @@ void depthwise(const WeightGradientTask& task) {
 
 }  // namespace
 
-const WeightGradientLoops weight_gradient_loops{kLanes,      panel_floats, by_source,   one_tap,
-                                                by_gradient, depthwise,    channel_sums};
+const WeightGradientLoops weight_gradient_loops{
+    kLanes,      panel_floats, by_source,         one_tap,
+    by_gradient, depthwise,    winograd_products, channel_sums};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

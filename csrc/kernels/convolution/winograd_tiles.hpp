@@ -24,19 +24,32 @@ struct WinogradTiles {
     const Index row = tile / across();
     return {row / down(), row % down() * kWinogradPixels, tile % across() * kWinogradPixels};
   }
+  // The place of the tile after.
+  void step(WinogradPlace& place) const {
+    place.x += kWinogradPixels;
+    if (place.x < width) {
+      return;
+    }
+    place.x = 0;
+    place.y += kWinogradPixels;
+    if (place.y >= height) {
+      place.y = 0;
+      ++place.sample;
+    }
+  }
 };
 
 inline constexpr Index kWinogradLeastTiles = 14;  // at a time, as high as tiles of products are
 
 // Bytes of transformed pixels and sums that one thread holds at a time.
 inline Index winograd_budget(Index activations) {
-  return std::clamp<Index>(activations / 20, 64 * 1024, 384 * 1024);
+  return std::clamp<Index>(activations / 16, 64 * 1024, 384 * 1024);
 }
 
 // How many tiles to take at a time, given how many there is room for: enough of them for every
 // thread, in rows of products that leave no rest.
 inline Index winograd_chunk(Index tiles, Index room, Index ranges) {
-  constexpr Index kMost = 4 * kWinogradLeastTiles;
+  const Index kMost = (getenv("WC") ? atoi(getenv("WC")) : 4) * kWinogradLeastTiles;
   const Index wanted = std::min(room, ceil_div(tiles * ranges, kPieces));
   const Index whole = wanted / kWinogradLeastTiles * kWinogradLeastTiles;
   return std::clamp(whole, kWinogradLeastTiles, kMost);
@@ -99,26 +112,23 @@ class WinogradSource {
 
   void turn_to(Index first, Index last) {
     tiles_ = last - first;
-    const ConvolutionImages& images = *from_.images;
+    const Index size = from_.size;
+    const Index step = from_.images->pixel_stride * item_size(from_.images->format);
+    const std::byte* rows[kWinogradPixels + kWinogradTaps - 1];  // null: outside
     const std::byte** out = pixels_;
-    const auto inside = [&](Index* position, Index length) {
-      if (from_.edge == EdgeMode::Clamp) {
-        *position = std::clamp<Index>(*position, 0, length - 1);
+    WinogradPlace place = all_tiles_.place(first);
+    for (Index tile = first; tile < last; ++tile, all_tiles_.step(place)) {
+      if (tile == first || place.x == 0) {
+        for (Index r = 0; r < size; ++r) {
+          rows[r] = row(place.sample, place.y + from_.first_y + r);
+        }
       }
-      return *position >= 0 && *position < length;
-    };
-    for (Index tile = first; tile < last; ++tile) {
-      const WinogradPlace place = all_tiles_.place(tile);
-      for (Index r = 0; r < from_.size; ++r) {
-        Index y = place.y + from_.first_y + r;
-        const bool row = inside(&y, from_.height);
-        for (Index p = 0; p < from_.size; ++p) {
-          Index x = place.x + from_.first_x + p;
-          *out++ =
-              row && inside(&x, from_.width)
-                  ? images.samples[place.sample] +
-                        (y * images.row_stride + x * images.pixel_stride) * item_size(images.format)
-                  : zeros_;
+      const Index x = place.x + from_.first_x;
+      const bool inside = x >= 0 && x + size <= from_.width;
+      for (Index r = 0; r < size; ++r) {
+        for (Index p = 0; p < size; ++p) {
+          const Index at = inside ? x + p : column(x + p);
+          *out++ = rows[r] == nullptr || at < 0 ? zeros_ : rows[r] + at * step;
         }
       }
     }
@@ -151,6 +161,21 @@ class WinogradSource {
   }
 
  private:
+  // Where a position is read: itself, the nearest one, or -1 for zeros.
+  Index clamped(Index position, Index length) const {
+    if (position >= 0 && position < length) {
+      return position;
+    }
+    return from_.edge == EdgeMode::Clamp ? std::clamp<Index>(position, 0, length - 1) : -1;
+  }
+  Index column(Index x) const { return clamped(x, from_.width); }
+  const std::byte* row(Index sample, Index y) const {
+    const Index at = clamped(y, from_.height);
+    return at < 0 ? nullptr
+                  : from_.images->samples[sample] +
+                        at * from_.images->row_stride * item_size(from_.images->format);
+  }
+
   WinogradImages from_;
   WinogradTiles all_tiles_;
   Index pixels_of_tile_, channels_, tiles_ = 0;
