@@ -160,6 +160,23 @@ CHANNELS = [
     for i, o in [(1, 1), (2, 3), (3, 1), (4, 4), (5, 2), (6, 9), (7, 5), (8, 8), (9, 6), (1, 16)]
 ]
 
+# Windows of 3x3 taps at stride 1 over enough pixels and channels for the CPU device to compute them
+# with fewer multiplications.
+DENSE = [
+    _case("dense", (2, 9, 11, 16), 16, (3, 3)),
+    _case("dense, odd channels", (1, 13, 12, 17), 35, (3, 3)),
+    _case("dense, valid", (1, 16, 9, 20), 33, (3, 3), method=VALID),
+    _case("dense, full", (2, 8, 9, 16), 24, (3, 3), method=FULL),
+    _case("dense, clamp", (1, 12, 13, 16), 18, (3, 3), edge="clamp"),
+    _case("dense, lopsided", (1, 13, 14, 19), 21, (3, 3), pads=(2, 0, 0, 1)),
+    _case("dense, outside", (1, 12, 13, 16), 16, (3, 3), shift=(-3, 2), grow=(2, 1)),
+    _case("dense, small images", (9, 5, 5, 16), 17, (3, 3)),
+    _case("dense, many operands", (1, 12, 12, 132), 16, (3, 3)),
+    _case("dense, many results", (1, 12, 11, 16), 150, (3, 3)),
+    _case("dense, large batch", (12, 20, 18, 16), 16, (3, 3)),
+    _case("dense, dilated", (2, 11, 14, 16), 17, (3, 3), dilation=(3, 2)),
+]
+
 
 @dataclass(frozen=True)
 class TransposeCase:

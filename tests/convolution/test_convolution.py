@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:ConvolutionGradient. after a forward pass with edge mode CLAMP:RuntimeWarning"
 )
 
-EVERY_CASE = [*cases.CASES, *cases.CHANNELS]
+EVERY_CASE = [*cases.CASES, *cases.CHANNELS, *cases.DENSE]
 
 
 def exact_arrays(case, rng):
@@ -79,6 +79,97 @@ def test_errors_are_those_of_the_additions(queue, case, rng):
     for got, want, scale, count in results:
         # A product and an addition each; a fused multiply-add rounds less.
         assert_close(got, want, ulps=ulps_for(2 * count), scale=scale, nonzero=0.0)
+
+
+def mixed(weights):
+    """Return the most of each tap's neighbours and itself that F(2x2, 3x3) puts in its place.
+
+    Along an axis, results are (m0 + m1 + m2, m1 - m2 - m3) of products m of the pixels
+    (d0 - d2, d1 + d2, d2 - d1, d1 - d3) and the weights
+    (g0, (g0 + g1 + g2) / 2, (g0 - g1 + g2) / 2, g2). Of the magnitudes the first tap's pixel meets
+    g0 + g1 + 2 g2 at most, and so on; the gradient of the weights, the transpose of that, mixes
+    them in the same way.
+    """
+    most = np.array([[1, 1, 2], [1, 1, 1], [2, 1, 1]])
+    return np.einsum("qr,orsc,st->oqtc", most, weights, most)
+
+
+@pytest.mark.parametrize("case", cases.DENSE, ids=str)
+def test_errors_are_those_of_fewer_multiplications(queue, case, rng):
+    arrays = real_arrays(case, rng)
+    x, w, b, g = map(np.abs, arrays)
+    y, dx, _, db = expected(case, x, mixed(w), b, g)
+    scales = y, dx, mixed(expected(case, x, w, b, g)[2]), db
+    # Transforms add up to four numbers along each of two axes, on the way in and on the way out.
+    transforms = 2 * 2 * 3
+    inputs, outputs, positions = case.shape[3], case.outputs, case.weight_products
+    counts = (
+        2 * inputs + 2 * transforms + 1,
+        2 * outputs + 2 * transforms,
+        2 * positions + 2 * transforms,
+        positions,
+    )
+    results = zip(
+        computed(queue, case, *arrays), expected(case, *arrays), scales, counts, strict=True
+    )
+    for got, want, scale, count in results:
+        assert_close(got, want, ulps=ulps_for(count), scale=scale, nonzero=0.0)
+
+
+@pytest.mark.parametrize("case", cases.DENSE, ids=str)
+def test_what_is_not_finite_stays_in_its_windows(queue, case, rng):
+    """Infinities and NaN of a source or a gradient reach what they reach by the definition."""
+    x, w, b, g = exact_arrays(case, rng)
+    x[-1, 0, 0, 3] = np.inf
+    x[-1, -1, -2, 5] = -np.inf
+    x[0, 4, 3, 7] = np.nan
+    # Where every tap reads a pixel: one outside is left out or counts as zero.
+    row, column = g.shape[1] // 2, g.shape[2] // 2
+    g[0, row, column, 2] = np.nan
+    g[-1, row, column + 1, 4] = np.inf
+    with np.errstate(invalid="ignore"):
+        want = expected(case, x, w, b, g)
+    for got, exact in zip(computed(queue, case, x, w, b, g), want, strict=True):
+        np.testing.assert_array_equal(got, exact)
+
+
+@pytest.mark.parametrize("case", cases.DENSE, ids=str)
+def test_large_numbers_do_not_overflow_on_the_way(queue, case, rng):
+    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = x * 2.0**125, w * 2.0**-30, b * 2.0**95, g * 2.0**125
+    x, w, b, g = (a.astype(np.float32) for a in (x, w, b, g))
+    assert np.isfinite(x).all()
+    y, dx, _, _ = expected(case, x, w, b, g)
+    results = computed(queue, case, x, w, b, g)
+    np.testing.assert_array_equal(results[0], y)
+    np.testing.assert_array_equal(results[1], dx)
+    small = (g * 2.0**-155).astype(np.float32)
+    *_, dw, db = computed(queue, case, x, w, b, small)
+    want = expected(case, x, w, b, small)
+    np.testing.assert_array_equal(dw, want[2])
+    np.testing.assert_array_equal(db, want[3])
+
+
+def test_weight_gradients_are_added_where_one_is_not_finite(queue, rng):
+    """A state keeps what was in it: sums over two encodes, one of them with an infinity."""
+    case = cases.DENSE[1]
+    x, w, b, g = exact_arrays(case, rng)
+    data_source = kernels.source(case, w, b)
+    device = queue.device
+    forward = mg.Convolution(data_source, device=device)
+    backward = mg.ConvolutionGradient(data_source, device=device)
+    y, state = forward(x, with_state=True)
+    backward(g, x, state)
+    first = state.gradient_for_weights.to_numpy().reshape(case.weights_shape)
+    assert_exact(first, expected(case, x, w, b, g)[2])
+    x[0, 5, 5, 9] = np.inf
+    g[0, 1, 1, 30] = np.nan
+    backward(g, x, state)
+    with np.errstate(invalid="ignore"):
+        want = first + expected(case, x, w, b, g)[2]
+    assert y.shape == g.shape
+    both = state.gradient_for_weights.to_numpy().reshape(case.weights_shape)
+    np.testing.assert_array_equal(both, want)
 
 
 @pytest.mark.fuzz
@@ -742,6 +833,7 @@ THREAD_CASES = [
         for c in cases.CASES
         if c.name in {"channels 17 to 13", "depthwise", "groups 3 s2", "3x3 s2"}
     ),
+    *cases.DENSE,
     cases.ConvolutionCase("3x3, 64 to 256 channels", (1, 7, 7, 64), 256, (3, 3)),
     cases.ConvolutionCase("depthwise 170", (1, 14, 14, 170), 170, (3, 3), depthwise=True),
 ]

@@ -389,16 +389,15 @@ class PaddedBias {
   float* values_;
 };
 
-// A dense window of 3x3 neighbours.
+// Windows of 3x3 taps, one after the other.
 bool suits_winograd(const Correlation& c) {
-  const auto dense = [](const Axis& axis) {
+  const auto suits = [](const Axis& axis) {
     const Phase& phase = axis.phases[0];
-    return axis.phases.size() == 1 && phase.taps == kWinogradTaps && phase.operand_step == 1 &&
-           phase.tap_step == 1;
+    return axis.phases.size() == 1 && phase.taps == kWinogradTaps && phase.operand_step == 1;
   };
-  return c.groups == 1 && !c.depthwise && dense(c.y) && dense(c.x) &&
-         winograd_pays(c.batch, c.y.phases[0].count, c.x.phases[0].count, c.group_operands,
-                       c.group_results);
+  return c.groups == 1 && !c.depthwise && suits(c.y) && suits(c.x) &&
+         winograd_pays(c.batch, c.y.phases[0].count, c.x.phases[0].count, c.y.phases[0].tap_step,
+                       c.x.phases[0].tap_step, c.group_operands, c.group_results);
 }
 
 void run_winograd(const Correlation& c, const ConvolutionWeights& weights, bool of_results,
@@ -409,10 +408,10 @@ void run_winograd(const Correlation& c, const ConvolutionWeights& weights, bool 
   form.winograd = true;
   const Phase& y = c.y.phases[0];
   const Phase& x = c.x.phases[0];
-  const std::vector<ResultArea> left =
-      winograd_correlate({c.batch, c.operand_height, c.operand_width, c.group_operands, y.count,
-                          x.count, c.group_results, y.operand_first, x.operand_first, c.edge,
-                          &c.operand, &c.result, weights.packed(form), padded.values(), c.hook});
+  const std::vector<ResultArea> left = winograd_correlate(
+      {c.batch, c.operand_height, c.operand_width, c.group_operands, y.count, x.count,
+       c.group_results, y.operand_first, x.operand_first, y.tap_step, x.tap_step, c.edge,
+       &c.operand, &c.result, weights.packed(form), padded.values(), c.hook});
   if (left.empty()) {
     return;
   }

@@ -440,12 +440,21 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry, const Convoluti
   }
 }
 
+// Whether each tap of an axis reads a pixel: the gradient of one that does not is zero, without the
+// roundings of its neighbours.
+bool every_tap_reads(Index results, Index first, Index dilation, Index length) {
+  return first + results > 0 && first + (kWinogradTaps - 1) * dilation < length;
+}
+
 bool suits_winograd(const ConvolutionGeometry& g) {
-  return g.groups == 1 && !g.depthwise && !g.transposed_weights &&
+  return (g.edge == EdgeMode::Clamp ||
+          (every_tap_reads(g.destination_height, g.first_y, g.dilation_y, g.source_height) &&
+           every_tap_reads(g.destination_width, g.first_x, g.dilation_x, g.source_width))) &&
+         g.groups == 1 && !g.depthwise && !g.transposed_weights &&
          g.kernel_height == kWinogradTaps && g.kernel_width == kWinogradTaps && g.stride_y == 1 &&
-         g.stride_x == 1 && g.dilation_y == 1 && g.dilation_x == 1 &&
-         winograd_pays(g.batch, g.destination_height, g.destination_width, g.source_channels,
-                       g.destination_channels);
+         g.stride_x == 1 &&
+         winograd_pays(g.batch, g.destination_height, g.destination_width, g.dilation_y,
+                       g.dilation_x, g.source_channels, g.destination_channels);
 }
 
 }  // namespace
@@ -474,8 +483,8 @@ void convolution_weight_gradient(const ConvolutionGeometry& g, const Convolution
   }
   const std::vector<WeightArea> left = winograd_weight_gradient(
       {g.batch, g.source_height, g.source_width, g.source_channels, g.destination_height,
-       g.destination_width, g.destination_channels, g.first_y, g.first_x, g.edge, &source,
-       &gradient, weight_gradient, bias_gradient, accumulate});
+       g.destination_width, g.destination_channels, g.first_y, g.first_x, g.dilation_y,
+       g.dilation_x, g.edge, &source, &gradient, weight_gradient, bias_gradient, accumulate});
   for (const WeightArea& area : left) {
     direct_weight_gradient(g, source, gradient, area, weight_gradient, accumulate);
   }

@@ -23,7 +23,7 @@ struct Plan {
   Index chunk, chunks;          // of tiles
 
   explicit Plan(const WinogradCorrelation& c)
-      : tiles{c.batch, c.result_height, c.result_width},
+      : tiles{c.batch, {c.result_height, c.dilation_y}, {c.result_width, c.dilation_x}},
         lanes(correlation_loops().lanes),
         operands(winograd_channels(c.operands)),
         blocks(ceil_div(c.results, lanes)) {
@@ -51,8 +51,10 @@ struct Plan {
 // Where the four results of a tile go, in the channels of a range.
 class Sink {
  public:
-  Sink(const WinogradCorrelation& c, Index first_channel, Index channels, float* values)
+  Sink(const WinogradCorrelation& c, const WinogradTiles& tiles, Index first_channel,
+       Index channels, float* values)
       : c_(c),
+        tiles_(tiles),
         first_channel_(first_channel),
         channels_(channels),
         direct_(c.result->format == ChannelFormat::Float32 && c.hook.store),
@@ -64,13 +66,12 @@ class Sink {
   bool direct() const { return direct_; }
 
   void pixels(const WinogradPlace& place, float** out) const {
+    const Index rows = tiles_.y.inside(place.y);
+    const Index columns = tiles_.x.inside(place.x);
     for (Index r = 0; r < kWinogradPixels; ++r) {
+      float* row = r >= rows ? nullptr : direct_ ? direct(place, r) : values_ + r * row_floats();
       for (Index p = 0; p < kWinogradPixels; ++p) {
-        const bool inside = place.y + r < c_.result_height && place.x + p < c_.result_width;
-        out[r * kWinogradPixels + p] =
-            !inside   ? nullptr
-            : direct_ ? reinterpret_cast<float*>(data(place, r)) + p * c_.result->pixel_stride
-                      : values_ + (r * kWinogradPixels + p) * channels_;
+        *out++ = row != nullptr && p < columns ? row + p * value_step() : nullptr;
       }
     }
   }
@@ -80,30 +81,37 @@ class Sink {
     if (direct_ && c_.hook.apply == nullptr) {
       return;
     }
-    const Index pixels = std::min(kWinogradPixels, c_.result_width - place.x);
-    for (Index r = 0; r < std::min(kWinogradPixels, c_.result_height - place.y); ++r) {
-      float* values = direct_ ? reinterpret_cast<float*>(data(place, r))
-                              : values_ + r * kWinogradPixels * channels_;
+    const Index pixels = tiles_.x.inside(place.x);
+    for (Index r = 0; r < tiles_.y.inside(place.y); ++r) {
+      float* values = direct_ ? direct(place, r) : values_ + r * row_floats();
       if (c_.hook.apply != nullptr) {
         c_.hook.apply(c_.hook.context,
-                      {place.sample, place.y + r, place.x, 1, pixels, first_channel_, channels_,
-                       values, direct_ ? c_.result->pixel_stride : channels_});
+                      {place.sample, place.y + r * tiles_.y.dilation, place.x, tiles_.x.dilation,
+                       pixels, first_channel_, channels_, values, value_step()});
       }
       if (!direct_ && c_.hook.store) {
         convert_loops().store_row(values, data(place, r), static_cast<int>(c_.result->format),
-                                  pixels, channels_, c_.result->pixel_stride);
+                                  pixels, channels_, c_.result->pixel_stride * tiles_.x.dilation);
       }
     }
   }
 
  private:
   std::byte* data(const WinogradPlace& place, Index row) const {
-    return c_.result->samples[place.sample] + ((place.y + row) * c_.result->row_stride +
-                                               place.x * c_.result->pixel_stride + first_channel_) *
-                                                  item_size(c_.result->format);
+    const Index y = place.y + row * tiles_.y.dilation;
+    const Index at = y * c_.result->row_stride + place.x * c_.result->pixel_stride + first_channel_;
+    return c_.result->samples[place.sample] + at * item_size(c_.result->format);
   }
+  float* direct(const WinogradPlace& place, Index row) const {
+    return reinterpret_cast<float*>(data(place, row));
+  }
+  Index value_step() const {  // from one pixel of a tile to the next
+    return direct_ ? c_.result->pixel_stride * tiles_.x.dilation : channels_;
+  }
+  Index row_floats() const { return kWinogradPixels * channels_; }
 
   const WinogradCorrelation& c_;
+  const WinogradTiles& tiles_;
   Index first_channel_, channels_;
   bool direct_;
   float* values_;
@@ -129,7 +137,8 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
   auto* sums = scratch.take<float>(result_parts.floats());
   auto** pixels = scratch.take<float*>(tiles * kResults);
   auto* finite = scratch.take<bool>(tiles);
-  const Sink sink(c, channel, channels, scratch.take<float>(Sink::value_floats(channels)));
+  const Sink sink(c, plan.tiles, channel, channels,
+                  scratch.take<float>(Sink::value_floats(channels)));
   WinogradSource source({c.operand, c.operand_height, c.operand_width, c.edge, c.first_y, c.first_x,
                          kWinogradPixels + kWinogradTaps - 1},
                         plan.tiles, tiles, plan.operands, zeros, scratch);
@@ -177,23 +186,33 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
     if (finite[t]) {
       continue;
     }
-    const Index columns = std::min(kWinogradPixels, c.result_width - place.x);
-    if (t > 0 && !finite[t - 1] && place.x > 0) {
+    const Index rows = plan.tiles.y.inside(place.y);
+    const Index columns = plan.tiles.x.inside(place.x);
+    const bool dense = c.dilation_y == 1 && c.dilation_x == 1;
+    if (dense && t > 0 && !finite[t - 1] && place.x > 0) {
       not_finite.back().columns += columns;
-    } else {
-      not_finite.push_back({place.sample, place.y,
-                            std::min(kWinogradPixels, c.result_height - place.y), place.x, columns,
-                            block, blocks});
+      continue;
+    }
+    if (dense) {
+      not_finite.push_back({place.sample, place.y, rows, place.x, columns, block, blocks});
+      continue;
+    }
+    for (Index r = 0; r < rows; ++r) {
+      for (Index p = 0; p < columns; ++p) {
+        not_finite.push_back({place.sample, place.y + r * c.dilation_y, 1,
+                              place.x + p * c.dilation_x, 1, block, blocks});
+      }
     }
   }
 }
 
 }  // namespace
 
-bool winograd_pays(Index batch, Index height, Index width, Index operands, Index results) {
+bool winograd_pays(Index batch, Index height, Index width, Index dilation_y, Index dilation_x,
+                   Index operands, Index results) {
   constexpr Index kChannels = 16;
   constexpr Index kTiles = 32;  // fewer do not pay for reading 16 parts instead of 9 weights
-  const WinogradTiles tiles{batch, height, width};
+  const WinogradTiles tiles{batch, {height, dilation_y}, {width, dilation_x}};
   constexpr Index kWindow = kWinogradTaps * kWinogradTaps;
   return operands >= kChannels && results >= kChannels && tiles.count() >= kTiles &&
          2 * kWindow * batch * height * width >= 3 * kWinogradParts * tiles.count();

@@ -1,8 +1,8 @@
-// Windows of 3x3 taps at stride 1 with fewer multiplications: F(2x2, 3x3) of Winograd and of
-// Lavin and Gray. Four by four pixels of a source and nine weights are transformed, multiplied part
-// by part and summed over channels, and the sums transformed into two by two results: 16
-// multiplications for each channel where the window has 36. The weight gradient is the transpose of
-// that.
+// Windows of 3x3 taps at stride 1, dilated or not, with fewer multiplications: F(2x2, 3x3) of
+// Winograd and of Lavin and Gray. Four by four pixels of a source and nine weights are transformed,
+// multiplied part by part and summed over channels, and the sums transformed into two by two
+// results: 16 multiplications for each channel where the window has 36. The weight gradient is the
+// transpose of that.
 //
 // A pixel reaches no result whose window it is not in, but the nine weights of a channel are mixed:
 // a result's error is that of sums in which each pixel meets the largest of them. Infinities and
@@ -23,13 +23,15 @@ inline constexpr Index kWinogradParts = 16;  // of a tile in the products
 
 // Whether results of such a shape have enough whole tiles, and channels enough to pay for the
 // transforms.
-bool winograd_pays(Index batch, Index height, Index width, Index operands, Index results);
+bool winograd_pays(Index batch, Index height, Index width, Index dilation_y, Index dilation_x,
+                   Index operands, Index results);
 
 struct WinogradCorrelation {
   Index batch;
   Index operand_height, operand_width, operands;  // channels
   Index result_height, result_width, results;     // channels
   Index first_y, first_x;                         // where the first result's first tap reads
+  Index dilation_y, dilation_x;
   EdgeMode edge;
   const ConvolutionImages* operand;
   const ConvolutionImages* result;
@@ -52,6 +54,7 @@ struct WinogradWeightGradient {
   Index source_height, source_width, sources;  // channels
   Index height, width, gradients;              // of the gradient; channels
   Index first_y, first_x;                      // where the first result's first tap reads
+  Index dilation_y, dilation_x;
   EdgeMode edge;
   const ConvolutionImages* source;
   const ConvolutionImages* gradient;

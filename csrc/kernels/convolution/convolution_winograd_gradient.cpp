@@ -33,7 +33,7 @@ struct Plan {
   Index chunk;
 
   Plan(const WinogradWeightGradient& w, Index lanes)
-      : tiles{w.batch, w.height, w.width},
+      : tiles{w.batch, {w.height, w.dilation_y}, {w.width, w.dilation_x}},
         sources(w.sources, lanes, kBlock),
         gradients(w.gradients, lanes, kBlock) {
     const Index activations =

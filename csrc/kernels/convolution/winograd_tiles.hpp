@@ -12,27 +12,42 @@ struct WinogradPlace {
   Index sample, y, x;  // of the first result
 };
 
-// Tiles of 2x2 results over all samples, row by row. The last of a row or column may reach beyond
-// the edge.
-struct WinogradTiles {
-  Index batch, height, width;  // of results
+// One axis of the results: tiles are pairs of them, `dilation` apart. The last ones may reach
+// beyond the edge.
+struct WinogradAxis {
+  Index length, dilation;
 
-  Index across() const { return ceil_div(width, kWinogradPixels); }
-  Index down() const { return ceil_div(height, kWinogradPixels); }
-  Index count() const { return batch * down() * across(); }
+  Index tiles() const {
+    const Index period = kWinogradPixels * dilation;
+    return length / period * dilation + std::min(length % period, dilation);
+  }
+  Index position(Index tile) const { return tile + tile / dilation * dilation; }
+  Index next(Index position) const {
+    return ++position % dilation == 0 ? position + dilation : position;
+  }
+  // How many of the two results exist.
+  Index inside(Index position) const { return position + dilation < length ? kWinogradPixels : 1; }
+};
+
+// Tiles of 2x2 results over all samples, row by row.
+struct WinogradTiles {
+  Index batch;
+  WinogradAxis y, x;
+
+  Index count() const { return batch * y.tiles() * x.tiles(); }
   WinogradPlace place(Index tile) const {
-    const Index row = tile / across();
-    return {row / down(), row % down() * kWinogradPixels, tile % across() * kWinogradPixels};
+    const Index row = tile / x.tiles();
+    return {row / y.tiles(), y.position(row % y.tiles()), x.position(tile % x.tiles())};
   }
   // The place of the tile after.
   void step(WinogradPlace& place) const {
-    place.x += kWinogradPixels;
-    if (place.x < width) {
+    place.x = x.next(place.x);
+    if (place.x < x.length) {
       return;
     }
     place.x = 0;
-    place.y += kWinogradPixels;
-    if (place.y >= height) {
+    place.y = y.next(place.y);
+    if (place.y >= y.length) {
       place.y = 0;
       ++place.sample;
     }
@@ -49,7 +64,7 @@ inline Index winograd_budget(Index activations) {
 // How many tiles to take at a time, given how many there is room for: enough of them for every
 // thread, in rows of products that leave no rest.
 inline Index winograd_chunk(Index tiles, Index room, Index ranges) {
-  const Index kMost = (getenv("WC") ? atoi(getenv("WC")) : 4) * kWinogradLeastTiles;
+  constexpr Index kMost = 4 * kWinogradLeastTiles;
   const Index wanted = std::min(room, ceil_div(tiles * ranges, kPieces));
   const Index whole = wanted / kWinogradLeastTiles * kWinogradLeastTiles;
   return std::clamp(whole, kWinogradLeastTiles, kMost);
@@ -75,8 +90,8 @@ struct WinogradParts {
   Index bytes() const { return Scratch::bytes<float>(floats()); }
 };
 
-// The images that tiles of `size` by `size` pixels are read from, the first one at (first_y,
-// first_x).
+// The images that tiles of `size` by `size` pixels are read from, as far apart as results of a
+// tile; the first one is at (first_y, first_x).
 struct WinogradImages {
   const ConvolutionImages* images;
   Index height, width;
@@ -120,14 +135,16 @@ class WinogradSource {
     for (Index tile = first; tile < last; ++tile, all_tiles_.step(place)) {
       if (tile == first || place.x == 0) {
         for (Index r = 0; r < size; ++r) {
-          rows[r] = row(place.sample, place.y + from_.first_y + r);
+          rows[r] = row(place.sample, place.y + from_.first_y + r * all_tiles_.y.dilation);
         }
       }
       const Index x = place.x + from_.first_x;
-      const bool inside = x >= 0 && x + size <= from_.width;
+      const Index dilation = all_tiles_.x.dilation;
+      const bool inside = x >= 0 && x + (size - 1) * dilation < from_.width;
       for (Index r = 0; r < size; ++r) {
         for (Index p = 0; p < size; ++p) {
-          const Index at = inside ? x + p : column(x + p);
+          const Index position = x + p * dilation;
+          const Index at = inside ? position : column(position);
           *out++ = rows[r] == nullptr || at < 0 ? zeros_ : rows[r] + at * step;
         }
       }
