@@ -117,6 +117,29 @@ class Sink {
   float* values_;
 };
 
+// Adds the results of a tile to areas, neighbours of one row to the same one.
+void add_tile(const WinogradTiles& tiles, const WinogradPlace& place, Index block, Index blocks,
+              std::vector<ResultArea>& areas) {
+  const Index rows = tiles.y.inside(place.y);
+  const Index columns = tiles.x.inside(place.x);
+  if (tiles.y.dilation > 1 || tiles.x.dilation > 1) {
+    for (Index i = 0; i < rows * columns; ++i) {
+      areas.push_back({place.sample, place.y + i / columns * tiles.y.dilation, 1,
+                       place.x + i % columns * tiles.x.dilation, 1, block, blocks});
+    }
+    return;
+  }
+  if (!areas.empty()) {
+    ResultArea& last = areas.back();
+    if (last.sample == place.sample && last.row == place.y &&
+        last.column + last.columns == place.x) {
+      last.columns += columns;
+      return;
+    }
+  }
+  areas.push_back({place.sample, place.y, rows, place.x, columns, block, blocks});
+}
+
 // Tiles [first, last) in the vectors of one range. Appends what is not finite.
 void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Index last, Index range,
                const float* zeros, std::vector<ResultArea>& not_finite) {
@@ -130,7 +153,7 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
   const WinogradParts result_parts(tiles, blocks * lanes);
   constexpr Index kResults = kWinogradPixels * kWinogradPixels;
   Scratch scratch(operand_parts.bytes() + result_parts.bytes() +
-                  WinogradSource::bytes(tiles, plan.operands) +
+                  WinogradReader::bytes(tiles, plan.operands) +
                   Scratch::bytes<float*>(tiles * kResults) + Scratch::bytes<bool>(tiles) +
                   Scratch::bytes<float>(Sink::value_floats(channels)));
   auto* operands = scratch.take<float>(operand_parts.floats());
@@ -139,7 +162,7 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
   auto* finite = scratch.take<bool>(tiles);
   const Sink sink(c, plan.tiles, channel, channels,
                   scratch.take<float>(Sink::value_floats(channels)));
-  WinogradSource source({c.operand, c.operand_height, c.operand_width, c.edge, c.first_y, c.first_x,
+  WinogradReader source({c.operand, c.operand_height, c.operand_width, c.edge, c.first_y, c.first_x,
                          kWinogradPixels + kWinogradTaps - 1},
                         plan.tiles, tiles, plan.operands, zeros, scratch);
   source.turn_to(first, last);
@@ -182,26 +205,10 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
       results.finite = finite + t;
       winograd_loops().results(results);
     }
-    sink.finish(place);
     if (finite[t]) {
-      continue;
-    }
-    const Index rows = plan.tiles.y.inside(place.y);
-    const Index columns = plan.tiles.x.inside(place.x);
-    const bool dense = c.dilation_y == 1 && c.dilation_x == 1;
-    if (dense && t > 0 && !finite[t - 1] && place.x > 0) {
-      not_finite.back().columns += columns;
-      continue;
-    }
-    if (dense) {
-      not_finite.push_back({place.sample, place.y, rows, place.x, columns, block, blocks});
-      continue;
-    }
-    for (Index r = 0; r < rows; ++r) {
-      for (Index p = 0; p < columns; ++p) {
-        not_finite.push_back({place.sample, place.y + r * c.dilation_y, 1,
-                              place.x + p * c.dilation_x, 1, block, blocks});
-      }
+      sink.finish(place);
+    } else {
+      add_tile(plan.tiles, place, block, blocks, not_finite);
     }
   }
 }

@@ -82,14 +82,14 @@ void add_tiles(const WinogradWeightGradient& w, const Plan& plan, const Block& b
   const WinogradParts source_parts(plan.chunk, ceil_div(block.sources, lanes) * lanes);
   const WinogradParts gradient_parts(plan.chunk, ceil_div(block.gradients, lanes) * lanes);
   Scratch scratch(source_parts.bytes() + gradient_parts.bytes() +
-                  WinogradSource::bytes(plan.chunk, block.sources) +
-                  WinogradSource::bytes(plan.chunk, block.gradients));
+                  WinogradReader::bytes(plan.chunk, block.sources) +
+                  WinogradReader::bytes(plan.chunk, block.gradients));
   auto* sources = scratch.take<float>(source_parts.floats());
   auto* gradients = scratch.take<float>(gradient_parts.floats());
-  WinogradSource source({w.source, w.source_height, w.source_width, w.edge, w.first_y, w.first_x,
+  WinogradReader source({w.source, w.source_height, w.source_width, w.edge, w.first_y, w.first_x,
                          kWinogradPixels + kWinogradTaps - 1},
                         plan.tiles, plan.chunk, block.sources, zeros, scratch);
-  WinogradSource gradient({w.gradient, w.height, w.width, EdgeMode::Zero, 0, 0, kWinogradPixels},
+  WinogradReader gradient({w.gradient, w.height, w.width, EdgeMode::Zero, 0, 0, kWinogradPixels},
                           plan.tiles, plan.chunk, block.gradients, zeros, scratch);
   WinogradGradientProducts products{};
   products.gradients = gradients;

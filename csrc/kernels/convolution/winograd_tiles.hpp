@@ -101,7 +101,7 @@ struct WinogradImages {
 };
 
 // Where the pixels of some tiles are, and their transforms, so many channels at a time.
-class WinogradSource {
+class WinogradReader {
  public:
   static Index bytes(Index tiles, Index channels) {
     constexpr Index kMost = kWinogradParts;
@@ -110,7 +110,7 @@ class WinogradSource {
   }
 
   // For at most `most` tiles. `zeros` are as many as the images have channels.
-  WinogradSource(const WinogradImages& from, const WinogradTiles& tiles, Index most, Index channels,
+  WinogradReader(const WinogradImages& from, const WinogradTiles& tiles, Index most, Index channels,
                  const float* zeros, Scratch& scratch)
       : from_(from),
         all_tiles_(tiles),
