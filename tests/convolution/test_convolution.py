@@ -150,6 +150,34 @@ def test_large_numbers_do_not_overflow_on_the_way(queue, case, rng):
     np.testing.assert_array_equal(db, want[3])
 
 
+def test_neighbours_that_cancel_do_not_overflow(queue):
+    """Sums of a few large numbers, and of their opposites, are finite in one order only."""
+    case = cases.DENSE[0]
+    x, w, b, g = (
+        np.zeros(shape, np.float32)
+        for shape in (case.shape, case.weights_shape, (16,), case.result_shape)
+    )
+    g[0, 2:4, 2, 3] = 3e38
+    g[0, 2:4, 3, 3] = -3e38
+    x[0, 4, 4, 5] = 1e-30
+    *_, db = computed(queue, case, x, w, b, g)
+    assert_exact(db, np.zeros(16), nonzero=0)
+
+
+def test_the_smallest_weights_count(queue):
+    case = cases.DENSE[0]
+    x, w, b, g = (
+        np.zeros(shape, np.float32)
+        for shape in (case.shape, case.weights_shape, (16,), case.result_shape)
+    )
+    tiny = np.float32(2.0**-149)
+    w[:, 1, 1, 2] = tiny
+    x[0, 4, 4, 2] = 2.0**100
+    y, *_ = computed(queue, case, x, w, b, g)
+    assert_exact(y, expected(case, x, w, b, g)[0], nonzero=0)
+    assert y.max() == 2.0**-49
+
+
 def test_weight_gradients_are_added_where_one_is_not_finite(queue, rng):
     """A state keeps what was in it: sums over two encodes, one of them with an infinity."""
     case = cases.DENSE[1]

@@ -339,10 +339,15 @@ ConvolutionGeometry random_geometry(Random& random) {
   g.dilation_y = random.chance(60) ? 1 : random.between(1, 4);
   g.dilation_x = random.chance(60) ? 1 : random.between(1, 4);
   const int kind = static_cast<int>(random.between(0, 9));
-  if (kind == 0) {
+  if (kind == 0 || kind == 8) {
     g.groups = random.between(2, 4);
     g.source_channels = g.groups * random.pick(kGroupChannels);
     g.destination_channels = g.groups * random.pick(kGroupChannels);
+    if (random.chance(60)) {  // a few channels each, as many as before
+      constexpr Index kFew[] = {4, 8};
+      g.groups = random.between(2, 20);
+      g.source_channels = g.destination_channels = g.groups * random.pick(kFew);
+    }
   } else {
     g.source_channels = random.pick(kChannels);
     g.destination_channels = random.pick(kChannels);
@@ -421,7 +426,7 @@ std::vector<std::vector<std::byte>> run_and_copy(Storage& storage, int threads, 
 void mix_taps(const ConvolutionGeometry& g, Sums& dw) {
   constexpr double kMost[3][3] = {{1, 1, 2}, {1, 1, 1}, {2, 1, 1}};
   if (g.kernel_height != 3 || g.kernel_width != 3 || g.stride_y != 1 || g.stride_x != 1 ||
-      g.groups != 1 || g.depthwise) {
+      g.groups != 1 || g.depthwise || g.source_channels < 16 || g.destination_channels < 16) {
     return;
   }
   const Doubles own = dw.magnitudes;

@@ -89,6 +89,7 @@ struct Correlation {
   Index operand_height, operand_width;
   Index groups, group_operands, group_results;
   bool depthwise;
+  Index mixed;  // depthwise: neighbouring channels that make a group
   EdgeMode edge;
   Axis y, x;
   ConvolutionImages operand, result;
@@ -299,6 +300,7 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   task.groups = c.groups;
   task.group_operands = c.group_operands;
   task.group_results = c.group_results;
+  task.mixed = c.mixed;
   task.weights = prepared.weights;
   task.first_tap_y = y.first_tap;
   task.kernel_taps = kernel;
@@ -360,6 +362,7 @@ ConvolutionWeights::Form form_of(const Correlation& c, bool of_results, bool tra
   form.of_results = of_results;
   form.depthwise = c.depthwise;
   form.transposed = transposed;
+  form.mixed = c.mixed;
   form.lanes = c.depthwise ? 1 : lanes;
   form.groups = c.groups;
   form.group_operands = c.group_operands;
@@ -393,7 +396,8 @@ class PaddedBias {
 bool suits_winograd(const Correlation& c) {
   const auto suits = [](const Axis& axis) {
     const Phase& phase = axis.phases[0];
-    return axis.phases.size() == 1 && phase.taps == kWinogradTaps && phase.operand_step == 1;
+    return axis.phases.size() == 1 && axis.taps.size() == kWinogradTaps &&
+           phase.taps == kWinogradTaps && phase.step == 1 && phase.operand_step == 1;
   };
   return c.groups == 1 && !c.depthwise && suits(c.y) && suits(c.x) &&
          winograd_pays(c.batch, c.y.phases[0].count, c.x.phases[0].count, c.y.phases[0].tap_step,
@@ -513,7 +517,7 @@ const float* ConvolutionWeights::packed(const Form& form) const {
   const Index blocks_per_group = ceil_div(results, lanes);
   const Index blocks = form.groups * blocks_per_group;
   const Index block_floats = taps * operands * lanes;
-  const Index floats = form.depthwise  ? taps * results
+  const Index floats = form.depthwise  ? taps * form.mixed * results
                        : form.winograd ? kWinogradParts * blocks * operands * lanes
                                        : blocks * block_floats;
   auto block = MemoryPool::instance().acquire(static_cast<std::size_t>(std::max<Index>(floats, 1)) *
@@ -525,16 +529,23 @@ const float* ConvolutionWeights::packed(const Form& form) const {
         form.taps_y[static_cast<std::size_t>(y)] * width + form.taps_x[static_cast<std::size_t>(x)];
     return form.transposed ? taps - 1 - tap : tap;
   };
+  // The values' outer axis counts the results of a forward pass or, when transposed, of a data
+  // gradient.
+  const bool results_outside = form.of_results == form.transposed;
   if (form.depthwise) {
+    const Index mixed = form.mixed;
+    float* to = out;
     for (Index tap = 0; tap < taps; ++tap) {
-      for (Index c = 0; c < results; ++c) {
-        out[tap * results + c] = values_[c * taps + tap_of(tap / width, tap % width)];
+      const Index at = tap_of(tap / width, tap % width);
+      for (Index k = 0; k < mixed; ++k) {
+        for (Index c = 0; c < results; ++c, ++to) {
+          const Index first = results_outside ? c % mixed : k;
+          const Index second = results_outside ? k : c % mixed;
+          *to = values_[((c / mixed * mixed + first) * taps + at) * mixed + second];
+        }
       }
     }
   } else {
-    // The values' outer axis counts the results of a forward pass or, when transposed, of a data
-    // gradient.
-    const bool results_outside = form.of_results == form.transposed;
     const Index inner = results_outside ? operands : results;
     const Index result_step = results_outside ? taps * operands : 1;
     const Index operand_step = results_outside ? 1 : taps * results;
@@ -570,7 +581,7 @@ const float* ConvolutionWeights::packed(const Form& form) const {
       auto* weights = scratch.take<float>(block_floats);
       pack(b, weights);
       const Index count = operands * lanes;
-      winograd_weights(weights, count, out + b * count, blocks * count);
+      winograd_loops().weights(weights, count, out + b * count, blocks * count);
     });
   }
   packed_.push_back({form, std::move(block)});
@@ -578,6 +589,25 @@ const float* ConvolutionWeights::packed(const Form& form) const {
 }
 
 namespace {
+
+constexpr Index kChannelGroup = 4;  // the least that a group can have
+
+// Groups of a few channels, as many results as operands, are depthwise with several operands.
+void set_channels(Correlation& c, const ConvolutionGeometry& g, Index operands, Index results) {
+  c.groups = g.groups;
+  c.group_operands = operands / g.groups;
+  c.group_results = results / g.groups;
+  c.depthwise = g.depthwise;
+  c.mixed = 1;
+  const bool power_of_two = (c.group_results & (c.group_results - 1)) == 0;
+  if (g.groups > 1 && c.group_operands == c.group_results && c.group_results >= kChannelGroup &&
+      power_of_two && c.group_results <= correlation_loops().most_mixed) {
+    c.mixed = c.group_results;
+    c.groups = 1;
+    c.group_operands = c.group_results = results;
+    c.depthwise = true;
+  }
+}
 
 // For a hook whose samples have become the pixels of one row.
 void apply_by_sample(void* context, const ConvolutionTile& tile) {
@@ -609,10 +639,7 @@ void convolve(const ConvolutionGeometry& geometry, const ConvolutionImages& sour
   c.batch = g.batch;
   c.operand_height = g.source_height;
   c.operand_width = g.source_width;
-  c.groups = g.groups;
-  c.group_operands = g.source_channels / g.groups;
-  c.group_results = g.destination_channels / g.groups;
-  c.depthwise = g.depthwise;
+  set_channels(c, g, g.source_channels, g.destination_channels);
   c.edge = g.edge;
   c.y = forward_axis(g.destination_height, g.stride_y, g.first_y, g.kernel_height, g.dilation_y);
   c.x = forward_axis(g.destination_width, g.stride_x, g.first_x, g.kernel_width, g.dilation_x);
@@ -633,10 +660,7 @@ void convolution_data_gradient(const ConvolutionGeometry& geometry,
   c.batch = g.batch;
   c.operand_height = g.destination_height;
   c.operand_width = g.destination_width;
-  c.groups = g.groups;
-  c.group_operands = g.destination_channels / g.groups;
-  c.group_results = g.source_channels / g.groups;
-  c.depthwise = g.depthwise;
+  set_channels(c, g, g.destination_channels, g.source_channels);
   c.edge = EdgeMode::Zero;
   c.y = data_axis(g.source_height, g.stride_y, g.first_y, g.kernel_height, g.dilation_y);
   c.x = data_axis(g.source_width, g.stride_x, g.first_x, g.kernel_width, g.dilation_x);

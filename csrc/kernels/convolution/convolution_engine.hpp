@@ -67,6 +67,7 @@ class ConvolutionWeights {
     bool of_results = false;  // for the data gradient: results are source channels
     bool depthwise = false, transposed = false;
     bool winograd = false;  // the parts of 3x3 taps instead of the taps
+    Index mixed = 1;        // depthwise: channels of a group
     Index lanes = 1;
     Index groups = 1, group_operands = 1, group_results = 1;
     std::vector<Index> taps_y, taps_x;

@@ -53,15 +53,20 @@ struct CorrelationTask {
   std::int64_t result_step;
   std::int64_t first_x, x_step;  // position of the results, for the hook
   ConvolutionHook hook;
-  // depthwise: how many channels are finished before the next ones are begun; operands from
+  // depthwise: how many neighbouring channels make a group, one, or 4, 8 and so on up to
+  // most_mixed; how many channels are finished before the next ones are begun; operands from
   // operand[i] + first_operand to before operand[i] + last_operand are read, the others are zeros;
   // and how far away the rows are that the next row of results needs anew, fresh_rows of them, or 0
+  std::int64_t mixed;
   std::int64_t channels_at_once;
   std::int64_t first_operand, last_operand;
   std::int64_t next_row, fresh_rows;
   bool streamed;  // results go past the caches where they are whole lines
   void* runs;     // scratch: 24 * taps_y * taps_x bytes
 };
+
+// Parts of a tile in Winograd's form, and so products.
+inline constexpr std::int64_t kWinogradParts = 16;
 
 // sums(i, t, o) = or += sum over channels of operand(i, t, c) * weights(i, c, o), for the 16 parts
 // i of some tiles.
@@ -79,12 +84,14 @@ struct WinogradProducts {
 
 struct CorrelationLoops {
   std::int64_t lanes;  // of a vector
+  std::int64_t most_mixed;
   // Results along the lanes of a vector.
   void (*correlate)(const CorrelationTask&);
   // Operand channels along the lanes, for few results: weights are packed as if `lanes` were 1.
   void (*correlate_dot)(const CorrelationTask&);
-  // Result channel c from operand channel c alone: weights are packed as [tap][channel], groups is
-  // 1, there is one block, and group_results is the number of channels.
+  // Result channel c from operand channel c alone, or from the `mixed` channels of its group:
+  // weights are packed as [tap][operand of the group][result channel], groups is 1, there is one
+  // block, and group_results is the number of channels.
   void (*correlate_depthwise)(const CorrelationTask&);
   void (*winograd_products)(const WinogradProducts&);
 };
@@ -177,10 +184,11 @@ struct WinogradResults {
 struct WinogradLoops {
   void (*sources)(const WinogradPixels&, float* out);
   void (*gradients)(const WinogradPixels&, float* out);
+  // Quarters of the sums, plus the bias.
   void (*results)(const WinogradResults&);
-  // `count` weights at each of 9 taps to 16 parts.
-  void (*weights)(const float* taps, std::int64_t count, std::int64_t tap_step, float* out,
-                  std::int64_t part_step);
+  // `count` weights at each of 9 taps, [9][count], to 16 parts, which are four times
+  // the formula's: halves of weights could be too small for a float.
+  void (*weights)(const float* taps, std::int64_t count, float* out, std::int64_t part_step);
   // And back: 16 parts to the gradient at 9 taps. False if one of them is infinite or NaN.
   bool (*weight_gradient)(const float* sums, std::int64_t part_step, std::int64_t count, float* out,
                           std::int64_t tap_step);

@@ -440,8 +440,8 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry, const Convoluti
   }
 }
 
-// Whether each tap of an axis reads a pixel: the gradient of one that does not is zero, without the
-// roundings of its neighbours.
+// Whether each tap of an axis, at stride 1, reads a pixel: the gradient of one that does not is
+// zero, without the roundings of its neighbours.
 bool every_tap_reads(Index results, Index first, Index dilation, Index length) {
   return first + results > 0 && first + (kWinogradTaps - 1) * dilation < length;
 }

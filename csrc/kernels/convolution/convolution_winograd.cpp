@@ -225,10 +225,6 @@ bool winograd_pays(Index batch, Index height, Index width, Index dilation_y, Ind
          2 * kWindow * batch * height * width >= 3 * kWinogradParts * tiles.count();
 }
 
-void winograd_weights(const float* taps, Index count, float* out, Index part_step) {
-  winograd_loops().weights(taps, count, count, out, part_step);
-}
-
 std::vector<ResultArea> winograd_correlate(const WinogradCorrelation& c) {
   const Plan plan(c);
   Scratch scratch(Scratch::bytes<float>(c.operands));

@@ -5,7 +5,7 @@
 // transpose of that.
 //
 // A pixel reaches no result whose window it is not in, but the nine weights of a channel are mixed:
-// a result's error is that of sums in which each pixel meets the largest of them. Infinities and
+// a pixel's share of the error is that of the largest of them. Infinities and
 // NaN would spread among those results, and values near the end of the range overflow, so whatever
 // does not come out finite is computed again, without this.
 #pragma once
@@ -19,7 +19,6 @@ namespace mpsgrad::cpu::convolution {
 
 inline constexpr Index kWinogradTaps = 3;
 inline constexpr Index kWinogradPixels = 2;  // of a tile of results, along an axis
-inline constexpr Index kWinogradParts = 16;  // of a tile in the products
 
 // Whether results of such a shape have enough whole tiles, and channels enough to pay for the
 // transforms.
@@ -70,8 +69,5 @@ struct WeightArea {
 
 // Returns what did not come out finite and was left as it is.
 std::vector<WeightArea> winograd_weight_gradient(const WinogradWeightGradient& gradient);
-
-// The weights of one block, [9][count], to their 16 parts, `part_step` apart.
-void winograd_weights(const float* taps, Index count, float* out, Index part_step);
 
 }  // namespace mpsgrad::cpu::convolution

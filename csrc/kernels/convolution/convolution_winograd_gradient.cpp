@@ -3,6 +3,7 @@
 // pieces of work with tiles of their own, so that nothing is held for all weights at once unless
 // they are few.
 #include <algorithm>
+#include <cmath>
 
 #include "cpu/threads.hpp"
 #include "kernels/convolution/convolution_rows.hpp"
@@ -59,14 +60,12 @@ struct Plan {
 // One block of weights.
 struct Block {
   Index source, sources, gradient, gradients;  // first channel and how many
-  Index index;
 
   Block(const Plan& plan, Index i)
       : source(plan.sources.first(i % plan.sources.count)),
         sources(plan.sources.width(i % plan.sources.count)),
         gradient(plan.gradients.first(i / plan.sources.count)),
-        gradients(plan.gradients.width(i / plan.sources.count)),
-        index(i) {}
+        gradients(plan.gradients.width(i / plan.sources.count)) {}
   Index weights() const { return sources * gradients; }
 };
 
@@ -153,13 +152,13 @@ std::vector<WeightArea> winograd_weight_gradient(const WinogradWeightGradient& w
   const Index held = plan.parts > 1 ? plan.parts * plan.blocks() * sum_floats : 0;
   Scratch scratch(Scratch::bytes<float>(zero_floats) + Scratch::bytes<float>(held) +
                   Scratch::bytes<float>(plan.parts * w.gradients) +
-                  Scratch::bytes<char>(plan.blocks()));
+                  Scratch::bytes<bool>(plan.blocks()));
   auto* zeros = scratch.take<float>(zero_floats);
   std::fill_n(zeros, zero_floats, 0.0F);
   auto* held_sums = scratch.take<float>(held);
   auto* biases = scratch.take<float>(plan.parts * w.gradients);
   std::fill_n(biases, plan.parts * w.gradients, 0.0F);
-  auto* finite = scratch.take<char>(plan.blocks());
+  auto* finite = scratch.take<bool>(plan.blocks());
   parallel_for(plan.parts * plan.blocks(), [&](Index i) {
     const Index part = i / plan.blocks();
     const Block block(plan, i % plan.blocks());
@@ -172,7 +171,7 @@ std::vector<WeightArea> winograd_weight_gradient(const WinogradWeightGradient& w
     add_tiles(w, plan, block, part * tiles / plan.parts, (part + 1) * tiles / plan.parts, zeros,
               sums, bias);
     if (held == 0) {
-      finite[block.index] = finish_block(w, plan, block, sums) ? 1 : 0;
+      finite[i % plan.blocks()] = finish_block(w, plan, block, sums);
     }
   });
   if (held > 0) {
@@ -184,15 +183,22 @@ std::vector<WeightArea> winograd_weight_gradient(const WinogradWeightGradient& w
           sums[k] += more[k];
         }
       }
-      finite[i] = finish_block(w, plan, Block(plan, i), sums) ? 1 : 0;
+      finite[i] = finish_block(w, plan, Block(plan, i), sums);
     });
   }
   if (w.bias_gradient != nullptr) {
-    finish_channel_sums(biases, plan.parts, w.gradients, w.bias_gradient, w.accumulate);
+    const float* end = biases + plan.parts * w.gradients;
+    if (std::all_of(static_cast<const float*>(biases), end,
+                    [](float b) { return std::isfinite(b); })) {
+      finish_channel_sums(biases, plan.parts, w.gradients, w.bias_gradient, w.accumulate);
+    } else {
+      convolution_channel_sums(w.batch, w.height, w.width, w.gradients, *w.gradient,
+                               w.bias_gradient, w.accumulate);
+    }
   }
   std::vector<WeightArea> not_finite;
   for (Index i = 0; i < plan.blocks(); ++i) {
-    if (finite[i] == 0) {
+    if (!finite[i]) {
       const Block block(plan, i);
       not_finite.push_back({block.source, block.sources, block.gradient, block.gradients});
     }

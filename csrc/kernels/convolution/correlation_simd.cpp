@@ -1,4 +1,6 @@
 // Correlation of rows with packed weights: the forward pass of convolution and its data gradient.
+#include <utility>
+
 #include "cpu/simd/convert.hpp"
 #include "kernels/convolution/convolution_simd.hpp"
 #include "kernels/convolution/vectors_simd.hpp"
@@ -23,8 +25,8 @@ struct TileArguments {
   Index step;
   const float* weights;
   Index block_step;
-  const float* first;  // what the sums begin with: the bias, or what they are added to
-  Index first_step;    // from one result to the next
+  const float* start;  // what the sums begin with: the bias, or what they are added to
+  Index start_step;    // from one result to the next
   float* out;
   Index out_step;
   Mask last;  // lanes of the last vector
@@ -41,7 +43,7 @@ void tile(const TileArguments& t) {
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) {
-      sums[r][v] = load(t.first + r * t.first_step + v * kLanes);
+      sums[r][v] = load(t.start + r * t.start_step + v * kLanes);
     }
   }
   const Index step = t.step;
@@ -137,7 +139,7 @@ void dot_tile(const TileArguments& t) {
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int o = 0; o < kOuts; ++o) {
-      t.out[r * t.out_step + o] = sum(sums[r][o]) + t.first[o];
+      t.out[r * t.out_step + o] = sum(sums[r][o]) + t.start[o];
     }
   }
 }
@@ -273,7 +275,7 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
     t.step = task.operand_step;
     t.weights = task.weights + block * block_step;
     t.block_step = block_step;
-    t.first = task.bias + block * lanes;
+    t.start = task.bias + block * lanes;
     t.last = first_lanes(smaller(last, kLanes));
     t.whole = last == lanes;
     const Index channel = group * task.group_results + first_channel;
@@ -309,7 +311,6 @@ void correlate_dot(const CorrelationTask& task) {
 }
 
 void winograd_products(const WinogradProducts& task) {
-  constexpr Index kParts = 16;
   static const float zeros[kMaxVecs * kLanes] = {};
   const Index widest = best_vecs(task.tiles, task.blocks, false);
   TileArguments t{};
@@ -318,7 +319,7 @@ void winograd_products(const WinogradProducts& task) {
   t.block_step = task.weight_block_step;
   t.out_step = task.sum_tile_step;
   t.whole = true;
-  for (Index part = 0; part < kParts; ++part) {
+  for (Index part = 0; part < kWinogradParts; ++part) {
     const Run run{task.operands + part * task.operand_part_step, 0, task.channels};
     t.runs = &run;
     for (Index block = 0; block < task.blocks; block += widest) {
@@ -329,8 +330,8 @@ void winograd_products(const WinogradProducts& task) {
         const Index first = i * task.tiles / row_tiles;
         t.offset = first * task.operand_tile_step;
         t.out = task.sums + part * task.sum_part_step + first * task.sum_tile_step + block * kLanes;
-        t.first = task.accumulate ? t.out : zeros;
-        t.first_step = task.accumulate ? t.out_step : 0;
+        t.start = task.accumulate ? t.out : zeros;
+        t.start_step = task.accumulate ? t.out_step : 0;
         kTiles.tiles[blocks][(i + 1) * task.tiles / row_tiles - first](t);
       }
     }
@@ -421,8 +422,26 @@ MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const
   put_pixels(t, c, sums, mask...);
 }
 
-// The same for any number of taps and any stride.
-template <int kPixels, class... Masks>
+// Value kMember of each run of kMixed lanes, in all lanes of its run.
+template <int kMixed, int kMember, int... kLane>
+MPSGRAD_INLINE Vec member(Vec x, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(x, x, kLane / kMixed * kMixed + kMember...);
+}
+
+// sum += the products of weights[k] with value k of each run.
+template <int... kMember>
+MPSGRAD_INLINE void add_mixed(Vec& sum, const Vec* weights, Vec x,
+                              std::integer_sequence<int, kMember...>) {
+  if constexpr (sizeof...(kMember) == 1) {
+    sum += weights[0] * x;
+  } else {
+    constexpr std::make_integer_sequence<int, kLanes> kAll;
+    ((sum += weights[kMember] * member<sizeof...(kMember), kMember>(x, kAll)), ...);
+  }
+}
+
+// The same for any number of taps and any stride, and for groups of kMixed neighbouring channels.
+template <int kPixels, int kMixed, class... Masks>
 MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments& t, Index c,
                                          const Masks&... mask) {
   Vec sums[kPixels];
@@ -435,28 +454,33 @@ MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments& t, Index c,
     const float* operand = t.runs[i].operand + t.offset + c;
     const float* weights = t.weights + t.runs[i].weights + c;
     for (Index p = 0; p < t.tap_count; ++p) {
-      const Vec w = load(weights, mask...);
+      Vec w[kMixed];
+#pragma GCC unroll 8
+      for (int k = 0; k < kMixed; ++k) {
+        w[k] = load(weights, mask...);
+        weights += t.weight_step;
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < kPixels; ++r) {
         const Index element = p * t.tap_step + r * t.step;
         if (static_cast<std::uint64_t>(element - t.first_element) < elements) {
-          sums[r] += w * load(operand + element, mask...);
+          add_mixed(sums[r], w, load(operand + element, mask...),
+                    std::make_integer_sequence<int, kMixed>{});
         }
       }
-      weights += t.weight_step;
     }
   }
   put_pixels(t, c, sums, mask...);
 }
 
-template <int kPixels, int kTaps, int kStride>
+template <int kPixels, int kTaps, int kStride, int kMixed>
 void depthwise_tile(const DepthwiseArguments& arguments) {
   const DepthwiseArguments t = arguments;
   const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
     if constexpr (kTaps > 0) {
       depthwise_vector<kPixels, kTaps, kStride>(t, c, mask...);
     } else {
-      depthwise_any_vector<kPixels>(t, c, mask...);
+      depthwise_any_vector<kPixels, kMixed>(t, c, mask...);
     }
   };
   Index c = 0;
@@ -472,18 +496,33 @@ using DepthwiseFunction = void (*)(const DepthwiseArguments&);
 
 constexpr int kDepthwisePixels = 8;  // of a tile, at most
 
-// The tiles for so many taps at such a stride, in taps.
-template <int kTaps, int kStride>
+// The tiles for so many taps at such a stride, in taps; 0: any.
+template <int kTaps, int kStride, int kMixed = 1>
 const DepthwiseFunction* depthwise_tiles() {
   static constexpr DepthwiseFunction kFunctions[kDepthwisePixels] = {
-      depthwise_tile<1, kTaps, kStride>, depthwise_tile<2, kTaps, kStride>,
-      depthwise_tile<3, kTaps, kStride>, depthwise_tile<4, kTaps, kStride>,
-      depthwise_tile<5, kTaps, kStride>, depthwise_tile<6, kTaps, kStride>,
-      depthwise_tile<7, kTaps, kStride>, depthwise_tile<8, kTaps, kStride>};
+      depthwise_tile<1, kTaps, kStride, kMixed>, depthwise_tile<2, kTaps, kStride, kMixed>,
+      depthwise_tile<3, kTaps, kStride, kMixed>, depthwise_tile<4, kTaps, kStride, kMixed>,
+      depthwise_tile<5, kTaps, kStride, kMixed>, depthwise_tile<6, kTaps, kStride, kMixed>,
+      depthwise_tile<7, kTaps, kStride, kMixed>, depthwise_tile<8, kTaps, kStride, kMixed>};
   return kFunctions;
 }
 
+// Larger groups fill a vector by themselves; smaller ones than of four channels there are not.
+constexpr Index kMostMixed = kLanes / 2;
+
+template <int kMixed = 4>
+const DepthwiseFunction* mixed_tiles(Index mixed) {
+  if constexpr (kMixed <= kMostMixed) {
+    return mixed == kMixed ? depthwise_tiles<0, 0, kMixed>() : mixed_tiles<2 * kMixed>(mixed);
+  } else {
+    return nullptr;
+  }
+}
+
 const DepthwiseFunction* choose_depthwise_tiles(const CorrelationTask& task) {
+  if (task.mixed > 1) {
+    return mixed_tiles(task.mixed);
+  }
   if (task.operand_step == task.operand_tap_step) {
     switch (task.taps_x) {
       case 1:
@@ -544,7 +583,7 @@ void correlate_depthwise(const CorrelationTask& task) {
         }
         if (operand != nullptr) {
           const Index tap = (task.first_tap_y + q) * task.kernel_width + task.first_tap_x;
-          runs[t.run_count++] = {operand, tap * channels, 1};
+          runs[t.run_count++] = {operand, tap * task.mixed * channels, 1};
         }
       }
       for (Index i = 0; i < tiles; ++i) {
@@ -569,7 +608,7 @@ void correlate_depthwise(const CorrelationTask& task) {
 
 }  // namespace
 
-const CorrelationLoops correlation_loops{kLanes, correlate, correlate_dot, correlate_depthwise,
-                                         winograd_products};
+const CorrelationLoops correlation_loops{kLanes,        kMostMixed,          correlate,
+                                         correlate_dot, correlate_depthwise, winograd_products};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -416,7 +416,6 @@ void by_source(const WeightGradientTask& task) {
 }
 
 void winograd_products(const WinogradGradientProducts& task) {
-  constexpr Index kParts = 16;
   const Index vecs = ceil_div(task.source_channels, kLanes);
   const Index widest = best_vecs(task.gradient_channels, vecs, true);
   TileArguments t{};
@@ -425,7 +424,7 @@ void winograd_products(const WinogradGradientProducts& task) {
   t.source_step = task.source_tile_step;
   t.pixels = task.tiles;
   t.out_step = task.source_channels;
-  for (Index part = 0; part < kParts; ++part) {
+  for (Index part = 0; part < kWinogradParts; ++part) {
     const Pair pair{task.gradients + part * task.gradient_part_step,
                     task.sources + part * task.source_part_step};
     t.pairs = &pair;

@@ -3,7 +3,7 @@
 //
 // Along one axis, with positions d, taps g, results y and their gradients e:
 //   d' = (d0 - d2, d1 + d2, d2 - d1, d1 - d3)
-//   g' = (g0, (g0 + g1 + g2) / 2, (g0 - g1 + g2) / 2, g2)
+//   g' = (g0, (g0 + g1 + g2) / 2, (g0 - g1 + g2) / 2, g2), kept twice as large
 //   m  = d' g';  y = (m0 + m1 + m2, m1 - m2 - m3)
 //   e' = (e0, e0 + e1, e0 - e1, -e1)
 //   m  = d' e';  the gradient of g = (m0 + (m1 + m2) / 2, (m1 - m2) / 2, (m1 + m2) / 2 + m3)
@@ -16,6 +16,7 @@ namespace {
 constexpr int kPositions = 4;  // of a source tile, along an axis; and products
 constexpr int kPixels = 2;     // of a result tile
 constexpr int kTaps = 3;
+static_assert(kPositions * kPositions == kWinogradParts);
 
 // Four vectors, `step` apart in an array of such.
 struct Source {
@@ -44,12 +45,11 @@ struct Weights {
   static constexpr int kFrom = kTaps, kTo = kPositions;
   static MPSGRAD_INLINE void apply(const Vec* g, int step, Vec* to, int to_step) {
     const Vec g0 = g[0], g1 = g[step], g2 = g[2 * step];
-    const Vec outer = (g0 + g2) * 0.5F;
-    const Vec middle = g1 * 0.5F;
-    to[0] = g0;
-    to[to_step] = outer + middle;
-    to[2 * to_step] = outer - middle;
-    to[3 * to_step] = g2;
+    const Vec outer = g0 + g2;
+    to[0] = g0 + g0;
+    to[to_step] = outer + g1;
+    to[2 * to_step] = outer - g1;
+    to[3 * to_step] = g2 + g2;
   }
 };
 
@@ -100,10 +100,10 @@ void transform_pixels(const WinogradPixels& task, float* out) {
                          for (int i = 0; i < kCount; ++i) {
                            from[i] = load(pixels[i] + task.first_channel + c, mask...);
                          }
-                         Vec parts[kPositions * kPositions];
+                         Vec parts[kWinogradParts];
                          transform<Axis>(from, parts);
 #pragma GCC unroll 16
-                         for (int i = 0; i < kPositions * kPositions; ++i) {
+                         for (int i = 0; i < kWinogradParts; ++i) {
                            store(to + i * part_step + c, parts[i]);
                          }
                        };
@@ -126,15 +126,15 @@ MPSGRAD_INLINE void probe(Vec& found, Vec value) { found += value * 0.0F; }
 MPSGRAD_INLINE bool is_finite(Vec found) { return sum(found) == 0.0F; }
 
 void results(const WinogradResults& task) {
-  constexpr int kParts = kPositions * kPositions;
+  constexpr float kShare = 0.25F;  // of what twice as large weights give along both axes
   for (Index tile = 0; tile < task.tiles; ++tile) {
     float* const* pixels = task.pixels + tile * kPixels * kPixels;
     const float* from = task.sums + tile * task.tile_step;
     Vec found{};
     const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
-      Vec parts[kParts];
+      Vec parts[kWinogradParts];
 #pragma GCC unroll 16
-      for (int i = 0; i < kParts; ++i) {
+      for (int i = 0; i < kWinogradParts; ++i) {
         parts[i] = load(from + i * task.part_step + c);
       }
       Vec values[kPixels * kPixels];
@@ -142,7 +142,7 @@ void results(const WinogradResults& task) {
       const Vec bias = load(task.bias + c);
 #pragma GCC unroll 4
       for (int i = 0; i < kPixels * kPixels; ++i) {
-        const Vec value = values[i] + bias;
+        const Vec value = values[i] * kShare + bias;
         probe(found, value);
         if (pixels[i] != nullptr) {
           store(pixels[i] + c, value, mask...);
@@ -160,18 +160,18 @@ void results(const WinogradResults& task) {
   }
 }
 
-void weights(const float* taps, Index count, Index tap_step, float* out, Index part_step) {
+void weights(const float* taps, Index count, float* out, Index part_step) {
   constexpr int kCount = kTaps * kTaps;
   const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
     Vec from[kCount];
 #pragma GCC unroll 9
     for (int i = 0; i < kCount; ++i) {
-      from[i] = load(taps + i * tap_step + c, mask...);
+      from[i] = load(taps + i * count + c, mask...);
     }
-    Vec parts[kPositions * kPositions];
+    Vec parts[kWinogradParts];
     transform<Weights>(from, parts);
 #pragma GCC unroll 16
-    for (int i = 0; i < kPositions * kPositions; ++i) {
+    for (int i = 0; i < kWinogradParts; ++i) {
       store(out + i * part_step + c, parts[i], mask...);
     }
   };
@@ -185,12 +185,11 @@ void weights(const float* taps, Index count, Index tap_step, float* out, Index p
 }
 
 bool weight_gradient(const float* sums, Index part_step, Index count, float* out, Index tap_step) {
-  constexpr int kParts = kPositions * kPositions;
   Vec found{};
   const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
-    Vec parts[kParts];
+    Vec parts[kWinogradParts];
 #pragma GCC unroll 16
-    for (int i = 0; i < kParts; ++i) {
+    for (int i = 0; i < kWinogradParts; ++i) {
       parts[i] = load(sums + i * part_step + c, mask...);
     }
     Vec taps[kTaps * kTaps];

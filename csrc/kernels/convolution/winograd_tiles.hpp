@@ -2,6 +2,8 @@
 // held at a time, and where a tile's pixels are.
 #pragma once
 
+#include <algorithm>
+
 #include "cpu/simd/convert.hpp"
 #include "kernels/convolution/convolution_rows.hpp"
 #include "kernels/convolution/convolution_winograd.hpp"
