@@ -25,8 +25,7 @@ struct TileArguments {
   Index step;
   const float* weights;
   Index block_step;
-  const float* start;  // what the sums begin with: the bias, or what they are added to
-  Index start_step;    // from one result to the next
+  const float* bias;
   float* out;
   Index out_step;
   Mask last;  // lanes of the last vector
@@ -36,14 +35,15 @@ struct TileArguments {
 // Tile rows that share a pointer: their distances from it fit the addressing of an instruction.
 constexpr int kSharing = 3;
 
-template <int kRows, int kVecs>
+// To a bias, or with kAdd to what is there, in whole vectors.
+template <int kRows, int kVecs, bool kAdd>
 void tile(const TileArguments& t) {
   Vec sums[kRows][kVecs];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) {
-      sums[r][v] = load(t.start + r * t.start_step + v * kLanes);
+      sums[r][v] = load((kAdd ? t.out + r * t.out_step : t.bias) + v * kLanes);
     }
   }
   const Index step = t.step;
@@ -139,7 +139,7 @@ void dot_tile(const TileArguments& t) {
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int o = 0; o < kOuts; ++o) {
-      t.out[r * t.out_step + o] = sum(sums[r][o]) + t.start[o];
+      t.out[r * t.out_step + o] = sum(sums[r][o]) + t.bias[o];
     }
   }
 }
@@ -153,11 +153,11 @@ constexpr int dot_rows(int outs) {
   return rows < 6 ? rows : 6;
 }
 
-template <int kVecs, int kRows>
+template <int kVecs, bool kAdd, int kRows>
 constexpr void fill_tiles(TileFunction* tiles) {
   if constexpr (kRows >= 1) {
-    tiles[kRows] = tile<kRows, kVecs>;
-    fill_tiles<kVecs, kRows - 1>(tiles);
+    tiles[kRows] = tile<kRows, kVecs, kAdd>;
+    fill_tiles<kVecs, kAdd, kRows - 1>(tiles);
   }
 }
 
@@ -171,15 +171,20 @@ constexpr void fill_dot_tiles(TileFunction* tiles) {
 
 struct TileTable {
   TileFunction tiles[kMaxVecs + 1][kMaxRows + 1];
+  TileFunction adding[kMaxVecs + 1][kMaxRows + 1];
   TileFunction dots[kDotOuts + 1][kMaxRows + 1];
 };
 
 constexpr TileTable make_tiles() {
   TileTable table{};
-  fill_tiles<1, tile_rows(1)>(table.tiles[1]);
-  fill_tiles<2, tile_rows(2)>(table.tiles[2]);
-  fill_tiles<3, tile_rows(3)>(table.tiles[3]);
-  fill_tiles<4, tile_rows(4)>(table.tiles[4]);
+  fill_tiles<1, false, tile_rows(1)>(table.tiles[1]);
+  fill_tiles<1, true, tile_rows(1)>(table.adding[1]);
+  fill_tiles<2, false, tile_rows(2)>(table.tiles[2]);
+  fill_tiles<2, true, tile_rows(2)>(table.adding[2]);
+  fill_tiles<3, false, tile_rows(3)>(table.tiles[3]);
+  fill_tiles<3, true, tile_rows(3)>(table.adding[3]);
+  fill_tiles<4, false, tile_rows(4)>(table.tiles[4]);
+  fill_tiles<4, true, tile_rows(4)>(table.adding[4]);
   fill_dot_tiles<1, dot_rows(1)>(table.dots[1]);
   fill_dot_tiles<2, dot_rows(2)>(table.dots[2]);
   fill_dot_tiles<3, dot_rows(3)>(table.dots[3]);
@@ -275,7 +280,7 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
     t.step = task.operand_step;
     t.weights = task.weights + block * block_step;
     t.block_step = block_step;
-    t.start = task.bias + block * lanes;
+    t.bias = task.bias + block * lanes;
     t.last = first_lanes(smaller(last, kLanes));
     t.whole = last == lanes;
     const Index channel = group * task.group_results + first_channel;
@@ -319,6 +324,8 @@ void winograd_products(const WinogradProducts& task) {
   t.block_step = task.weight_block_step;
   t.out_step = task.sum_tile_step;
   t.whole = true;
+  t.bias = zeros;
+  const auto* tiles = task.accumulate ? kTiles.adding : kTiles.tiles;
   for (Index part = 0; part < kWinogradParts; ++part) {
     const Run run{task.operands + part * task.operand_part_step, 0, task.channels};
     t.runs = &run;
@@ -330,9 +337,7 @@ void winograd_products(const WinogradProducts& task) {
         const Index first = i * task.tiles / row_tiles;
         t.offset = first * task.operand_tile_step;
         t.out = task.sums + part * task.sum_part_step + first * task.sum_tile_step + block * kLanes;
-        t.start = task.accumulate ? t.out : zeros;
-        t.start_step = task.accumulate ? t.out_step : 0;
-        kTiles.tiles[blocks][(i + 1) * task.tiles / row_tiles - first](t);
+        tiles[blocks][(i + 1) * task.tiles / row_tiles - first](t);
       }
     }
   }
