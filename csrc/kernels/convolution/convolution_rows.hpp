@@ -133,6 +133,13 @@ class RowCache {
   Index sample_ = 0, base_ = 0, used_ = 0;
 };
 
+// to[i] = (or += if `accumulate`) from[i].
+inline void put(const float* from, Index count, bool accumulate, float* to) {
+  for (Index i = 0; i < count; ++i) {
+    to[i] = accumulate ? to[i] + from[i] : from[i];
+  }
+}
+
 // sums[c] = (or += if `accumulate`) the sum of partials[part][c], in order.
 void finish_channel_sums(const float* partials, Index parts, Index channels, float* sums,
                          bool accumulate);

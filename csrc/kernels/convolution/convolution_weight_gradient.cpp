@@ -434,9 +434,7 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry, const Convoluti
     const float* from = sums + row * area.sources;
     float* to =
         weight_gradient + (area.gradient * taps + row) * geometry.source_channels + area.source;
-    for (Index c = 0; c < area.sources; ++c) {
-      to[c] = accumulate ? to[c] + from[c] : from[c];
-    }
+    put(from, area.sources, accumulate, to);
   }
 }
 

@@ -58,10 +58,10 @@ struct Plan {
 };
 
 // One block of weights.
-struct Block {
+struct WeightBlock {
   Index source, sources, gradient, gradients;  // first channel and how many
 
-  Block(const Plan& plan, Index i)
+  WeightBlock(const Plan& plan, Index i)
       : source(plan.sources.first(i % plan.sources.count)),
         sources(plan.sources.width(i % plan.sources.count)),
         gradient(plan.gradients.first(i / plan.sources.count)),
@@ -75,8 +75,8 @@ WinogradParts sums_of(const Plan& plan) {
 
 // Adds the products of some tiles to the sums of a block, and the gradient's to `bias` unless it is
 // null.
-void add_tiles(const WinogradWeightGradient& w, const Plan& plan, const Block& block, Index first,
-               Index last, const float* zeros, float* sums, float* bias) {
+void add_tiles(const WinogradWeightGradient& w, const Plan& plan, const WeightBlock& block,
+               Index first, Index last, const float* zeros, float* sums, float* bias) {
   const Index lanes = weight_gradient_loops().lanes;
   const WinogradParts source_parts(plan.chunk, ceil_div(block.sources, lanes) * lanes);
   const WinogradParts gradient_parts(plan.chunk, ceil_div(block.gradients, lanes) * lanes);
@@ -121,7 +121,7 @@ void add_tiles(const WinogradWeightGradient& w, const Plan& plan, const Block& b
 
 // From the sums of a block to its weights; false, and nothing has been written, if one of them is
 // not finite.
-bool finish_block(const WinogradWeightGradient& w, const Plan& plan, const Block& block,
+bool finish_block(const WinogradWeightGradient& w, const Plan& plan, const WeightBlock& block,
                   float* sums) {
   const Index step = sums_of(plan).part_step;
   if (!winograd_loops().weight_gradient(sums, step, block.weights(), sums, step)) {
@@ -133,9 +133,7 @@ bool finish_block(const WinogradWeightGradient& w, const Plan& plan, const Block
       const float* from = sums + tap * step + o * block.sources;
       float* to =
           w.weight_gradient + ((block.gradient + o) * kTaps + tap) * w.sources + block.source;
-      for (Index c = 0; c < block.sources; ++c) {
-        to[c] = w.accumulate ? to[c] + from[c] : from[c];
-      }
+      put(from, block.sources, w.accumulate, to);
     }
   }
   return true;
@@ -161,7 +159,7 @@ std::vector<WeightArea> winograd_weight_gradient(const WinogradWeightGradient& w
   auto* finite = scratch.take<bool>(plan.blocks());
   parallel_for(plan.parts * plan.blocks(), [&](Index i) {
     const Index part = i / plan.blocks();
-    const Block block(plan, i % plan.blocks());
+    const WeightBlock block(plan, i % plan.blocks());
     Scratch own(Scratch::bytes<float>(held > 0 ? 0 : sum_floats));
     float* sums = held > 0 ? held_sums + i * sum_floats : own.take<float>(sum_floats);
     std::fill_n(sums, sum_floats, 0.0F);
@@ -183,7 +181,7 @@ std::vector<WeightArea> winograd_weight_gradient(const WinogradWeightGradient& w
           sums[k] += more[k];
         }
       }
-      finite[i] = finish_block(w, plan, Block(plan, i), sums);
+      finite[i] = finish_block(w, plan, WeightBlock(plan, i), sums);
     });
   }
   if (w.bias_gradient != nullptr) {
@@ -199,7 +197,7 @@ std::vector<WeightArea> winograd_weight_gradient(const WinogradWeightGradient& w
   std::vector<WeightArea> not_finite;
   for (Index i = 0; i < plan.blocks(); ++i) {
     if (!finite[i]) {
-      const Block block(plan, i);
+      const WeightBlock block(plan, i);
       not_finite.push_back({block.source, block.sources, block.gradient, block.gradients});
     }
   }
