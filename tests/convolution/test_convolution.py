@@ -150,6 +150,21 @@ def test_large_numbers_do_not_overflow_on_the_way(queue, case, rng):
     np.testing.assert_array_equal(db, want[3])
 
 
+@pytest.mark.parametrize("case", cases.DENSE, ids=str)
+def test_windows_of_zeros_give_the_bias(queue, case, rng):
+    """A pixel leaves no rounding in results whose windows it is not in."""
+    x, w, b, g = real_arrays(case, rng)
+    x[:, :, x.shape[2] // 2 :] = 0
+    g[:, g.shape[1] // 2 :] = 0
+    y, dx, *_ = computed(queue, case, x, w, b, g)
+    reached, reached_back, *_ = expected(case, x != 0, np.ones_like(w), np.zeros_like(b), g != 0)
+    untouched, untouched_back = reached == 0, reached_back == 0
+    assert untouched.any()
+    assert untouched_back.any()
+    np.testing.assert_array_equal(y[untouched], np.broadcast_to(b, y.shape)[untouched])
+    np.testing.assert_array_equal(dx[untouched_back], 0)
+
+
 def test_neighbours_that_cancel_do_not_overflow(queue):
     """Sums of a few large numbers, and of their opposites, are finite in one order only."""
     case = cases.DENSE[0]

@@ -392,7 +392,7 @@ class PaddedBias {
   float* values_;
 };
 
-// Windows of 3x3 taps, one after the other.
+// Windows of 3x3 taps at stride 1, all results in one phase.
 bool suits_winograd(const Correlation& c) {
   const auto suits = [](const Axis& axis) {
     const Phase& phase = axis.phases[0];

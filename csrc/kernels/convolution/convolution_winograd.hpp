@@ -5,9 +5,9 @@
 // transpose of that.
 //
 // A pixel reaches no result whose window it is not in, but the nine weights of a channel are mixed:
-// a pixel's share of the error is that of the largest of them. Infinities and
-// NaN would spread among those results, and values near the end of the range overflow, so whatever
-// does not come out finite is computed again, without this.
+// a pixel's share of the error is that of the largest of them. Infinities would become NaN, and
+// values near the end of the range overflow, so whatever does not come out finite is computed
+// again, without this.
 #pragma once
 
 #include <vector>
