@@ -67,9 +67,9 @@ struct PixelSource {
 
 // How map_pixels() goes over its images.
 struct PixelRuns {
-  bool flat = false;  // every image is one gapless run of the clip's own pixels
-  bool floats_in_place = false, halves = false;  // all of them as they lie, as float32 or float16
-  Index widest = 0;                              // channels
+  bool flat = false;                    // every image is one gapless run of the clip's own pixels
+  bool floats = false, halves = false;  // all of them as they lie, as float32 or float16
+  Index widest = 0;                     // channels
 };
 
 template <std::size_t kSources>
@@ -78,7 +78,7 @@ PixelRuns runs_of(const PixelSource (&sources)[kSources], const CpuImages& desti
   PixelRuns runs;
   runs.flat = clip.origin.x == 0 && clip.origin.y == 0 && clip.size.width == destination.width &&
               clip.size.height == destination.height && destination.packed_rows();
-  runs.floats_in_place = destination.stores_in_place();
+  runs.floats = destination.is_float() && destination.dense_pixels();
   runs.halves = destination.has_halves();
   runs.widest = destination.channels;
   for (const PixelSource& source : sources) {
@@ -86,7 +86,7 @@ PixelRuns runs_of(const PixelSource (&sources)[kSources], const CpuImages& desti
     runs.flat = runs.flat && source.offset.x == 0 && source.offset.y == 0 &&
                 images.width == destination.width && images.height == destination.height &&
                 images.packed_rows();
-    runs.floats_in_place = runs.floats_in_place && images.is_float() && images.dense_pixels();
+    runs.floats = runs.floats && images.is_float() && images.dense_pixels();
     runs.halves = runs.halves && images.has_halves();
     runs.widest = std::max(runs.widest, images.channels);
   }
@@ -94,13 +94,20 @@ PixelRuns runs_of(const PixelSource (&sources)[kSources], const CpuImages& desti
   return runs;
 }
 
+// Whether a body of map_pixels() streams its results itself.
+template <class Body, class Element>
+inline constexpr bool kTakesResults =
+    std::is_invocable_v<Body, const Element* const*, Results<Element>, Index>;
+
 template <class Element, std::size_t kSources, class Body>
 void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destination,
               const Region& clip, const PixelRuns& found, const Body& body) {
   constexpr Index kFloats = 8192;
-  const bool in_place =
-      std::is_same_v<Element, Half> ? !destination.streamed : found.floats_in_place;
-  const Index run_floats = in_place ? kFloats : kFloats / 4;  // else a run is in L1 twice
+  constexpr bool kStreams = kTakesResults<Body, Element>;
+  const bool by_scratch = destination.streamed && !kStreams;
+  const bool in_place = !by_scratch && (std::is_same_v<Element, Half> || found.floats);
+  const Index converted_floats = by_scratch ? kStreamedFloats : kFloats / 4;  // in L1 twice
+  const Index run_floats = in_place ? kFloats : converted_floats;
   const bool flat = found.flat;
   const Index widest = found.widest;
   const Index row_pixels = flat ? clip.size.width * clip.size.height : clip.size.width;
@@ -129,22 +136,30 @@ void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destinati
       }
       const Index y = flat ? 0 : clip.origin.y + row;
       const Index x = flat ? first : clip.origin.x + first;
-      auto* out = begin_store(destination, sample, y, x,
-                              scratch_of<Element>(kSources, run_pixels * widest));
-      body(inputs, out, pixels);
-      finish_store(destination, sample, y, x, pixels, out);
+      auto* scratch = scratch_of<Element>(kSources, run_pixels * widest);
+      if constexpr (kStreams) {
+        const Results<Element> out = begin_results(destination, sample, y, x, scratch);
+        body(inputs, out, pixels);
+        finish_results(destination, sample, y, x, pixels, out);
+      } else {
+        Element* out = begin_store(destination, sample, y, x, scratch);
+        body(inputs, out, pixels);
+        finish_store(destination, sample, y, x, pixels, out);
+      }
     }
   });
 }
 
 // Calls body(inputs, out, pixels) for runs of pixels of every image of the work, in parallel:
-// inputs[k] and `out` hold `pixels` pixels as float32, or all as float16 if the body takes it. All
-// images may be of any format; sources may be read outside.
+// inputs[k] and `out` hold `pixels` pixels as float32, or all as float16 if the body takes it;
+// `out` is an array, or Results if the body takes those. All images may be of any format; sources
+// may be read outside.
 template <std::size_t kSources, class Body>
 void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destination,
                 const Region& clip, const Body& body) {
   const PixelRuns found = runs_of(sources, destination, clip);
-  if constexpr (std::is_invocable_v<Body, const Half* const*, Half*, Index>) {
+  if constexpr (kTakesResults<Body, Half> ||
+                std::is_invocable_v<Body, const Half* const*, Half*, Index>) {
     if (found.halves) {
       return map_runs<Half>(sources, destination, clip, found, body);
     }

@@ -2,6 +2,7 @@
 #include "cpu/memory.hpp"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +31,24 @@ std::size_t physical_memory() {
 
 constexpr std::size_t kSmallestCache = std::size_t{256} << 20;
 
+// Large blocks are laid on huge pages where the system has them: kernels that read and write more
+// than the caches hold spend much of their time on finding small pages.
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+std::byte* request_memory(std::size_t bytes) {
+  const bool huge = bytes >= 2 * kHugePage;
+  void* data = nullptr;
+  if (posix_memalign(&data, huge ? kHugePage : kAlignment, bytes) != 0) {
+    return nullptr;
+  }
+#if defined(MADV_HUGEPAGE)
+  if (huge) {
+    madvise(data, bytes, MADV_HUGEPAGE);  // an advice: where it is refused, nothing is lost
+  }
+#endif
+  return static_cast<std::byte*>(data);
+}
+
 }  // namespace
 
 // A share of the last cache, which also holds the kernel's sources and what other programs use. The
@@ -37,7 +56,7 @@ constexpr std::size_t kSmallestCache = std::size_t{256} << 20;
 std::int64_t streamed_bytes() {
 #if defined(_SC_LEVEL3_CACHE_SIZE)
   static const std::int64_t bytes =
-      std::clamp<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE) / 16, 4 << 20, 16 << 20);
+      std::clamp<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE) / 4, 4 << 20, 16 << 20);
   return bytes;
 #else
   return 4 << 20;
@@ -71,10 +90,10 @@ std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
     }
   }
   if (!data) {
-    data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, wanted));
+    data = request_memory(wanted);
     if (!data) {
       release_cached();
-      data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, wanted));
+      data = request_memory(wanted);
     }
     if (!data) {
       throw std::bad_alloc();

@@ -3,9 +3,12 @@
 // the caller. Loops that convert float16 themselves take dense runs of it as they lie.
 #pragma once
 
+#include <type_traits>
+
 #include "base/types.hpp"
 #include "cpu/cpu_images.hpp"
 #include "cpu/simd/half.hpp"
+#include "cpu/simd/results.hpp"
 
 namespace mpsgrad::cpu {
 
@@ -19,6 +22,10 @@ const float* load_run(const CpuImages& images, Index sample, Index y, Index x, I
 // edge pixel.
 const float* load_row_with_edges(const CpuImages& images, Index sample, Index y, Index x,
                                  Index count, EdgeMode edge, float* scratch);
+
+// Floats of a run whose results go past the caches. It is short, for while its scratch run is
+// written out the processor reads nothing new.
+inline constexpr Index kStreamedFloats = 512;
 
 // Where the results of a run go: the image itself if it stores in place, else `scratch`.
 float* begin_store(const CpuImages& images, Index sample, Index y, Index x, float* scratch);
@@ -42,6 +49,24 @@ inline Half* begin_store(const CpuImages& images, Index sample, Index y, Index x
 }
 void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index count,
                   const Half* run);
+
+// The same for loops that can stream their results themselves, which only other formats keep from
+// going to the image.
+template <class Element>
+Results<Element> begin_results(const CpuImages& images, Index sample, Index y, Index x,
+                               Element* scratch) {
+  if (images.streamed && (std::is_same_v<Element, Half> || images.is_float())) {
+    return {reinterpret_cast<Element*>(images.pixel(sample, y, x)), true};
+  }
+  return {begin_store(images, sample, y, x, scratch), false};
+}
+template <class Element>
+void finish_results(const CpuImages& images, Index sample, Index y, Index x, Index count,
+                    const Results<Element>& results) {
+  if (!results.streamed) {
+    finish_store(images, sample, y, x, count, results.at);
+  }
+}
 
 // A float array of the calling thread, grown as needed and kept. Slots tell apart arrays in use at
 // the same time.

@@ -12,8 +12,7 @@ namespace mpsgrad::MPSGRAD_ISA {
 
 // Coefficients and sums of so many channels stay in a first-level cache while a run goes by.
 inline constexpr std::int64_t kColumns = 512;
-// So many rows of a run are joined before their sums are written back, and so far ahead of a row
-// its successor is asked for.
+// So many rows of a run are joined before their sums are written back.
 inline constexpr std::int64_t kRows = 4;
 
 template <int kCount>
@@ -21,20 +20,23 @@ struct Rows {
   static constexpr int count = kCount;
 };
 
-// Calls body(Rows, row, begin, end) for every row of the run, `step` values from the one before,
-// and blocks [begin, end) of its places: for kTogether rows at once, of which `row` is the first,
-// and for what is left one by one.
+// Calls body(Rows, row, apart, begin, end) for every row of the run, `step` values from the one
+// before, and blocks [begin, end) of its places: for kTogether rows at once, which are `row` and
+// those `apart`, 2 * `apart`... values after it, and for what is left one by one. Rows that are
+// worked on together lie far apart: each is then the next of a sequence that processors foresee,
+// where blocks of neighbouring rows would be read in an order that they do not.
 template <int kTogether, class Body>
 MPSGRAD_INLINE void for_rows(std::int64_t count, std::int64_t tile, std::int64_t step,
                              const Body& body) {
   for (std::int64_t begin = 0; begin < tile; begin += kColumns) {
     const std::int64_t end = begin + kColumns < tile ? begin + kColumns : tile;
-    std::int64_t row = 0;
-    for (; row + (kTogether - 1) * step + end <= count; row += kTogether * step) {
-      body(Rows<kTogether>{}, row, begin, end);
+    const std::int64_t whole = count < end ? 0 : (count - end) / step + 1;
+    const std::int64_t apart = whole / kTogether * step;
+    for (std::int64_t row = 0; row < apart; row += step) {
+      body(Rows<kTogether>{}, row, apart, begin, end);
     }
-    for (; row + begin < count; row += step) {
-      body(Rows<1>{}, row, begin, count - row < end ? count - row : end);
+    for (std::int64_t row = kTogether * apart; row + begin < count; row += step) {
+      body(Rows<1>{}, row, 0, begin, count - row < end ? count - row : end);
     }
   }
 }
@@ -68,49 +70,36 @@ struct SeveralDoubles {
   }
 };
 
-// Asks for what will be read at place i.
-template <class Element>
-MPSGRAD_INLINE void request_at(const Element* source, std::int64_t i) {
-  request(source, i);
-}
-template <class Source>
-MPSGRAD_INLINE void request_at(const Source& source, std::int64_t i) {
-  source.request_at(i);
-}
-
 // Calls add(block, i, j, terms) for each value i of a run and its place j in a tile, which adds to
 // terms[k] what belongs to sums[k].
-template <int kSums, class Add, class... Sources>
+template <int kSums, class Add>
 MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, std::int64_t step,
-                              double* const (&sums)[kSums], const Add& add,
-                              const Sources&... sources) {
-  for_rows<kRows>(count, tile, step,
-                  [&](auto rows, std::int64_t row, std::int64_t begin, std::int64_t end) {
-                    constexpr int kCount = decltype(rows)::count;
-                    const auto add_places = [&](auto block, std::int64_t j) {
-                      typename decltype(block)::Numbers terms[kSums];
-                      for (int k = 0; k < kSums; ++k) {
-                        terms[k] = load<typename decltype(block)::Numbers>(sums[k] + j);
-                      }
-                      for (int r = 0; r < kCount; ++r) {
-                        add(block, row + r * step + j, j, terms);
-                      }
-                      for (int k = 0; k < kSums; ++k) {
-                        store(sums[k] + j, terms[k]);
-                      }
-                    };
-                    std::int64_t j = begin;
-                    for (; j + kWidest <= end; j += kWidest) {
-                      for (int r = 0; r < kCount; ++r) {
-                        (request_at(sources, row + (kRows + r) * step + j), ...);
-                      }
-                      add_places(SeveralDoubles{}, j);
-                      add_places(SeveralDoubles{}, j + kDoubles);
-                    }
-                    for (; j < end; ++j) {
-                      add_places(OneDouble{}, j);
-                    }
-                  });
+                              double* const (&sums)[kSums], const Add& add) {
+  for_rows<kRows>(
+      count, tile, step,
+      [&](auto rows, std::int64_t row, std::int64_t apart, std::int64_t begin, std::int64_t end) {
+        constexpr int kCount = decltype(rows)::count;
+        const auto add_places = [&](auto block, std::int64_t j) {
+          typename decltype(block)::Numbers terms[kSums];
+          for (int k = 0; k < kSums; ++k) {
+            terms[k] = load<typename decltype(block)::Numbers>(sums[k] + j);
+          }
+          for (int r = 0; r < kCount; ++r) {
+            add(block, row + r * apart + j, j, terms);
+          }
+          for (int k = 0; k < kSums; ++k) {
+            store(sums[k] + j, terms[k]);
+          }
+        };
+        std::int64_t j = begin;
+        for (; j + kWidest <= end; j += kWidest) {
+          add_places(SeveralDoubles{}, j);
+          add_places(SeveralDoubles{}, j + kDoubles);
+        }
+        for (; j < end; ++j) {
+          add_places(OneDouble{}, j);
+        }
+      });
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA

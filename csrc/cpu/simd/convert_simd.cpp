@@ -2,10 +2,7 @@
 #include "cpu/simd/convert.hpp"
 
 #include "cpu/simd/lanes.hpp"
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
+#include "cpu/simd/streaming.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
@@ -189,43 +186,7 @@ void store_format<Float32>(const float* in, float* data, Index pixels, Index cha
   copy_windows(in, channels, data, pixel_stride, pixels, channels);
 }
 
-#if defined(__SSE2__)
-constexpr Index kLine = 64;  // bytes of a cache line; what is copied past the caches is whole lines
-
-MPSGRAD_INLINE void stream_line(const std::byte* from, std::byte* to) {
-#if defined(__AVX512F__)
-  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
-#elif defined(__AVX__)
-  for (Index i = 0; i < kLine; i += 32) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i),
-                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
-  }
-#else
-  for (Index i = 0; i < kLine; i += 16) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
-  }
-#endif
-}
-#endif
-
-void stream(const void* from, void* to, Index bytes) {
-#if defined(__SSE2__)
-  const auto* in = static_cast<const std::byte*>(from);
-  auto* out = static_cast<std::byte*>(to);
-  const Index past_line = static_cast<Index>(reinterpret_cast<std::uintptr_t>(out) % kLine);
-  const Index ahead = past_line == 0 ? 0 : kLine - past_line;
-  const Index first = ahead < bytes ? ahead : bytes;
-  __builtin_memcpy(out, in, static_cast<std::size_t>(first));
-  Index i = first;
-  for (; i + kLine <= bytes; i += kLine) {
-    stream_line(in + i, out + i);
-  }
-  __builtin_memcpy(out + i, in + i, static_cast<std::size_t>(bytes - i));
-#else
-  __builtin_memcpy(to, from, static_cast<std::size_t>(bytes));
-#endif
-}
+void stream(const void* from, void* to, Index bytes) { stream_bytes(from, to, bytes); }
 
 template <class T>
 void zero_windows(T* data, Index pixels, Index channels, Index pixel_stride) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "cpu/simd/lanes.hpp"
+#include "cpu/simd/results.hpp"
+#include "cpu/simd/streaming.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 
@@ -55,6 +57,47 @@ MPSGRAD_INLINE void transform(std::int64_t begin, std::int64_t end, Half* y, con
   if (i < end) {
     transform_tile(i, end - i, y, value, Tile(x + i, end - i)...);
   }
+}
+
+// Writes the results [begin, end) block by block: put(first, last, to) writes those of a block to
+// `to`. Those that are streamed go by way of a block in the nearest cache, so short that reading
+// and writing take turns often: while one of them is at work, memory does not do the other.
+template <class Element, class Put>
+MPSGRAD_INLINE void put_blocks(std::int64_t begin, std::int64_t end, Results<Element> y,
+                               const Put& put) {
+  constexpr std::int64_t kBlock = 128;
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Element));
+  alignas(kLine) Element block[kBlock];
+  for (std::int64_t first = begin; first < end;) {
+    Element* const to = y.at + first;
+    // A first block that starts within a line is shorter, and the others are whole lines.
+    const std::int64_t past = y.streamed ? past_line(to) / kBytes : 0;
+    const std::int64_t last = first + kBlock - past < end ? first + kBlock - past : end;
+    put(first, last, y.streamed ? block : to);
+    if (y.streamed) {
+      stream_bytes(block, to, (last - first) * kBytes);
+    }
+    first = last;
+  }
+}
+
+// As transform(), for runs of images, whose results may be streamed. Then what they are made of
+// comes from memory too, and as processors do not look far ahead by themselves, each block asks for
+// another one ahead of it; a few lines at a time, for a processor remembers few requests.
+template <class Element, class Value, class... Sources>
+MPSGRAD_INLINE void transform_run(std::int64_t begin, std::int64_t end, Results<Element> y,
+                                  const Value& value, const Sources*... x) {
+  constexpr std::int64_t kAhead = 384;
+  constexpr auto kElements = kLine / static_cast<std::int64_t>(sizeof(Element));
+  put_blocks(begin, end, y, [&](std::int64_t first, std::int64_t last, Element* to) {
+    for (std::int64_t i = first; y.streamed && i < last; i += kElements) {
+      (request(x, i + kAhead), ...);
+    }
+    transform(
+        0, last - first, to,
+        [&](std::int64_t i, auto... values) { return value(first + i, values...); },
+        (x + first)...);
+  });
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -6,6 +6,7 @@
 
 #include "cpu/isa.hpp"
 #include "cpu/simd/half.hpp"
+#include "cpu/simd/results.hpp"
 
 namespace mpsgrad {
 
@@ -15,13 +16,13 @@ struct NeuronFunction {
   const float* data = nullptr;  // PReLU: one slope a channel
 };
 
-// x, g and y hold `pixels` pixels of `channels` values; y may be x or g.
+// x, g and y hold `pixels` pixels of `channels` values; y may be x or g unless it is streamed.
 template <class Element>
 struct NeuronLoops {
-  void (*forward)(const NeuronFunction& f, const Element* x, Element* y, std::int64_t pixels,
-                  std::int64_t channels);
+  void (*forward)(const NeuronFunction& f, const Element* x, Results<Element> y,
+                  std::int64_t pixels, std::int64_t channels);
   // y = g * f'(x)
-  void (*gradient)(const NeuronFunction& f, const Element* g, const Element* x, Element* y,
+  void (*gradient)(const NeuronFunction& f, const Element* g, const Element* x, Results<Element> y,
                    std::int64_t pixels, std::int64_t channels);
 };
 

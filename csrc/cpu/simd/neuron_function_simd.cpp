@@ -142,34 +142,11 @@ void with_function(const NeuronFunction& f, const Visit& visit) {
 
 constexpr int kPReLU = 10;
 
-// Functions of many operations keep a processor from looking far ahead, so each block asks for
-// another one ahead of it; a few lines at a time, for a processor remembers few requests.
-constexpr std::int64_t kBlock = 128;
-constexpr std::int64_t kAhead = 512;
-
-template <class Element>
-MPSGRAD_INLINE void request_block(const Element* array, std::int64_t first) {
-  constexpr std::int64_t kLine = 64 / sizeof(Element);  // of the cache
-  for (std::int64_t i = first; i < first + kBlock; i += kLine) {
-    request(array, i + kAhead);
-  }
-}
-
-// y[i] = value(i, x[i]...)
-template <class Element, class Value, class... Sources>
-MPSGRAD_INLINE void in_blocks(std::int64_t count, Element* y, const Value& value,
-                              const Sources*... x) {
-  for (std::int64_t first = 0; first < count; first += kBlock) {
-    (request_block(x, first), ...);
-    transform(first, first + kBlock < count ? first + kBlock : count, y, value, x...);
-  }
-}
-
 // y[i] = value(slope of i's channel, x[i]...), with the slopes of so many pixels at once that few
 // channels fill the registers too.
 template <class Element, class Value, class... Sources>
 MPSGRAD_INLINE void in_pixels(const float* slopes, std::int64_t pixels, std::int64_t channels,
-                              Element* y, const Value& value, const Sources*... x) {
+                              Results<Element> y, const Value& value, const Sources*... x) {
   constexpr std::int64_t kMost = 256;
   float repeated[kMost];
   std::int64_t tile = channels;
@@ -182,28 +159,29 @@ MPSGRAD_INLINE void in_pixels(const float* slopes, std::int64_t pixels, std::int
   }
   const std::int64_t count = pixels * channels;
   for (std::int64_t first = 0; first < count; first += tile) {
-    transform(
-        0, tile < count - first ? tile : count - first, y + first,
+    transform_run(
+        0, tile < count - first ? tile : count - first, Results<Element>{y.at + first, y.streamed},
         [&](std::int64_t i, auto... values) { return value(ReLU{slopes[i]}, values...); },
         (x + first)...);
   }
 }
 
 template <class Element>
-void forward(const NeuronFunction& f, const Element* x, Element* y, std::int64_t pixels,
+void forward(const NeuronFunction& f, const Element* x, Results<Element> y, std::int64_t pixels,
              std::int64_t channels) {
   if (f.type == kPReLU) {
     return in_pixels(
         f.data, pixels, channels, y, [](ReLU relu, float value) { return relu.value(value); }, x);
   }
   with_function(f, [=](const auto function) {
-    in_blocks(
-        pixels * channels, y, [=](std::int64_t, float value) { return function.value(value); }, x);
+    transform_run(
+        0, pixels * channels, y, [=](std::int64_t, float value) { return function.value(value); },
+        x);
   });
 }
 
 template <class Element>
-void gradient(const NeuronFunction& f, const Element* g, const Element* x, Element* y,
+void gradient(const NeuronFunction& f, const Element* g, const Element* x, Results<Element> y,
               std::int64_t pixels, std::int64_t channels) {
   if (f.type == kPReLU) {
     return in_pixels(
@@ -211,8 +189,8 @@ void gradient(const NeuronFunction& f, const Element* g, const Element* x, Eleme
         [](ReLU relu, float incoming, float value) { return incoming * relu.slope(value); }, g, x);
   }
   with_function(f, [=](const auto function) {
-    in_blocks(
-        pixels * channels, y,
+    transform_run(
+        0, pixels * channels, y,
         [=](std::int64_t, float incoming, float value) { return incoming * function.slope(value); },
         g, x);
   });

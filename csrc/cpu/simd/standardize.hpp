@@ -5,6 +5,7 @@
 
 #include "cpu/isa.hpp"
 #include "cpu/simd/half.hpp"
+#include "cpu/simd/results.hpp"
 
 namespace mpsgrad {
 
@@ -27,7 +28,7 @@ struct StandardizeLoops {
   void (*moments)(const Element* x, std::int64_t count, const double* shift, double* sum,
                   double* squares, std::int64_t tile, std::int64_t step);
   // y = (x - mean) * scale + offset, or that times *relu where it is not >= 0
-  void (*forward)(const Element* x, Element* y, std::int64_t count, const float* mean,
+  void (*forward)(const Element* x, Results<Element> y, std::int64_t count, const float* mean,
                   const float* scale, const float* offset, std::int64_t tile, const float* relu);
   // sum_g += g and sum_gx += g * (x - shift), rows as before
   void (*gradient_sums)(const Element* g, const Element* x, std::int64_t count, const double* shift,
@@ -37,7 +38,7 @@ struct StandardizeLoops {
   void (*gradient_moments)(const Element* g, const Element* x, std::int64_t count,
                            const double* shift, double* sums, std::int64_t tile);
   // y = scale * g - (constant + (x - mean) * slope)
-  void (*gradient)(const Element* g, const Element* x, Element* y, std::int64_t count,
+  void (*gradient)(const Element* g, const Element* x, Results<Element> y, std::int64_t count,
                    const float* mean, const float* scale, const float* constant, const float* slope,
                    std::int64_t tile, const FusedReLU* relu);
 };

@@ -12,30 +12,28 @@ using Index = std::int64_t;
 
 // y[i] = value(j, x[i]...) for each value i of a run and its place j in a tile.
 template <class Element, class Value, class... Sources>
-MPSGRAD_INLINE void for_tiles(Index count, Index tile, Element* y, const Value& value,
+MPSGRAD_INLINE void for_tiles(Index count, Index tile, Results<Element> y, const Value& value,
                               const Sources*... x) {
-  for_rows<1>(count, tile, tile, [&](auto /*rows*/, Index row, Index begin, Index end) {
-    transform(begin, end, y + row, value, (x + row)...);
-  });
+  for_rows<1>(
+      count, tile, tile, [&](auto /*rows*/, Index row, Index /*apart*/, Index begin, Index end) {
+        transform_run(begin, end, Results<Element>{y.at + row, y.streamed}, value, (x + row)...);
+      });
 }
 
 template <class Element>
 void moments(const Element* x, Index count, const double* shift, double* sum, double* squares,
              Index tile, Index step) {
-  add_tiles<2>(
-      count, tile, step, {sum, squares},
-      [=](auto block, Index i, Index j, auto& terms) {
-        const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-        terms[0] += d;
-        terms[1] += d * d;
-      },
-      x);
+  add_tiles<2>(count, tile, step, {sum, squares}, [=](auto block, Index i, Index j, auto& terms) {
+    const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
+    terms[0] += d;
+    terms[1] += d * d;
+  });
 }
 
 template <class Element>
-void forward(const Element* x, Element* MPSGRAD_RESTRICT y, Index count,
-             const float* MPSGRAD_RESTRICT mean, const float* MPSGRAD_RESTRICT scale,
-             const float* MPSGRAD_RESTRICT offset, Index tile, const float* relu) {
+void forward(const Element* x, Results<Element> y, Index count, const float* MPSGRAD_RESTRICT mean,
+             const float* MPSGRAD_RESTRICT scale, const float* MPSGRAD_RESTRICT offset, Index tile,
+             const float* relu) {
   const auto standardized = [=](Index j, float value) {
     return (value - mean[j]) * scale[j] + offset[j];
   };
@@ -65,14 +63,12 @@ void gradient_sums(const Element* g, const Element* x, Index count, const double
                    double* sum_g, double* sum_gx, Index tile, Index step, const FusedReLU* relu) {
   const auto add_all = [=](const auto& values) {
     add_tiles<2>(
-        count, tile, step, {sum_g, sum_gx},
-        [=](auto block, Index i, Index j, auto& terms) {
+        count, tile, step, {sum_g, sum_gx}, [=](auto block, Index i, Index j, auto& terms) {
           const auto gradient = block.widened(values(block, i, j));
           terms[0] += gradient;
           terms[1] += gradient *
                       (block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j));
-        },
-        g, x);
+        });
   };
   if (relu == nullptr) {
     add_all(
@@ -88,21 +84,20 @@ void gradient_sums(const Element* g, const Element* x, Index count, const double
 template <class Element>
 void gradient_moments(const Element* g, const Element* x, Index count, const double* shift,
                       double* sums, Index tile) {
-  add_tiles<4>(
-      count, tile, tile, {sums, sums + tile, sums + 2 * tile, sums + 3 * tile},
-      [=](auto block, Index i, Index j, auto& terms) {
-        const auto gradient = block.widened(g + i);
-        const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-        terms[0] += gradient;
-        terms[1] += gradient * d;
-        terms[2] += d;
-        terms[3] += d * d;
-      },
-      g, x);
+  add_tiles<4>(count, tile, tile, {sums, sums + tile, sums + 2 * tile, sums + 3 * tile},
+               [=](auto block, Index i, Index j, auto& terms) {
+                 const auto gradient = block.widened(g + i);
+                 const auto d =
+                     block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
+                 terms[0] += gradient;
+                 terms[1] += gradient * d;
+                 terms[2] += d;
+                 terms[3] += d * d;
+               });
 }
 
 template <class Element>
-void gradient(const Element* g, const Element* x, Element* MPSGRAD_RESTRICT y, Index count,
+void gradient(const Element* g, const Element* x, Results<Element> y, Index count,
               const float* MPSGRAD_RESTRICT mean, const float* MPSGRAD_RESTRICT scale,
               const float* MPSGRAD_RESTRICT constant, const float* MPSGRAD_RESTRICT slope,
               Index tile, const FusedReLU* relu) {

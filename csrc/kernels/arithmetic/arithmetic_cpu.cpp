@@ -3,6 +3,7 @@
 // depends on the shape alone.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "cpu/cpu_calls.hpp"
@@ -19,8 +20,11 @@ constexpr Index kTaskFloats = 32768;
 // Roles of the calling thread's scratch arrays; readers take two each.
 enum Scratch : int { kFirst = 0, kSecond = 2, kStore = 4, kTerms = 5, kSums = 6 };
 
-// Pixels of a run: about kRunFloats floats, and whole bytes of a mask.
-Index run_pixels_of(Index channels) { return std::max<Index>(8, kRunFloats / channels / 8 * 8); }
+// Pixels of a run: about so many floats, and whole bytes of a mask.
+Index run_pixels_of(Index channels, Index floats = kRunFloats) {
+  const Index step = 8 / std::gcd(channels, Index{8});
+  return std::max(step, floats / channels / step * step);
+}
 
 // ---- masks
 // -----------------------------------------------------------------------------------------------
@@ -272,12 +276,12 @@ struct ForwardWork {
           const Element* second = readers.second.read(sample, y, x, pixels);
           const Index to_y = flat ? 0 : clip.origin.y + y;
           const Index to_x = flat ? x : clip.origin.x + x;
-          Element* out = cpu::begin_store(destination, sample, to_y, to_x,
-                                          cpu::scratch_of<Element>(kStore, run * channels));
-          arithmetic_loops().of(out).forward(function, first, second, out, masks.at(sample),
-                                             (y * clip.size.width + x) * channels,
-                                             pixels * channels);
-          cpu::finish_store(destination, sample, to_y, to_x, pixels, out);
+          const auto out = cpu::begin_results(destination, sample, to_y, to_x,
+                                              cpu::scratch_of<Element>(kStore, run * channels));
+          arithmetic_loops().of(first).forward(function, first, second, out, masks.at(sample),
+                                               (y * clip.size.width + x) * channels,
+                                               pixels * channels);
+          cpu::finish_results(destination, sample, to_y, to_x, pixels, out);
         });
   }
 };
@@ -380,11 +384,11 @@ struct GradientWork {
           incoming_(work.gradient, work.channels, run_pixels, flat, kFirst),
           other_(work.other, work.channels, run_pixels, flat, kSecond),
           run_(run_pixels) {}
-    void make(Index sample, Index y, Index x, Index pixels, Element* out) {
+    void make(Index sample, Index y, Index x, Index pixels, Results<Element> out) {
       const Element* g = incoming_.read(sample, y, x, pixels);
       const Element* o = work_.multiplies ? other_.read(sample, y, x, pixels) : nullptr;
-      arithmetic_loops().of(out).gradient(work_.a, work_.b, g, o, work_.masks.at(sample),
-                                          first_bit(y, x), out, pixels * work_.channels);
+      arithmetic_loops().of(g).gradient(work_.a, work_.b, g, o, work_.masks.at(sample),
+                                        first_bit(y, x), out, pixels * work_.channels);
     }
     // Adds them to the sums of one pixel.
     void add(Index sample, Index y, Index x, Index pixels, double* sums) {
@@ -397,7 +401,7 @@ struct GradientWork {
     }
     const float* make(Index sample, Index y, Index x, Index pixels) {
       float* out = cpu::thread_scratch(kTerms, run_ * work_.channels);
-      make(sample, y, x, pixels, out);
+      make(sample, y, x, pixels, {out});
       return out;
     }
 
@@ -465,27 +469,27 @@ struct GradientWork {
                       (!multiplies || other.is_flat(width, height));
     const Tasks tasks(clip.size.depth, flat ? 1 : height, flat ? width * height : width, channels);
     const Index run = tasks.run_pixels();
-    tasks.each([&] { return Terms<Element>(*this, run, flat); },
-               [&](Terms<Element>& terms, Index sample, Index y, Index x, Index pixels) {
-                 const Range rows = flat ? Range{0, 1} : down.readers(y);
-                 const Index first = flat ? x : std::clamp(across.offset, x, x + pixels);
-                 const Index last =
-                     flat ? x + pixels
-                          : std::clamp(std::min(across.offset + across.results, across.length),
-                                       first, x + pixels);
-                 if (rows.empty() || first >= last) {
-                   return put_zeros(sample, y, x, x + pixels);
-                 }
-                 put_zeros(sample, y, x, first);
-                 const Index to_y = flat ? 0 : clip.origin.y + y;
-                 const Index to_x = flat ? first : clip.origin.x + first;
-                 Element* out = cpu::begin_store(destination, sample, to_y, to_x,
-                                                 cpu::scratch_of<Element>(kStore, run * channels));
-                 terms.make(sample, rows.begin, flat ? first : first - across.offset, last - first,
-                            out);
-                 cpu::finish_store(destination, sample, to_y, to_x, last - first, out);
-                 put_zeros(sample, y, last, x + pixels);
-               });
+    tasks.each(
+        [&] { return Terms<Element>(*this, run, flat); },
+        [&](Terms<Element>& terms, Index sample, Index y, Index x, Index pixels) {
+          const Range rows = flat ? Range{0, 1} : down.readers(y);
+          const Index first = flat ? x : std::clamp(across.offset, x, x + pixels);
+          const Index last =
+              flat ? x + pixels
+                   : std::clamp(std::min(across.offset + across.results, across.length), first,
+                                x + pixels);
+          if (rows.empty() || first >= last) {
+            return put_zeros(sample, y, x, x + pixels);
+          }
+          put_zeros(sample, y, x, first);
+          const Index to_y = flat ? 0 : clip.origin.y + y;
+          const Index to_x = flat ? first : clip.origin.x + first;
+          const auto out = cpu::begin_results(destination, sample, to_y, to_x,
+                                              cpu::scratch_of<Element>(kStore, run * channels));
+          terms.make(sample, rows.begin, flat ? first : first - across.offset, last - first, out);
+          cpu::finish_results(destination, sample, to_y, to_x, last - first, out);
+          put_zeros(sample, y, last, x + pixels);
+        });
   }
 
   // Adds a run of terms to the sums of columns [first, ...) of the source.
@@ -554,12 +558,12 @@ struct GradientWork {
 
   // Adds the runs [begin, end) of an image, counted row by row, to one pixel's sums.
   template <class Element>
-  void add_runs(Terms<Element>& terms, Index sample, Index run, Index begin, Index end,
-                double* sums) const {
-    const Index row_runs = cpu::chunks_of(across.results, run);
+  void add_runs(Terms<Element>& terms, Index sample, Index row_pixels, Index run, Index begin,
+                Index end, double* sums) const {
+    const Index row_runs = cpu::chunks_of(row_pixels, run);
     for (Index i = begin; i < end; ++i) {
       const Index x = i % row_runs * run;
-      const Index pixels = std::min(run, across.results - x);
+      const Index pixels = std::min(run, row_pixels - x);
       terms.add(sample, i / row_runs, x, pixels, sums);
     }
   }
@@ -599,7 +603,8 @@ struct GradientWork {
           continue;
         }
         std::fill_n(sums, sum_channels(), 0.0);
-        add_runs(terms, sample, run, rows.begin * row_runs, rows.end * row_runs, sums);
+        add_runs(terms, sample, across.results, run, rows.begin * row_runs, rows.end * row_runs,
+                 sums);
         put_row(sums, sample, y, column);
       }
     });
@@ -608,17 +613,20 @@ struct GradientWork {
   // Every image is summed to one pixel: parts of it at the same time, then the parts in order.
   template <class Element>
   void run_whole() const {
-    const Index run = run_pixels_of(channels);
-    const Index runs = down.results * cpu::chunks_of(across.results, run);
-    const Index run_floats = std::min(run, across.results) * channels;
-    const Index part_runs = std::max<Index>(1, kTaskFloats / run_floats);
+    const bool flat = gradient.is_flat(across.results, down.results) &&
+                      (!multiplies || other.is_flat(across.results, down.results));
+    const Index row_pixels = flat ? across.results * down.results : across.results;
+    const Index run = std::min(run_pixels_of(channels, kTaskFloats), row_pixels);
+    const Index row_runs = cpu::chunks_of(row_pixels, run);
+    const Index runs = (flat ? 1 : down.results) * row_runs;
+    const Index part_runs = std::max<Index>(1, kTaskFloats / (run * channels));
     const Index parts = cpu::chunks_of(runs, part_runs);
     const Index narrow = sum_channels();
     std::vector<double> sums(static_cast<std::size_t>(clip.size.depth * parts * narrow), 0.0);
     cpu::parallel_for(clip.size.depth * parts, [&](Index task) {
       const Index begin = task % parts * part_runs;
-      Terms<Element> terms(*this, run, false);
-      add_runs(terms, task / parts, run, begin, std::min(runs, begin + part_runs),
+      Terms<Element> terms(*this, run, flat);
+      add_runs(terms, task / parts, row_pixels, run, begin, std::min(runs, begin + part_runs),
                sums.data() + task * narrow);
     });
     const Index column = only_column();

@@ -14,7 +14,7 @@ using Index = std::int64_t;
 constexpr int kGroup = kWidest < 8 ? kWidest : 8;
 using Group = Floats<kGroup>;
 using GroupInts = Ints<kGroup>;
-constexpr Index kAhead = 1024;  // elements, asked for before they are needed
+constexpr Index kAhead = 384;  // elements, asked for before they are needed
 typedef std::uint8_t GroupBytes __attribute__((vector_size(kGroup)));
 
 template <class Value>
@@ -50,8 +50,8 @@ struct Quotient {
 
 template <class Operation, class Element>
 MPSGRAD_INLINE void plain(const Operation& operation, const ArithmeticFunction& f, const Element* x,
-                          const Element* y, Element* out, Index count) {
-  transform(
+                          const Element* y, Results<Element> out, Index count) {
+  transform_run(
       0, count, out,
       [=, minimum = f.minimum, maximum = f.maximum](Index, float first, float second) {
         const float r = operation.at(first, second);
@@ -97,6 +97,8 @@ MPSGRAD_INLINE void masked(const Operation& operation, const ArithmeticFunction&
   const auto maximum = all<Group>(f.maximum);
   for (; i + 8 <= count; i += 8) {
     int bits = 0;
+    request(x, i + kAhead);
+    request(y, i + kAhead);
     for (int part = 0; part < 8; part += kGroup) {
       const Group r = operation.at(load<Group>(x + i + part), load<Group>(y + i + part));
       const Group above = r < minimum ? minimum : r;
@@ -111,8 +113,9 @@ MPSGRAD_INLINE void masked(const Operation& operation, const ArithmeticFunction&
 }
 
 template <int kComparison, class Element>
-void compare(float threshold, const Element* x, const Element* y, Element* out, Index count) {
-  transform(
+void compare(float threshold, const Element* x, const Element* y, Results<Element> out,
+             Index count) {
+  transform_run(
       0, count, out,
       [=](Index, float first, float second) {
         const float equal = __builtin_fabsf(first - second) <= threshold ? 1.0F : 0.0F;
@@ -136,19 +139,22 @@ void compare(float threshold, const Element* x, const Element* y, Element* out, 
 }
 
 template <class Element>
-void compare_all(const ArithmeticFunction& f, const Element* x, const Element* y, Element* out,
-                 Index count) {
-  constexpr void (*kComparisons[])(float, const Element*, const Element*, Element*, Index) = {
-      &compare<0>, &compare<1>, &compare<2>, &compare<3>, &compare<4>, &compare<5>};
+void compare_all(const ArithmeticFunction& f, const Element* x, const Element* y,
+                 Results<Element> out, Index count) {
+  constexpr void (*kComparisons[])(float, const Element*, const Element*, Results<Element>,
+                                   Index) = {&compare<0>, &compare<1>, &compare<2>,
+                                             &compare<3>, &compare<4>, &compare<5>};
   kComparisons[f.comparison](f.threshold, x, y, out, count);
 }
 
 template <class Element>
-void forward(const ArithmeticFunction& f, const Element* x, const Element* y, Element* out,
+void forward(const ArithmeticFunction& f, const Element* x, const Element* y, Results<Element> out,
              std::uint8_t* mask, Index first, Index count) {
   const auto run = [&](const auto& operation) {
     if (mask) {
-      masked(operation, f, x, y, out, mask, first, count);
+      put_blocks(0, count, out, [&](Index begin, Index end, Element* to) {
+        masked(operation, f, x + begin, y + begin, to, mask, first + begin, end - begin);
+      });
     } else {
       plain(operation, f, x, y, out, count);
     }
@@ -241,12 +247,15 @@ struct ScaledProduct {
 
 template <class Element>
 void gradient(float a, float b, const Element* g, const Element* other, const std::uint8_t* mask,
-              Index first, Element* out, Index count) {
-  if (other) {
-    masked_terms(ScaledProduct<Element>{a, b, g, other}, mask, first, out, count);
-  } else {
-    masked_terms(Scaled<Element>{a, g}, mask, first, out, count);
-  }
+              Index first, Results<Element> out, Index count) {
+  put_blocks(0, count, out, [&](Index begin, Index end, Element* to) {
+    if (other) {
+      masked_terms(ScaledProduct<Element>{a, b, g + begin, other + begin}, mask, first + begin, to,
+                   end - begin);
+    } else {
+      masked_terms(Scaled<Element>{a, g + begin}, mask, first + begin, to, end - begin);
+    }
+  });
 }
 
 template <class Element>
@@ -281,7 +290,6 @@ struct Values {
   MPSGRAD_INLINE void add_to(typename Block::Numbers& sum, Block block, Index i) const {
     sum += block.widened(x + i);
   }
-  MPSGRAD_INLINE void request_at(Index i) const { request(x, i); }
 };
 
 // A term in double. A product of two floats is exact there, so that AVX-512, which converts while
@@ -304,7 +312,6 @@ struct Unmasked {
   MPSGRAD_INLINE void add_to(typename Block::Numbers& sum, Block block, Index i) const {
     sum += number_at(term, block, i);
   }
-  MPSGRAD_INLINE void request_at(Index i) const { term.request_at(i); }
 };
 
 // Terms of a gradient, 0 where the bit from `first` on is not set. kWholeBytes: `first` and what
@@ -345,16 +352,14 @@ struct Masked {
 #endif
     }
   }
-  MPSGRAD_INLINE void request_at(Index i) const { term.request_at(i); }
 };
 
 // Adds `count` values to a tile of sums, again and again.
 template <class Source>
 MPSGRAD_INLINE void add_runs(const Source& source, double* sums, Index count, Index tile) {
-  add_tiles<1>(
-      count, tile, tile, {sums},
-      [=](auto block, Index i, Index /*j*/, auto& terms) { source.add_to(terms[0], block, i); },
-      source);
+  add_tiles<1>(count, tile, tile, {sums}, [=](auto block, Index i, Index /*j*/, auto& terms) {
+    source.add_to(terms[0], block, i);
+  });
 }
 
 void add(const float* x, double* sums, Index count) { add_runs(Values{x}, sums, count, count); }

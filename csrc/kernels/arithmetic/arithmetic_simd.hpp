@@ -5,6 +5,7 @@
 
 #include "cpu/isa.hpp"
 #include "cpu/simd/half.hpp"
+#include "cpu/simd/results.hpp"
 
 namespace mpsgrad {
 
@@ -28,12 +29,13 @@ struct ArithmeticFunction {
 template <class Element>
 struct ArithmeticElementLoops {
   // Writes the bits [first, first + count) of `mask` unless it is null, and no other.
-  void (*forward)(const ArithmeticFunction& f, const Element* x, const Element* y, Element* out,
-                  std::uint8_t* mask, std::int64_t first, std::int64_t count);
+  void (*forward)(const ArithmeticFunction& f, const Element* x, const Element* y,
+                  Results<Element> out, std::uint8_t* mask, std::int64_t first, std::int64_t count);
   // out = a g, or (a g) (b other) where there is another, and 0 where the bit from `first` on is
   // not set.
   void (*gradient)(float a, float b, const Element* g, const Element* other,
-                   const std::uint8_t* mask, std::int64_t first, Element* out, std::int64_t count);
+                   const std::uint8_t* mask, std::int64_t first, Results<Element> out,
+                   std::int64_t count);
   // sums[c] += the sum over pixels of channel c of the terms of gradient().
   void (*gradient_pixels)(float a, float b, const Element* g, const Element* other,
                           const std::uint8_t* mask, std::int64_t first, double* sums,

@@ -21,7 +21,7 @@ using cpu::coefficient_tiles;
 using cpu::repeat_pixel;
 using cpu::tile_of;
 
-constexpr Index kRunFloats = 8192;  // of one call of a loop: half of a level 1 cache
+constexpr Index kRunFloats = 32768;  // of one call of a loop: half of a level 1 cache
 constexpr Index kLeastTiles = 16;
 constexpr Index kFewBlocks = 8;
 constexpr Index kPartChannels = 512;
@@ -261,13 +261,13 @@ class FusedNeuron {
   const float* gradient(const float* g, const float* x, Index pixels, Index channels, Index tile,
                         const float* mean, const float* scale, const float* offset) const {
     float* scratch = cpu::thread_scratch(kScratchOfNeuron, pixels * channels);
-    standardize_loops().floats.forward(x, scratch, pixels * channels, mean, scale, offset, tile,
+    standardize_loops().floats.forward(x, {scratch}, pixels * channels, mean, scale, offset, tile,
                                        nullptr);
-    neuron_loops().floats.gradient(function_of(*neuron_), g, scratch, scratch, pixels, channels);
+    neuron_loops().floats.gradient(function_of(*neuron_), g, scratch, {scratch}, pixels, channels);
     return scratch;
   }
   void forward(float* y, Index pixels, Index channels) const {
-    neuron_loops().floats.forward(function_of(*neuron_), y, y, pixels, channels);
+    neuron_loops().floats.forward(function_of(*neuron_), y, {y}, pixels, channels);
   }
 
  private:
@@ -368,32 +368,31 @@ class CpuBatchNormalization final : public BatchNormalizationEncoder {
 
   void encode(CommandBuffer& command_buffer, const UnaryCall& call,
               const BatchNormalizationOperands& operands, BatchNormalizationState*) override {
-    cpu::record(command_buffer,
-                [neuron = neuron_, operands = Operands(operands),
-                 source = cpu::PixelSource{cpu::view_source(call), call.properties.offset,
-                                           call.properties.edge_mode},
-                 destination = cpu::view_destination(call), clip = call.clip] {
-                  const Index channels = destination.channels;
-                  const Index tile = tile_of(channels);
-                  const auto tiles = coefficient_tiles<3>(tile);
-                  fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
-                  const auto standardize = [&](const auto* x, auto* out, Index pixels) {
-                    standardize_loops().of(out).forward(x, out, pixels * channels, tiles[0],
-                                                        tiles[1], tiles[2], tile, neuron.relu());
-                  };
-                  if (neuron.known_to_loops()) {
-                    cpu::map_pixels({source}, destination, clip,
-                                    [&](const auto* const* in, auto* out, Index pixels) {
-                                      standardize(in[0], out, pixels);
-                                    });
-                  } else {
-                    cpu::map_pixels({source}, destination, clip,
-                                    [&](const float* const* in, float* out, Index pixels) {
-                                      standardize(in[0], out, pixels);
-                                      neuron.forward(out, pixels, channels);
-                                    });
-                  }
-                });
+    cpu::record(
+        command_buffer, [neuron = neuron_, operands = Operands(operands),
+                         source = cpu::PixelSource{cpu::view_source(call), call.properties.offset,
+                                                   call.properties.edge_mode},
+                         destination = cpu::view_destination(call), clip = call.clip] {
+          const Index channels = destination.channels;
+          const Index tile = tile_of(channels);
+          const auto tiles = coefficient_tiles<3>(tile);
+          fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
+          const auto standardize = [&](const auto* x, auto out, Index pixels) {
+            standardize_loops().of(x).forward(x, out, pixels * channels, tiles[0], tiles[1],
+                                              tiles[2], tile, neuron.relu());
+          };
+          if (neuron.known_to_loops()) {
+            cpu::map_pixels({source}, destination, clip,
+                            [&]<class Element>(const Element* const* in, Results<Element> out,
+                                               Index pixels) { standardize(in[0], out, pixels); });
+          } else {
+            cpu::map_pixels({source}, destination, clip,
+                            [&](const float* const* in, float* out, Index pixels) {
+                              standardize(in[0], Results<float>{out}, pixels);
+                              neuron.forward(out, pixels, channels);
+                            });
+          }
+        });
   }
 
  private:
@@ -439,19 +438,19 @@ class CpuBatchNormalizationGradient final : public BatchNormalizationGradientEnc
     repeat_pixel(slope, channels, tile);
     const auto relu = neuron.relu_of(mean, scale, offset);
     const auto find = [&, mean = mean, scale = scale, constant = constant, slope = slope](
-                          const auto* g, const auto* x, auto* out, Index pixels) {
-      standardize_loops().of(out).gradient(g, x, out, pixels * channels, mean, scale, constant,
-                                           slope, tile, relu ? &*relu : nullptr);
+                          const auto* g, const auto* x, auto out, Index pixels) {
+      standardize_loops().of(x).gradient(g, x, out, pixels * channels, mean, scale, constant, slope,
+                                         tile, relu ? &*relu : nullptr);
     };
     if (neuron.known_to_loops()) {
-      cpu::map_pixels(
-          {gradient, source}, destination, clip,
-          [&](const auto* const* in, auto* out, Index pixels) { find(in[0], in[1], out, pixels); });
+      cpu::map_pixels({gradient, source}, destination, clip,
+                      [&]<class Element>(const Element* const* in, Results<Element> out,
+                                         Index pixels) { find(in[0], in[1], out, pixels); });
     } else {
       cpu::map_pixels(
           {gradient, source}, destination, clip,
-          [&, mean = mean, scale = scale, offset = offset](const float* const* in, float* out,
-                                                           Index pixels) {
+          [&, mean = mean, scale = scale, offset = offset](const float* const* in,
+                                                           Results<float> out, Index pixels) {
             find(neuron.gradient(in[0], in[1], pixels, channels, tile, mean, scale, offset), in[1],
                  out, pixels);
           });

@@ -216,7 +216,7 @@ struct Finish {
       f.data = f.data ? f.data + tile.channel : nullptr;
       for (Index p = 0; p < tile.pixels; ++p) {
         float* values = tile.values + p * tile.value_step;
-        neuron_loops().floats.forward(f, values, values, 1, tile.channels);
+        neuron_loops().floats.forward(f, values, {values}, 1, tile.channels);
       }
     }
     if (self.scale > 1) {

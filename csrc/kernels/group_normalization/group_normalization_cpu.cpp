@@ -222,10 +222,10 @@ struct ForwardWork {
     for (float* coefficients : tiles) {
       repeat_pixel(coefficients, channels, tile);
     }
-    const auto transform = [&, mean = mean, scale = scale, shift = shift](const auto* x, auto* out,
+    const auto transform = [&, mean = mean, scale = scale, shift = shift](const auto* x, auto out,
                                                                           Index pixels) {
-      standardize_loops().of(out).forward(x, out, pixels * channels, mean, scale, shift, tile,
-                                          nullptr);
+      standardize_loops().of(x).forward(x, out, pixels * channels, mean, scale, shift, tile,
+                                        nullptr);
     };
 
     if (is_whole()) {
@@ -233,10 +233,10 @@ struct ForwardWork {
         blocks.each_run(block, [&](Index y, Index x, Index pixels) {
           const auto* values = cpu::load_run(source, sample, y, x, pixels,
                                              cpu::scratch_of<Element>(kFirst, pixels * channels));
-          auto* out = cpu::begin_store(destination, sample, y, x,
-                                       cpu::scratch_of<Element>(kSecond, pixels * channels));
+          const auto out = cpu::begin_results(destination, sample, y, x,
+                                              cpu::scratch_of<Element>(kSecond, pixels * channels));
           transform(values, out, pixels);
-          cpu::finish_store(destination, sample, y, x, pixels, out);
+          cpu::finish_results(destination, sample, y, x, pixels, out);
         });
       });
       return;
@@ -247,10 +247,10 @@ struct ForwardWork {
       const float* values =
           cpu::load_row_with_edges(source, sample, offset.y + row, offset.x, width, edge,
                                    cpu::thread_scratch(kFirst, width * channels));
-      float* out = cpu::begin_store(destination, sample, y, clip.origin.x,
-                                    cpu::thread_scratch(kSecond, width * channels));
+      const auto out = cpu::begin_results(destination, sample, y, clip.origin.x,
+                                          cpu::thread_scratch(kSecond, width * channels));
       transform(values, out, width);
-      cpu::finish_store(destination, sample, y, clip.origin.x, width, out);
+      cpu::finish_results(destination, sample, y, clip.origin.x, width, out);
     });
   }
 };
@@ -334,11 +334,11 @@ struct GradientWork {
       blocks.each_run(block, [&](Index y, Index x, Index pixels) {
         const auto* g = load(gradient, y, x, pixels, kFirst);
         const auto* values = load(source, y, x, pixels, kSecond);
-        auto* out = cpu::begin_store(destination, sample, y, x,
-                                     cpu::scratch_of<Element>(kSecond + 1, pixels * channels));
-        standardize_loops().of(out).gradient(g, values, out, pixels * channels, mean, scale,
-                                             constant, slope, tile, nullptr);
-        cpu::finish_store(destination, sample, y, x, pixels, out);
+        const auto out = cpu::begin_results(
+            destination, sample, y, x, cpu::scratch_of<Element>(kSecond + 1, pixels * channels));
+        standardize_loops().of(g).gradient(g, values, out, pixels * channels, mean, scale, constant,
+                                           slope, tile, nullptr);
+        cpu::finish_results(destination, sample, y, x, pixels, out);
       });
     });
     for (Index c = 0; c < channels; ++c) {

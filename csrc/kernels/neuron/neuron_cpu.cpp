@@ -24,8 +24,9 @@ class CpuNeuron final : public UnaryEncoder {
                          destination = cpu::view_destination(call), clip = call.clip] {
           const NeuronFunction f = function_of(*neuron);
           cpu::map_pixels(
-              {source}, destination, clip, [&](const auto* const* in, auto* out, Index pixels) {
-                neuron_loops().of(out).forward(f, in[0], out, pixels, destination.channels);
+              {source}, destination, clip,
+              [&]<class Element>(const Element* const* in, Results<Element> out, Index pixels) {
+                neuron_loops().of(in[0]).forward(f, in[0], out, pixels, destination.channels);
               });
         });
   }
@@ -49,11 +50,12 @@ class CpuNeuronGradient final : public GradientEncoder {
          source = cpu::PixelSource{cpu::view_source(call), secondary.offset, secondary.edge_mode},
          destination = cpu::view_destination(call), clip = call.clip] {
           const NeuronFunction f = function_of(*neuron);
-          cpu::map_pixels({gradient, source}, destination, clip,
-                          [&](const auto* const* in, auto* out, Index pixels) {
-                            neuron_loops().of(out).gradient(f, in[0], in[1], out, pixels,
-                                                            destination.channels);
-                          });
+          cpu::map_pixels(
+              {gradient, source}, destination, clip,
+              [&]<class Element>(const Element* const* in, Results<Element> out, Index pixels) {
+                neuron_loops().of(in[0]).gradient(f, in[0], in[1], out, pixels,
+                                                  destination.channels);
+              });
         });
   }
 

@@ -1,0 +1,57 @@
+// Stores that go past the caches.
+#pragma once
+
+#include "cpu/simd/simd.hpp"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace mpsgrad::MPSGRAD_ISA {
+
+// Bytes of a cache line; what is stored past the caches is whole lines.
+inline constexpr std::int64_t kLine = 64;
+
+// Bytes between the start of the line that holds `address` and it.
+MPSGRAD_INLINE std::int64_t past_line(const void* address) {
+  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address) % kLine);
+}
+
+#if defined(__SSE2__)
+MPSGRAD_INLINE void stream_line(const std::byte* from, std::byte* to) {
+#if defined(__AVX512F__)
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+#elif defined(__AVX__)
+  for (std::int64_t i = 0; i < kLine; i += 32) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i),
+                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
+  }
+#else
+  for (std::int64_t i = 0; i < kLine; i += 16) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
+  }
+#endif
+}
+#endif
+
+// Copies `bytes` bytes, past the caches where the processor can.
+MPSGRAD_INLINE void stream_bytes(const void* from, void* to, std::int64_t bytes) {
+#if defined(__SSE2__)
+  const auto* in = static_cast<const std::byte*>(from);
+  auto* out = static_cast<std::byte*>(to);
+  const std::int64_t past = past_line(out);
+  const std::int64_t ahead = past == 0 ? 0 : kLine - past;
+  const std::int64_t first = ahead < bytes ? ahead : bytes;
+  __builtin_memcpy(out, in, static_cast<std::size_t>(first));
+  std::int64_t i = first;
+  for (; i + kLine <= bytes; i += kLine) {
+    stream_line(in + i, out + i);
+  }
+  __builtin_memcpy(out + i, in + i, static_cast<std::size_t>(bytes - i));
+#else
+  __builtin_memcpy(to, from, static_cast<std::size_t>(bytes));
+#endif
+}
+
+}  // namespace mpsgrad::MPSGRAD_ISA
