@@ -56,7 +56,7 @@ std::byte* request_memory(std::size_t bytes) {
 std::int64_t streamed_bytes() {
 #if defined(_SC_LEVEL3_CACHE_SIZE)
   static const std::int64_t bytes =
-      std::clamp<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE) / 4, 4 << 20, 16 << 20);
+      std::clamp<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE) / 3, 4 << 20, 16 << 20);
   return bytes;
 #else
   return 4 << 20;

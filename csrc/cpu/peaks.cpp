@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <new>
 
 #include "base/errors.hpp"
+#include "cpu/memory.hpp"
 #include "cpu/simd/peaks.hpp"
 
 namespace mpsgrad::cpu {
@@ -25,14 +25,11 @@ void check_seconds(const char* name, double seconds) {
           ", expected a positive number");
 }
 
-struct Free {
-  void operator()(float* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
-};
-
-std::unique_ptr<float[], Free> new_floats(std::size_t n) {
-  std::unique_ptr<float[], Free> floats(new (std::align_val_t{64}) float[n]);
-  std::fill_n(floats.get(), n, 1.0F);  // so that every page is there
-  return floats;
+// Memory as images have it.
+std::shared_ptr<Block> new_floats(std::size_t n) {
+  auto block = MemoryPool::instance().acquire(n * sizeof(float));
+  std::fill_n(reinterpret_cast<float*>(block->data()), n, 1.0F);  // so that every page is there
+  return block;
 }
 
 }  // namespace
@@ -58,8 +55,9 @@ double copy_bandwidth(std::size_t bytes, bool streaming, double seconds) {
   const std::size_t n = bytes / sizeof(float);
   require(n > 0, "copy_bandwidth: bytes is ", bytes, ", expected at least ", sizeof(float));
   const auto copy = streaming ? peak_loops().copy_streaming : peak_loops().copy;
-  const auto from = new_floats(n);
-  const auto to = new_floats(n);
+  const std::shared_ptr<Block> blocks[] = {new_floats(n), new_floats(n)};
+  const auto* from = reinterpret_cast<const float*>(blocks[0]->data());
+  auto* to = reinterpret_cast<float*>(blocks[1]->data());
   // Small arrays are copied several times a run, because the clock takes time too.
   const std::size_t repeats = std::max<std::size_t>(1, (1U << 20U) / n);
   double best = 0.0;
@@ -67,7 +65,7 @@ double copy_bandwidth(std::size_t bytes, bool streaming, double seconds) {
   for (int runs = 0; runs < 3 || seconds_since(start) < seconds; ++runs) {
     const Clock::time_point run = Clock::now();
     for (std::size_t i = 0; i < repeats; ++i) {
-      copy(from.get(), to.get(), static_cast<std::int64_t>(n));
+      copy(from, to, static_cast<std::int64_t>(n));
     }
     const double moved = 2.0 * static_cast<double>(repeats * n * sizeof(float));
     best = std::max(best, moved / seconds_since(run));

@@ -19,10 +19,34 @@ def kernel(name, device):
     def gradient(g, x):
         return backward(g, x, forward(x, with_state=True)[1])
 
+    product = mg.Multiply(device=device)
+    product.minimum_value, product.maximum_value = -0.5, 0.75
+    product_gradient = mg.MultiplyGradient(False, device=device)
+
+    def gradient_of_product(g, x):
+        return product_gradient(g, x, product(x, x, with_state=True)[1])
+
+    channels = np.linspace(0.5, 2, SHAPE[-1])
+    statistics = mg.ArrayBatchNormalizationDataSource(channels, -channels, channels / 4, channels)
+    tanh = mg.NeuronDescriptor(mg.NeuronType.TANH, a=1, b=1)
+    instance = mg.InstanceNormalization(
+        mg.ArrayInstanceNormalizationDataSource(channels, -channels), device=device
+    )
+    instance_gradient = mg.InstanceNormalizationGradient(device=device)
+
+    def gradient_of_instance(g, x):
+        return instance_gradient(g, x, instance(x, with_state=True)[1])
+
     return {
         "neuron": (forward, 1),
         "neuron gradient": (gradient, 2),
         "subtract": (mg.Subtract(device=device), 2),
+        "multiply": (product, 2),
+        "multiply gradient": (gradient_of_product, 2),
+        "batch": (mg.BatchNormalization(statistics, relu, device=device), 1),
+        "batch tanh": (mg.BatchNormalization(statistics, tanh, device=device), 1),
+        "instance": (instance, 1),
+        "instance gradient": (gradient_of_instance, 2),
         "pooling": (mg.PoolingMax(2, 2, 1, 1, device=device), 1),
         "softmax": (mg.SoftMax(device=device), 1),
         "local": (mg.CrossChannelNormalization(5, device=device), 1),
@@ -31,7 +55,21 @@ def kernel(name, device):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(
-    "name", ["neuron", "neuron gradient", "subtract", "pooling", "softmax", "local"]
+    "name",
+    [
+        "neuron",
+        "neuron gradient",
+        "subtract",
+        "multiply",
+        "multiply gradient",
+        "batch",
+        "batch tanh",
+        "instance",
+        "instance gradient",
+        "pooling",
+        "softmax",
+        "local",
+    ],
 )
 def test_a_large_batch_gives_the_bytes_of_its_samples(name, dtype, device, rng):
     function, sources = kernel(name, device)
@@ -45,6 +83,25 @@ def test_a_large_batch_gives_the_bytes_of_its_samples(name, dtype, device, rng):
         one = function(*(array[i : i + 1] for array in arrays))
         for repeat in range(REPEAT):
             assert_same_bytes(whole[repeat * SAMPLES + i], one[0])
+
+
+@pytest.mark.parametrize("neuron", [mg.NeuronType.RELU, mg.NeuronType.TANH])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_batch_normalization_gradients(dtype, neuron, device, rng):
+    """One state serves the whole batch and parts of it."""
+    descriptor = mg.NeuronDescriptor(neuron, a=0.25, b=1)
+    channels = np.linspace(0.5, 2, SHAPE[-1])
+    source = mg.ArrayBatchNormalizationDataSource(channels, -channels)
+    forward = mg.BatchNormalization(source, descriptor, device=device)
+    sums = mg.BatchNormalizationStatisticsGradient(descriptor, device=device)
+    backward = mg.BatchNormalizationGradient(descriptor, device=device)
+    g, x = rng.standard_normal((2, SAMPLES * REPEAT, *SHAPE)).astype(dtype)
+    _, state = forward(x, with_state=True)
+    sums(g, x, state)
+    whole = backward(g, x, state)
+    assert whole.nbytes > 16 << 20
+    for i in range(0, len(x), 5):
+        assert_same_bytes(whole[i : i + 1], backward(g[i : i + 1], x[i : i + 1], state))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -30,11 +30,12 @@ struct StandardizeLoops {
   // y = (x - mean) * scale + offset, or that times *relu where it is not >= 0
   void (*forward)(const Element* x, Results<Element> y, std::int64_t count, const float* mean,
                   const float* scale, const float* offset, std::int64_t tile, const float* relu);
-  // sum_g += g and sum_gx += g * (x - shift), rows as before
-  void (*gradient_sums)(const Element* g, const Element* x, std::int64_t count, const double* shift,
-                        double* sum_g, double* sum_gx, std::int64_t tile, std::int64_t step,
+  // sum_g += g and sum_gx += g * x, rows as before: a product of two float32 is exact in double,
+  // where a mean can be taken off the sum at the end.
+  void (*gradient_sums)(const Element* g, const Element* x, std::int64_t count, double* sum_g,
+                        double* sum_gx, std::int64_t tile, std::int64_t step,
                         const FusedReLU* relu);
-  // Both: sums are those of gradient_sums, then those of moments, one tile after the other.
+  // One tile after the other: g, g * (x - shift), and those of moments.
   void (*gradient_moments)(const Element* g, const Element* x, std::int64_t count,
                            const double* shift, double* sums, std::int64_t tile);
   // y = scale * g - (constant + (x - mean) * slope)

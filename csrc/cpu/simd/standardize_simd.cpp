@@ -59,16 +59,15 @@ MPSGRAD_INLINE Singles times_slope(const FusedReLU& relu, Singles gradient, Sing
 }
 
 template <class Element>
-void gradient_sums(const Element* g, const Element* x, Index count, const double* shift,
-                   double* sum_g, double* sum_gx, Index tile, Index step, const FusedReLU* relu) {
+void gradient_sums(const Element* g, const Element* x, Index count, double* sum_g, double* sum_gx,
+                   Index tile, Index step, const FusedReLU* relu) {
   const auto add_all = [=](const auto& values) {
-    add_tiles<2>(
-        count, tile, step, {sum_g, sum_gx}, [=](auto block, Index i, Index j, auto& terms) {
-          const auto gradient = block.widened(values(block, i, j));
-          terms[0] += gradient;
-          terms[1] += gradient *
-                      (block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j));
-        });
+    add_tiles<2>(count, tile, step, {sum_g, sum_gx},
+                 [=](auto block, Index i, Index j, auto& terms) {
+                   const auto gradient = block.widened(values(block, i, j));
+                   terms[0] += gradient;
+                   terms[1] += gradient * block.widened(x + i);
+                 });
   };
   if (relu == nullptr) {
     add_all(

@@ -51,6 +51,11 @@ struct Quotient {
 template <class Operation, class Element>
 MPSGRAD_INLINE void plain(const Operation& operation, const ArithmeticFunction& f, const Element* x,
                           const Element* y, Results<Element> out, Index count) {
+  if (f.minimum == -__builtin_inff() && f.maximum == __builtin_inff()) {
+    return transform_run(
+        0, count, out,
+        [=](Index, float first, float second) { return operation.at(first, second); }, x, y);
+  }
   transform_run(
       0, count, out,
       [=, minimum = f.minimum, maximum = f.maximum](Index, float first, float second) {

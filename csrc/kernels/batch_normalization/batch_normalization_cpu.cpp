@@ -305,15 +305,11 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     if (!neuron.is_none()) {
       fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
     }
-    std::vector<double> mean(static_cast<std::size_t>(tile));
-    std::copy_n(operands.mean.values, channels, mean.begin());
-    repeat_pixel(mean.data(), channels, tile);
     std::vector<double> totals(static_cast<std::size_t>(2 * channels));
     const auto add = [&](const auto* g, const auto* x, const Run& run, double* into) {
       const auto relu =
           neuron.relu_of(tiles[0] + run.first, tiles[1] + run.first, tiles[2] + run.first);
-      standardize_loops().of(x).gradient_sums(g, x, run.count, mean.data() + run.first, into,
-                                              into + tile, run.width, tile,
+      standardize_loops().of(x).gradient_sums(g, x, run.count, into, into + tile, run.width, tile,
                                               relu ? &*relu : nullptr);
     };
     if (neuron.known_to_loops()) {
@@ -332,9 +328,11 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     for (Index c = 0; c < channels; ++c) {
       double& of_beta = accumulated[c];
       double& of_gamma = accumulated[channels + c];
-      of_beta = (start ? 0.0 : of_beta) + totals[static_cast<std::size_t>(c)];
-      of_gamma =
-          (start ? 0.0 : of_gamma) + operands.r(c) * totals[static_cast<std::size_t>(channels + c)];
+      const double sum_g = totals[static_cast<std::size_t>(c)];
+      const double sum_gx = totals[static_cast<std::size_t>(channels + c)];
+      const double centred = sum_gx - double{operands.mean.values[c]} * sum_g;
+      of_beta = (start ? 0.0 : of_beta) + sum_g;
+      of_gamma = (start ? 0.0 : of_gamma) + operands.r(c) * centred;
       beta[c] = static_cast<float>(of_beta);
       gamma[c] = static_cast<float>(of_gamma);
     }

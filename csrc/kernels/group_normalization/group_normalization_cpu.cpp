@@ -22,7 +22,7 @@ using cpu::repeat_pixel;
 using cpu::tile_of;
 using Settings = GroupNormalizationSettings;
 
-constexpr Index kRunFloats = 8192;       // of one call of a loop
+constexpr Index kRunFloats = 32768;      // of one call of a loop
 constexpr Index kLeastTiles = 16;        // of one call, so that it is worth to load their sums
 constexpr Index kBlockFloats = 1 << 16;  // about what one task reads
 constexpr Index kMostBlocks = 64;        // of an image, which have sums of their own
