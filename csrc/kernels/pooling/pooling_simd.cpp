@@ -241,8 +241,8 @@ void award(const PoolingRow& row, const PoolingShares* shares, Index count,
           const I here = I{} + (first + static_cast<std::int32_t>(t));
           V total = t < added ? block.floats(pixel) : V{};
           for (Index r = 0; r < rows; ++r) {
-            const V value = block.floats(shares[r].share + from + c);
-            total += block.ints(shares[r].index + from + c) == here ? value : V{};
+            const V sum = total + block.floats(shares[r].share + from + c);
+            total = block.ints(shares[r].index + from + c) == here ? sum : total;
           }
           block.put(pixel, total);
         }
