@@ -232,6 +232,21 @@ def test_a_large_mean_does_not_cost_digits_of_the_variance(device, mean, rng):
     assert_close(step.number("mean"), exact.mean, ulps=1)
 
 
+@pytest.mark.parametrize("mean", [-1e2, 1e4, 1e6])
+def test_a_large_mean_does_not_cost_digits_of_the_gradient_for_gamma(device, mean, rng):
+    """About the mean that the state holds, which is rounded."""
+    x = (mean + rng.standard_normal((8, 19, 23, 5))).astype(np.float32)
+    g = rng.standard_normal(x.shape).astype(np.float32)
+    step = train(device, forward_kernel(device, 5, epsilon=EPSILON), x, g, (1, 5, 2))
+    held, variance = (step.number(name).astype(float) for name in ("mean", "variance"))
+    r = 1 / np.sqrt(variance + float(np.float32(EPSILON)))
+    terms = r * g * (x.astype(float) - held)
+    # Each of the three encodes adds its sum in double and rounds it to float32.
+    rounding = 3 * np.finfo(np.float32).eps / 2 * np.abs(terms).sum(axis=(0, 1, 2))
+    error = np.abs(step.number("gradient_for_gamma") - terms.sum(axis=(0, 1, 2)))
+    assert np.all(error <= rounding)
+
+
 def test_a_first_pixel_unlike_the_others_does_not_cost_digits(device, rng):
     x = (5 + rng.standard_normal((4, 9, 11, 3))).astype(np.float32)
     # Whether a sum with an infinity in it is that or not a number is each device's own.
