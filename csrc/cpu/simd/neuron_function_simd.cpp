@@ -8,6 +8,12 @@
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
 
+// One of two numbers by their bits: GCC would move what is made of a chosen number into jumps.
+MPSGRAD_INLINE float choose(bool first, float a, float b) {
+  const std::uint32_t mask = 0U - static_cast<std::uint32_t>(first);
+  return bits_float((float_bits(a) & mask) | (float_bits(b) & ~mask));
+}
+
 struct None {
   MPSGRAD_INLINE float value(float x) const { return x; }
   MPSGRAD_INLINE float slope(float) const { return 1.0F; }
@@ -15,7 +21,7 @@ struct None {
 struct ReLU {
   float a;
   MPSGRAD_INLINE float value(float x) const { return x >= 0.0F ? x : a * x; }
-  MPSGRAD_INLINE float slope(float x) const { return x >= 0.0F ? 1.0F : a; }
+  MPSGRAD_INLINE float slope(float x) const { return choose(x >= 0.0F, 1.0F, a); }
 };
 struct Linear {
   float a, b;
@@ -74,7 +80,7 @@ struct ReLUN {
   }
   MPSGRAD_INLINE float slope(float x) const {
     const float r = x >= 0.0F ? x : a * x;
-    return r >= b ? 0.0F : (x >= 0.0F ? 1.0F : a);
+    return choose(r >= b, 0.0F, choose(x >= 0.0F, 1.0F, a));
   }
 };
 struct Power {
