@@ -21,7 +21,7 @@ using cpu::coefficient_tiles;
 using cpu::repeat_pixel;
 using cpu::tile_of;
 
-constexpr Index kRunFloats = 32768;  // of one call of a loop: half of a level 1 cache
+constexpr Index kRunFloats = 32768;  // of one call of a loop, which reads four parts of it in turns
 constexpr Index kLeastTiles = 16;
 constexpr Index kFewBlocks = 8;
 constexpr Index kPartChannels = 512;
