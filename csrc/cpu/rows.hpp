@@ -3,10 +3,12 @@
 // the caller. Loops that convert float16 themselves take dense runs of it as they lie.
 #pragma once
 
+#include <cstdint>
 #include <type_traits>
 
 #include "base/types.hpp"
 #include "cpu/cpu_images.hpp"
+#include "cpu/memory.hpp"
 #include "cpu/simd/half.hpp"
 #include "cpu/simd/results.hpp"
 
@@ -66,6 +68,19 @@ void finish_results(const CpuImages& images, Index sample, Index y, Index x, Ind
   if (!results.streamed) {
     finish_store(images, sample, y, x, count, results.at);
   }
+}
+
+// Whether results from a pixel on go past the caches as they are, and pixels are whole cache lines,
+// so that a loop may stream them vector by vector in any order.
+template <class Element>
+bool streams_lines(const CpuImages& images, Index sample, Index y, Index x) {
+  const auto is_whole = [](std::uintptr_t bytes) { return bytes % kAlignment == 0; };
+  const auto bytes_of = [](Index elements) {
+    return static_cast<std::uintptr_t>(elements) * sizeof(Element);
+  };
+  return images.streamed && (std::is_same_v<Element, Half> || images.is_float()) &&
+         is_whole(bytes_of(images.pixel_stride)) && is_whole(bytes_of(images.row_stride)) &&
+         is_whole(reinterpret_cast<std::uintptr_t>(images.pixel(sample, y, x)));
 }
 
 // A float array of the calling thread, grown as needed and kept. Slots tell apart arrays in use at

@@ -1,5 +1,7 @@
 """Results too large for the caches take another way into memory, and are the same bytes."""
 
+import math
+
 import mpsgrad as mg
 import numpy as np
 import pytest
@@ -105,10 +107,23 @@ def test_batch_normalization_gradients(dtype, neuron, device, rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_max_pooling_gradients_of_windows_side_by_side(dtype, device, rng):
-    forward = mg.PoolingMax(2, 2, device=device)
-    backward = mg.PoolingMaxGradient(2, 2, device=device)
-    x = rng.standard_normal((80, 64, 64, 27)).astype(dtype)
+@pytest.mark.parametrize(
+    ("window", "shape"),
+    [
+        ((2, 2, 2, 2), (64, 64, 27)),
+        ((2, 2, 2, 2), (65, 63, 32)),  # pixels are whole cache lines
+        ((2, 2, 3, 3), (65, 64, 32)),
+        ((9, 9, 9, 9), (64, 64, 32)),
+        ((3, 3, 2, 2), (64, 64, 32)),
+        ((3, 3, 1, 1), (8, 8, 1024)),  # columns are whole pages
+    ],
+    ids=str,
+)
+def test_max_pooling_gradients(dtype, window, shape, device, rng):
+    forward = mg.PoolingMax(*window, device=device)
+    backward = mg.PoolingMaxGradient(*window, device=device)
+    samples = (17 << 20) // (np.dtype(dtype).itemsize * math.prod(shape)) + 1
+    x = rng.standard_normal((samples, *shape)).astype(dtype)
     y, state = forward(x, with_state=True)
     g = rng.standard_normal(y.shape).astype(dtype)
     whole = backward(g, x, state)

@@ -18,7 +18,7 @@ def poolings(draw: st.DrawFn) -> tuple[PoolingCase, Pooling]:
     dilation = draw(pairs(1, 3)) if kind == "MAX" else (1, 1)
     case = PoolingCase(
         "fuzz",
-        (draw(st.integers(1, 3)), height, width, draw(st.integers(1, 9))),
+        (draw(st.integers(1, 3)), height, width, draw(st.integers(1, 9) | st.integers(16, 40))),
         kernel,
         stride,
         dilation,

@@ -371,6 +371,74 @@ def test_ties_over_rows_go_to_the_first_row(device):
         assert_exact(result[0, ..., 0], [[0, 3], [0, 0]])
 
 
+TIED = {
+    "3x3": ((3, 3), (1, 1), (1, 1)),
+    "3x3 stride 2": ((3, 3), (2, 2), (1, 1)),
+    "3x3 strides 1 and 2": ((3, 3), (1, 2), (1, 1)),
+    "3x3 stride 3": ((3, 3), (3, 3), (1, 1)),
+    "3x3 dilated": ((3, 3), (1, 1), (2, 2)),
+    "3x3 dilated, stride 2": ((3, 3), (2, 1), (3, 1)),
+    "2x2": ((2, 2), (2, 2), (1, 1)),
+    "2x3": ((2, 3), (1, 1), (1, 1)),
+    "5x4": ((5, 4), (1, 1), (1, 1)),
+    "9x9": ((9, 9), (1, 1), (1, 1)),
+    "11x10": ((11, 10), (1, 1), (1, 1)),
+    "1x1 stride 2": ((1, 1), (2, 2), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("edge", ["zero", "clamp"])
+@pytest.mark.parametrize("channels", [3, 16, 37])
+@pytest.mark.parametrize("method", [cases.SAME, cases.VALID])
+@pytest.mark.parametrize("fmt", ["float32", "float16"])
+@pytest.mark.parametrize("window", TIED.values(), ids=TIED)
+def test_the_first_of_equal_pixels_in_any_window(window, fmt, method, channels, edge):
+    """Few values, so that most windows have ties, and some that are no numbers."""
+    device = mg.Device("cpu")
+    case = cases.PoolingCase("ties", (2, 10, 11, channels), *window, method=method)
+    rng = rng_for(f"{window} {channels}")
+    source = rng.choice(
+        [-2, -1, 0, 1, np.nan, -np.inf], case.shape, p=[0.3, 0.3, 0.1, 0.1, 0.1, 0.1]
+    )
+    source[0, :4] = rng.choice([np.nan, -np.inf], source[0, :4].shape)
+    incoming = rng.integers(1, 9, case.result_shape).astype(np.float64)
+    p = case.pooling("MAX", edge=edge)
+    forward, gradient = kernels(p, device)
+    _, states = pool(device, forward, source, case.result_shape, fmt)
+    actual = pool_gradient(device, gradient, incoming, source, states, fmt)
+    assert_exact(actual, first_of_equal_pixels(p, incoming, source), nonzero=1e-3)
+
+
+def first_of_equal_pixels(p, incoming, source):
+    """Give each window's gradient to the first pixel of which none that is a number is larger."""
+    xs, ys = oracle.window_positions(p, *(np.arange(incoming.shape[a]) for a in (2, 1)))
+    height, width = source.shape[1:3]
+    best = np.full(incoming.shape, -np.inf)
+    winner = np.full((*incoming.shape, 2), -1)
+    hidden = np.zeros(incoming.shape[1:3], bool)
+    for rows, columns in oracle.each_tap(xs, ys):
+        outside = ~(inside(rows, height)[:, None] & inside(columns, width)[None, :])
+        near = [np.clip(at, 0, n - 1) for at, n in ((rows, height), (columns, width))]
+        values = source[:, near[0][:, None], near[1][None, :]]
+        if p.edge == "zero":
+            hidden |= outside
+            values = np.where(outside[:, :, None], np.nan, values)
+        ahead = values > best
+        ahead |= (winner[..., 0] < 0) & ~(outside[:, :, None] & (p.edge == "zero"))
+        winner[ahead] = np.broadcast_to(
+            np.stack(np.meshgrid(*near, indexing="ij"), -1)[:, :, None], winner.shape
+        )[ahead]
+        best = np.fmax(best, values)
+    winner[hidden[:, :, None] & (best < 0)] = -1
+    result = np.zeros(source.shape)
+    n, _, _, c = np.indices(incoming.shape)
+    given = winner[..., 0] >= 0
+    np.add.at(
+        result, (n[given], winner[given][:, 0], winner[given][:, 1], c[given]), incoming[given]
+    )
+    return result
+
+
 def test_an_inside_zero_beats_a_padding_zero(device):
     p = Pooling("MAX", (3, 1))
     forward, gradient = kernels(p, device)

@@ -175,13 +175,22 @@ MPSGRAD_INLINE void store(Half* to, Vector v) {
 #endif
 }
 
+template <class Element>
+MPSGRAD_INLINE const void* address_of(const Element* array, std::int64_t element) {
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(array) +
+                                       static_cast<std::uintptr_t>(element) * sizeof(Element));
+}
+
 // Asks for the cache line of an element that will be needed soon, which may lie outside its array:
 // what processors foresee by themselves ends at the page.
 template <class Element>
 MPSGRAD_INLINE void request(const Element* array, std::int64_t element) {
-  __builtin_prefetch(
-      reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(array) +
-                                    static_cast<std::uintptr_t>(element) * sizeof(Element)));
+  __builtin_prefetch(address_of(array, element));
+}
+// The same if much else is needed before: the smallest cache is left alone.
+template <class Element>
+MPSGRAD_INLINE void request_later(const Element* array, std::int64_t element) {
+  __builtin_prefetch(address_of(array, element), 0, 2);
 }
 
 // kLanes neighbouring elements.

@@ -12,6 +12,8 @@
 
 // A function that has to melt into the loop around it, or that loop is not vectorised.
 #define MPSGRAD_INLINE inline __attribute__((always_inline))
+// The same for a lambda, before its body: a call would keep what it captures in memory.
+#define MPSGRAD_MELT __attribute__((always_inline))
 
 // Both compilers know it; a pointer so marked is the only way to its elements during the function.
 #define MPSGRAD_RESTRICT __restrict__

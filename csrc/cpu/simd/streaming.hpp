@@ -1,7 +1,7 @@
 // Stores that go past the caches.
 #pragma once
 
-#include "cpu/simd/simd.hpp"
+#include "cpu/simd/lanes.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -52,6 +52,41 @@ MPSGRAD_INLINE void stream_bytes(const void* from, void* to, std::int64_t bytes)
 #else
   __builtin_memcpy(to, from, static_cast<std::size_t>(bytes));
 #endif
+}
+
+// Stores a vector that lies within a line, at a multiple of its size, past the caches where the
+// processor can.
+template <class Vector>
+MPSGRAD_INLINE void stream(float* to, Vector v) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Vector) == 64) {
+    return _mm512_stream_ps(to, __builtin_bit_cast(__m512, v));
+  }
+#endif
+#if defined(__AVX__)
+  if constexpr (sizeof(Vector) == 32) {
+    return _mm256_stream_ps(to, __builtin_bit_cast(__m256, v));
+  }
+#endif
+#if defined(__SSE2__)
+  if constexpr (sizeof(Vector) == 16) {
+    return _mm_stream_ps(to, __builtin_bit_cast(__m128, v));
+  }
+#endif
+  store(to, v);
+}
+template <class Vector>
+MPSGRAD_INLINE void stream(Half* to, Vector v) {
+  // As float32 of half as many lanes, which is what its bytes are as long as.
+  constexpr int kLanes = sizeof(Vector) / sizeof(float) / 2;
+  if constexpr (kLanes >= 8) {
+    Half halves[2 * kLanes];
+    store(halves, v);
+    stream(reinterpret_cast<float*>(to),
+           load<Floats<kLanes>>(reinterpret_cast<const float*>(halves)));
+  } else {
+    store(to, v);
+  }
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA

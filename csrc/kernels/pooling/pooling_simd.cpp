@@ -2,7 +2,10 @@
 // of a window go by.
 #include "kernels/pooling/pooling_simd.hpp"
 
+#include <type_traits>
+
 #include "cpu/simd/lanes.hpp"
+#include "cpu/simd/streaming.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
@@ -47,6 +50,16 @@ MPSGRAD_INLINE void for_runs(const PoolingRow& row, Index rows, const Visit& vis
     } else {
       visit(run, run.taps, rows);
     }
+  }
+}
+
+// Where results are streamed there are no blocks but whole vectors.
+template <bool kStream, class Block, class Out, class V>
+MPSGRAD_INLINE void put_result(Block block, Out* to, V result) {
+  if constexpr (kStream && !std::is_same_v<Block, OneElement>) {
+    stream(to, result);
+  } else {
+    block.put(to, result);
   }
 }
 
@@ -102,27 +115,39 @@ struct Squares {
   }
 };
 
-template <class Element, class Make>
+template <bool kStream, class Element, class Make>
 MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource<Element>* sources,
                            Index count, float* pooled, const Make& make) {
-  const Index step = row.dilation * row.channels;
   for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
+    // Copies, which nothing that is written can change.
+    const Index step = row.dilation * row.channels;
     const auto fold = make(run);
     const bool begins = row.begins && run.begins;
-    for_windows(row, run, [&](Index from, Index to, Index elements) {
-      for_blocks(elements, [&](auto block, Index c) {
+    PoolingSource<Element> from_row[kMostPoolingRows];
+    for (Index r = 0; r < rows; ++r) {
+      from_row[r] = sources[r];
+    }
+    for_windows(row, run, [&](Index from, Index to, Index elements) MPSGRAD_MELT {
+      for_blocks(elements, [&](auto block, Index c) MPSGRAD_MELT {
         using V = typename decltype(block)::Floats;
         V value = begins ? V{} + fold.start : block.floats(pooled + to + c);
         for (Index r = 0; r < rows; ++r) {
-          const Element* x = sources[r].x + from + c;
+          const Element* x = from_row[r].x + from + c;
           for (Index t = 0; t < taps; ++t) {
-            value = fold.tap(value, block.floats(x + t * step), sources[r].weight);
+            value = fold.tap(value, block.floats(x + t * step), from_row[r].weight);
           }
         }
-        block.put(pooled + to + c, fold.finish(value));
+        put_result<kStream>(block, pooled + to + c, fold.finish(value));
       });
     });
   });
+}
+
+template <class Element, class Make>
+MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource<Element>* sources,
+                           Index count, float* pooled, const Make& make) {
+  row.streamed ? reduce<true>(row, sources, count, pooled, make)
+               : reduce<false>(row, sources, count, pooled, make);
 }
 
 template <class Element>
@@ -141,7 +166,8 @@ void average(const PoolingRow& row, const PoolingSource<Element>* sources, Index
 template <class Element>
 void squares(const PoolingRow& row, const PoolingSource<Element>* sources, Index count,
              float* pooled) {
-  reduce(row, sources, count, pooled, [&](const PoolingRun& run) { return Squares(row, run); });
+  reduce<false>(row, sources, count, pooled,
+                [&](const PoolingRun& run) { return Squares(row, run); });
 }
 
 void root(float* MPSGRAD_RESTRICT pooled, Index count) {
@@ -150,43 +176,296 @@ void root(float* MPSGRAD_RESTRICT pooled, Index count) {
   }
 }
 
-// ---- Gradient: what each window gives
+// ---- Gradient of the maximum: all of a window's rows at once
 
+// A value that the compiler does not know: GCC makes a maximum of ?: only between variables.
+MPSGRAD_INLINE float minus_infinity() {
+  float value = -__builtin_inff();
+  asm("" : "+m"(value));
+  return value;
+}
+
+// NaN, which is no maximum, as minus infinity, which is one only of its like.
+template <class V>
+MPSGRAD_INLINE V number_or(V value, float lowest) {
+  const V floor = V{} + lowest;
+  return value > floor ? value : floor;
+}
+
+// How windows give to pixels: several may read the same one, or none, and then what is given may go
+// past the caches.
+enum class Give { kAdd, kWrite, kStream };
+
+template <Give kHow, class Block, class Out, class V>
+MPSGRAD_INLINE void give(Block block, Out* to, V given) {
+  if constexpr (kHow == Give::kAdd) {
+    block.put(to, block.floats(to) + given);
+  } else {
+    put_result<kHow == Give::kStream>(block, to, given);
+  }
+}
+
+// What a pixel takes of a window's share: all if it equals the maximum, so the first of equal ones.
+// None does if a padding zero is larger.
+template <class Block, class V>
+MPSGRAD_INLINE V take(Block /*block*/, V value, V best, V& share) {
+  using Bits = typename Block::Ints;
+  const V taken = value == best ? share : V{};
+  share = __builtin_bit_cast(V, __builtin_bit_cast(Bits, share) ^ __builtin_bit_cast(Bits, taken));
+  return taken;
+}
+
+// The pixels that a row of windows reads, from the first one's first on, and what they are given.
+template <class Element, class Out, Index kRows>
+struct Windows {
+  Index windows, channels;
+  Index column;  // elements from a tap to the next
+  Index apart;   // and from a window's gradient to the next
+  const Element* x[kRows];
+  Out* out[kRows];
+  const Element* gradient;
+  float start, lowest;
+};
+
+// Windows of three rows and taps of which each shares all but kShift columns with the next one, one
+// block of channels after the other: pixels and what they have been given stay in registers as long
+// as windows read them. The rows that follow are asked for in the order of their elements, which
+// differs from this one; `position`: where to go on with that.
+template <Index kShift, class Element>
+MPSGRAD_INLINE void slide(const PoolingRow& row, const Windows<Element, float, 3>& given,
+                          Index position) {
+  constexpr Index kTaps = 3, kRows = 3;
+  const Windows<Element, float, 3> w = given;
+  const Index ahead = row.advance, fresh = row.fresh, gradient_ahead = row.gradient_advance;
+  for_blocks(w.channels, [=](auto block, Index c) MPSGRAD_MELT {
+    using V = typename decltype(block)::Floats;
+    constexpr Index kLanes = sizeof(V) / sizeof(float);
+    V values[kRows][kTaps], sums[kRows][kTaps], tops[kTaps];
+    const auto take_up = [&](Index first, Index begin, Index end) MPSGRAD_MELT {
+      for (Index t = begin; t < end; ++t) {
+        const Index at = first + t * w.column;
+        for (Index r = 0; r < kRows; ++r) {
+          values[r][t] = number_or(block.floats(w.x[r] + at), w.lowest);
+          sums[r][t] = block.floats(w.out[r] + at);
+          tops[t] = r > 0 && tops[t] > values[r][t] ? tops[t] : values[r][t];
+        }
+      }
+    };
+    const auto put_down = [&](Index first, Index count) MPSGRAD_MELT {
+      for (Index t = 0; t < count; ++t) {
+        for (Index r = 0; r < kRows; ++r) {
+          block.put(w.out[r] + first + t * w.column, sums[r][t]);
+        }
+      }
+    };
+    Index at = c;
+    Index request_at = position + c * w.windows;
+    take_up(at, 0, kTaps - kShift);
+    for (Index i = 0; i < w.windows; ++i) {
+      take_up(at, kTaps - kShift, kTaps);
+      for (Index r = kRows - fresh; r < kRows; ++r) {
+        for (Index s = 0; s < kShift; ++s) {
+          request_later(w.x[r], ahead + request_at * kShift + s * kLanes);
+        }
+      }
+      request_later(w.gradient, gradient_ahead + request_at);
+      request_at += kLanes;
+
+      V best = V{} + w.start;
+      for (Index t = 0; t < kTaps; ++t) {
+        best = tops[t] > best ? tops[t] : best;
+      }
+      V share = block.floats(w.gradient + i * w.apart + c);
+      for (Index r = 0; r < kRows; ++r) {
+        for (Index t = 0; t < kTaps; ++t) {
+          sums[r][t] += take(block, values[r][t], best, share);
+        }
+      }
+      put_down(at, kShift);
+      for (Index t = 0; t + kShift < kTaps; ++t) {
+        tops[t] = tops[t + kShift];
+        for (Index r = 0; r < kRows; ++r) {
+          values[r][t] = values[r][t + kShift];
+          sums[r][t] = sums[r][t + kShift];
+        }
+      }
+      at += kShift * w.column;
+    }
+    put_down(at, kTaps - kShift);
+  });
+}
+
+// Every `dilation`-th window of a run shares columns with the one before.
 template <class Element>
-void winners(const PoolingRow& row, const PoolingSource<Element>* sources, Index count, float* best,
-             std::int32_t* index) {
-  const Index step = row.dilation * row.channels;
+MPSGRAD_INLINE void slide_all(const PoolingRow& row, const PoolingRun& run,
+                              const Windows<Element, float, kMostPoolingRows>& w) {
+  const Index sequences = row.dilation < run.windows ? row.dilation : run.windows;
+  Index position = 0;
+  for (Index s = 0; s < sequences; ++s) {
+    const Index from = (run.pixel + s) * w.channels;
+    const Windows<Element, float, 3> next{(run.windows - s - 1) / row.dilation + 1,
+                                          w.channels,
+                                          w.column,
+                                          row.dilation * w.channels,
+                                          {w.x[0] + from, w.x[1] + from, w.x[2] + from},
+                                          {w.out[0] + from, w.out[1] + from, w.out[2] + from},
+                                          w.gradient + (run.window + s) * w.channels,
+                                          w.start,
+                                          w.lowest};
+    row.stride == 1 ? slide<1>(row, next, position) : slide<2>(row, next, position);
+    position += next.windows * w.channels;
+  }
+}
+
+template <Give kHow, class Element, class Out>
+MPSGRAD_INLINE void award(const PoolingRow& row, const PoolingSource<Element>* sources, Index count,
+                          const Element* gradient, Out* const* out) {
+  const float lowest = minus_infinity();
   for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
-    const bool begins = row.begins && run.begins;
-    const bool hides = row.ends && (row.meets_padding || run.meets_padding);
-    // The first pixel wins even if all are minus infinity.
-    const std::int32_t start = taps > 0 && rows > 0 ? sources[0].first_number + run.first_tap : -1;
-    for_windows(row, run, [&](Index from, Index to, Index elements) {
-      for_blocks(elements, [&](auto block, Index c) {
+    // Copies, which nothing that is written can change.
+    Windows<Element, Out, kMostPoolingRows> w{};
+    w.windows = run.windows;
+    w.channels = row.channels;
+    w.column = row.dilation * row.channels;
+    w.apart = row.channels;
+    w.gradient = gradient;
+    w.start = Maximum(row, run).start;
+    w.lowest = lowest;
+    for (Index r = 0; r < rows; ++r) {
+      w.x[r] = sources[r].x;
+      w.out[r] = out[r];
+    }
+    if constexpr (kHow == Give::kAdd && std::is_same_v<decltype(taps), Exactly<3>> &&
+                  std::is_same_v<decltype(rows), Exactly<3>>) {
+      if (row.channels >= kWidest && (row.stride == 1 || (row.stride == 2 && row.dilation == 1))) {
+        return slide_all(row, run, w);
+      }
+    }
+    for_windows(row, run, [=](Index from, Index window, Index elements) MPSGRAD_MELT {
+      for_blocks(elements, [=](auto block, Index c) MPSGRAD_MELT {
         using V = typename decltype(block)::Floats;
-        using I = typename decltype(block)::Ints;
-        V top = begins ? V{} - __builtin_inff() : block.floats(best + to + c);
-        I winner = begins ? I{} + start : block.ints(index + to + c);
+        constexpr bool kKept = !std::is_same_v<decltype(taps), Index>;
+        V kept[kKept ? 9 : 1];
+        V best = V{} + w.start;
         for (Index r = 0; r < rows; ++r) {
-          const Element* x = sources[r].x + from + c;
-          const std::int32_t first = sources[r].first_number + run.first_tap;
           for (Index t = 0; t < taps; ++t) {
-            const V value = block.floats(x + t * step);
-            winner = value > top ? I{} + (first + static_cast<std::int32_t>(t)) : winner;
-            top = value > top ? value : top;
+            const V value = number_or(block.floats(w.x[r] + from + c + t * w.column), lowest);
+            best = value > best ? value : best;
+            if constexpr (kKept) {
+              kept[r * taps + t] = value;
+            }
           }
         }
-        if (hides) {
-          winner = top < V{} ? I{} - 1 : winner;
-        }
-        block.put(index + to + c, winner);
-        if (best != nullptr) {
-          block.put(best + to + c, top);
+        V share = block.floats(w.gradient + window + c);
+        for (Index r = 0; r < rows; ++r) {
+          for (Index t = 0; t < taps; ++t) {
+            const Index at = from + c + t * w.column;
+            V value;
+            if constexpr (kKept) {
+              value = kept[r * taps + t];
+            } else {
+              value = number_or(block.floats(w.x[r] + at), lowest);
+            }
+            give<kHow>(block, w.out[r] + at, take(block, value, best, share));
+          }
         }
       });
     });
   });
 }
+
+template <class Element>
+void award_added(const PoolingRow& row, const PoolingSource<Element>* sources, Index count,
+                 const Element* gradient, float* const* out) {
+  award<Give::kAdd>(row, sources, count, gradient, out);
+}
+
+template <class Element>
+void award_alone(const PoolingRow& row, const PoolingSource<Element>* sources, Index count,
+                 const Element* gradient, Element* const* out) {
+  row.streamed ? award<Give::kStream>(row, sources, count, gradient, out)
+               : award<Give::kWrite>(row, sources, count, gradient, out);
+}
+
+// ---- Gradient of the maximum: row by row
+
+// Calls visit(run, taps, number) for every run, with the number of its first tap in a row of the
+// window: where edges are clamped, a window's runs follow each other.
+template <class Visit>
+MPSGRAD_INLINE void for_numbered_runs(const PoolingRow& row, const Visit& visit) {
+  Index number = 0;
+  for_runs(row, 1, [&](const PoolingRun& run, auto taps, auto /*rows*/) MPSGRAD_MELT {
+    number = run.begins ? 0 : number;
+    visit(run, taps, static_cast<std::int32_t>(number));
+    number += taps;
+  });
+}
+
+template <class Element>
+void winners(const PoolingRow& row, const Element* source, std::int32_t first_number, float* best,
+             std::int32_t* winner) {
+  const Index step = row.dilation * row.channels;
+  for_numbered_runs(row, [&](const PoolingRun& run, auto taps, std::int32_t number) MPSGRAD_MELT {
+    const std::int32_t first = first_number + number;
+    const bool begins = row.begins && run.begins;
+    const bool hides = row.ends && (row.meets_padding || run.meets_padding);
+    for_windows(row, run, [=](Index from, Index window, Index elements) MPSGRAD_MELT {
+      for_blocks(elements, [=](auto block, Index c) MPSGRAD_MELT {
+        using V = typename decltype(block)::Floats;
+        using I = typename decltype(block)::Ints;
+        V top = begins ? V{} - __builtin_inff() : block.floats(best + window + c);
+        I here = begins ? I{} + first : block.ints(winner + window + c);
+        for (Index t = 0; t < taps; ++t) {
+          const V value = block.floats(source + from + c + t * step);
+          here = value > top ? I{} + (first + static_cast<std::int32_t>(t)) : here;
+          top = value > top ? value : top;
+        }
+        if (hides) {
+          here = top < V{} ? I{} - 1 : here;
+        }
+        block.put(winner + window + c, here);
+        block.put(best + window + c, top);
+      });
+    });
+  });
+}
+
+template <Give kHow, class Element, class Out>
+MPSGRAD_INLINE void award_row(const PoolingRow& row, const std::int32_t* winner,
+                              std::int32_t first_number, const Element* gradient, Out* out) {
+  const Index step = row.dilation * row.channels;
+  for_numbered_runs(row, [&](const PoolingRun& run, auto taps, std::int32_t number) MPSGRAD_MELT {
+    const std::int32_t first = first_number + number;
+    for_windows(row, run, [=](Index to, Index window, Index elements) MPSGRAD_MELT {
+      for_blocks(elements, [=](auto block, Index c) MPSGRAD_MELT {
+        using V = typename decltype(block)::Floats;
+        using I = typename decltype(block)::Ints;
+        const V share = block.floats(gradient + window + c);
+        const I here = block.ints(winner + window + c);
+        for (Index t = 0; t < taps; ++t) {
+          Out* pixel = out + to + c + t * step;
+          const V given = here == I{} + (first + static_cast<std::int32_t>(t)) ? share : V{};
+          give<kHow>(block, pixel, given);
+        }
+      });
+    });
+  });
+}
+
+template <class Element>
+void award_row_added(const PoolingRow& row, const std::int32_t* winner, std::int32_t first_number,
+                     const Element* gradient, float* out) {
+  award_row<Give::kAdd>(row, winner, first_number, gradient, out);
+}
+
+template <class Element>
+void award_row_alone(const PoolingRow& row, const std::int32_t* winner, std::int32_t first_number,
+                     const Element* gradient, Element* out) {
+  row.streamed ? award_row<Give::kStream>(row, winner, first_number, gradient, out)
+               : award_row<Give::kWrite>(row, winner, first_number, gradient, out);
+}
+
+// ---- Gradients of the average and the L2 norm: what each window gives
 
 void per_root(const float* MPSGRAD_RESTRICT gradient, const float* MPSGRAD_RESTRICT total,
               Index count, float* MPSGRAD_RESTRICT share) {
@@ -196,7 +475,7 @@ void per_root(const float* MPSGRAD_RESTRICT gradient, const float* MPSGRAD_RESTR
   }
 }
 
-// ---- Gradient: what each pixel gets
+// ---- What each pixel gets
 
 // Taps from the last to the first: in a long window a block of elements reaches over several
 // windows, and has to write pixels before it adds to them.
@@ -226,68 +505,6 @@ void spread(const PoolingRow& row, const PoolingShares* shares, Index count, boo
   });
 }
 
-void award(const PoolingRow& row, const PoolingShares* shares, Index count,
-           std::int32_t first_number, bool assign, float* out) {
-  const Index step = row.dilation * row.channels;
-  for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
-    const Index added = assign ? run.taken : Index{taps};
-    const std::int32_t first = first_number + run.first_tap;
-    for_windows(row, run, [&](Index to, Index from, Index elements) {
-      for_blocks(elements, [&](auto block, Index c) {
-        using V = typename decltype(block)::Floats;
-        using I = typename decltype(block)::Ints;
-        for (Index t = taps - 1; t >= 0; --t) {
-          float* pixel = out + to + c + t * step;
-          const I here = I{} + (first + static_cast<std::int32_t>(t));
-          V total = t < added ? block.floats(pixel) : V{};
-          for (Index r = 0; r < rows; ++r) {
-            const V sum = total + block.floats(shares[r].share + from + c);
-            total = block.ints(shares[r].index + from + c) == here ? sum : total;
-          }
-          block.put(pixel, total);
-        }
-      });
-    });
-  });
-}
-
-template <class Element>
-void award_once(const PoolingRow& row, const PoolingSource<Element>* sources, Index count,
-                const Element* gradient, Element* const* out) {
-  const Index step = row.dilation * row.channels;
-  for_runs(row, count, [&](const PoolingRun& run, auto taps, auto rows) {
-    const bool hides = row.meets_padding || run.meets_padding;
-    for_windows(row, run, [&](Index from, Index window, Index elements) {
-      for_blocks(elements, [&](auto block, Index c) {
-        using V = typename decltype(block)::Floats;
-        using I = typename decltype(block)::Ints;
-        V top = V{} - __builtin_inff();
-        I winner = {};
-        std::int32_t number = 0;
-        for (Index r = 0; r < rows; ++r) {
-          const Element* x = sources[r].x + from + c;
-          for (Index t = 0; t < taps; ++t, ++number) {
-            const V value = block.floats(x + t * step);
-            winner = value > top ? I{} + number : winner;
-            top = value > top ? value : top;
-          }
-        }
-        V given = block.floats(gradient + window + c);
-        if (hides) {
-          given = top < V{} ? V{} : given;
-        }
-        number = 0;
-        for (Index r = 0; r < rows; ++r) {
-          Element* to = out[r] + from + c;
-          for (Index t = 0; t < taps; ++t, ++number) {
-            block.put(to + t * step, winner == I{} + number ? given : V{});
-          }
-        }
-      });
-    });
-  });
-}
-
 void multiply(float* MPSGRAD_RESTRICT out, const float* MPSGRAD_RESTRICT x, Index count) {
   for (Index i = 0; i < count; ++i) {
     out[i] *= x[i];
@@ -295,13 +512,13 @@ void multiply(float* MPSGRAD_RESTRICT out, const float* MPSGRAD_RESTRICT x, Inde
 }
 
 template <class Element>
-constexpr PoolingSourceLoops<Element> kLoops{&maximum<Element>, &average<Element>,
-                                             &squares<Element>, &winners<Element>,
-                                             &award_once<Element>};
+constexpr PoolingSourceLoops<Element> kLoops{
+    &maximum<Element>,     &average<Element>, &squares<Element>,         &award_added<Element>,
+    &award_alone<Element>, &winners<Element>, &award_row_added<Element>, &award_row_alone<Element>};
 
 }  // namespace
 
 const PoolingLoops pooling_loops{
-    {kLoops<float>, kLoops<Half>}, &root, &per_root, &spread, &award, &multiply};
+    {kLoops<float>, kLoops<Half>}, &root, &per_root, &spread, &multiply};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

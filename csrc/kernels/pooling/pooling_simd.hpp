@@ -15,13 +15,12 @@ struct PoolingRun {
   std::int64_t window;   // the first one, counted from the start of the row of windows
   std::int64_t windows;  // how many
   std::int64_t pixel;
-  std::int64_t taps;       // 0: nothing is read
-  std::int64_t taken;      // of them, those whose pixels an earlier window has read
-  std::int32_t first_tap;  // its number within the windows
-  float weight;            // how often every tap counts: more than once where edges are clamped
-  float divisor;           // averages: the columns' part of what they divide by
-  bool begins;             // the windows' first run: what they held before does not count
-  bool meets_padding;      // a padding zero takes part in the maximum
+  std::int64_t taps;   // 0: nothing is read
+  std::int64_t taken;  // of them, those whose pixels an earlier window has read
+  float weight;        // how often every tap counts: more than once where edges are clamped
+  float divisor;       // averages: the columns' part of what they divide by
+  bool begins;         // the windows' first run: what they held before does not count
+  bool meets_padding;  // a padding zero takes part in the maximum
 };
 
 struct PoolingRow {
@@ -32,27 +31,31 @@ struct PoolingRow {
   bool begins;         // these source rows are the windows' first
   bool ends;           // and these their last
   bool meets_padding;  // as in a run, for all windows of the row
+  // Elements from a source row to the one that the next row of windows reads in its place, how many
+  // of the rows that one reads no window has read before, and elements to its gradients.
+  std::int64_t advance = 0, fresh = 0, gradient_advance = 0;
+  bool streamed = false;  // results go past the caches; pixels are whole lines
 };
 
-// One source row. What a window reads in it is numbered from `first_number` on.
+inline constexpr int kMostPoolingRows = 8;  // that one loop reads together
+
+// One source row.
 template <class Element>
 struct PoolingSource {
   const Element* x;
+  std::int64_t y;
   float weight;
-  std::int32_t first_number;
 };
 
 // What a row of windows gives to the pixels that it read: `share` * weight / (divisor times the
-// run's) to each of them, nothing if the divisor is 0; or `share` to the one whose number is
-// `index`.
+// run's) to each of them, nothing if the divisor is 0.
 struct PoolingShares {
   const float* share;
-  const std::int32_t* index;
   float weight;
   float divisor;
 };
 
-// Rows of windows (`pooled`, `best`, `index`, shares) are dense, with one pixel a window.
+// Rows of windows (`pooled`, `best`, gradients, shares) are dense, with one pixel a window.
 
 // Loops that read source rows.
 template <class Element>
@@ -63,15 +66,26 @@ struct PoolingSourceLoops {
   void (*average)(const PoolingRow& row, const Source* sources, std::int64_t count, float divisor,
                   float* pooled);
   void (*squares)(const PoolingRow& row, const Source* sources, std::int64_t count, float* pooled);
-  // The number of the pixel that supplies the maximum, of the first of equal ones; -1 if that is a
-  // padding zero. `best` keeps the maxima from call to call, and from run to run; null where no
-  // window needs that.
-  void (*winners)(const PoolingRow& row, const Source* sources, std::int64_t count, float* best,
-                  std::int32_t* index);
-  // winners and award at once, where every pixel of the source rows is read by one window at most:
-  // out[i] is the gradient's row of sources[i].
-  void (*award_once)(const PoolingRow& row, const Source* sources, std::int64_t count,
-                     const Element* gradient, Element* const* out);
+  // Every window gives its gradient to the first of its pixels that equals its maximum, to none if
+  // that is a padding zero: it is added to out[i], the gradient's row of sources[i]. These are all
+  // rows that the windows read, and each window has one run.
+  void (*award_added)(const PoolingRow& row, const Source* sources, std::int64_t count,
+                      const Element* gradient, float* const* out);
+  // The same where no pixel is read by two windows, and those that are read by one are written.
+  void (*award_alone)(const PoolingRow& row, const Source* sources, std::int64_t count,
+                      const Element* gradient, Element* const* out);
+
+  // The same for windows of any number of rows. Row by row first: `winner` is the number of the
+  // pixel that supplies the maximum, of the first of equal ones, -1 if that is a padding zero. What
+  // a window reads in a row is numbered from `first_number` on. `best` keeps the maxima from row to
+  // row.
+  void (*winners)(const PoolingRow& row, const Element* source, std::int32_t first_number,
+                  float* best, std::int32_t* winner);
+  // Then the gradient's rows.
+  void (*award_row_added)(const PoolingRow& row, const std::int32_t* winner,
+                          std::int32_t first_number, const Element* gradient, float* out);
+  void (*award_row_alone)(const PoolingRow& row, const std::int32_t* winner,
+                          std::int32_t first_number, const Element* gradient, Element* out);
 };
 
 struct PoolingLoops : ByElement<PoolingSourceLoops> {
@@ -83,8 +97,6 @@ struct PoolingLoops : ByElement<PoolingSourceLoops> {
   // window of the row has read (see PoolingRun::taken) are written instead.
   void (*spread)(const PoolingRow& row, const PoolingShares* shares, std::int64_t count,
                  bool assign, float* out);
-  void (*award)(const PoolingRow& row, const PoolingShares* shares, std::int64_t count,
-                std::int32_t first_number, bool assign, float* out);
   void (*multiply)(float* out, const float* x, std::int64_t count);
 };
 

@@ -1,0 +1,255 @@
+// Gradient of the maximum on the CPU device: windows give to the rows that they read, one row of
+// windows after the other, which is the fixed order of additions. A row has one writer.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+#include "cpu/cpu_calls.hpp"
+#include "kernels/pooling/pooling_gradient_rows.hpp"
+#include "kernels/pooling/pooling_simd.hpp"
+#include "kernels/pooling/pooling_windows.hpp"
+
+namespace mpsgrad::cpu::pooling {
+namespace {
+
+// A task's rows of G while windows give to them: opened before the first does, finished after the
+// last did. kAlone: no pixel is read by two windows, so nothing is added.
+template <class Element, bool kAlone>
+class OpenRows {
+ public:
+  OpenRows(const GradientWork& work, const Columns& columns, Index sample, Index first, Index last)
+      : work_(work),
+        columns_(columns),
+        sample_(sample),
+        begin_(first),
+        end_(last),
+        streamed_(kAlone && work.streams_lines<Element>(sample)),
+        in_place_(streamed_ || is_in_place(work, columns)),
+        places_(in_place_ ? 0 : std::min(last - first, work.geometry.y.extent())),
+        ring_(scratch_of<Element>(kRing, places_ * place_elements())),
+        finished_(first),
+        opened_(first) {}
+
+  // Most rows of a task, for those under way that are not made where they are wanted.
+  static Index most_rows(const GradientWork& work, const Columns& columns) {
+    const bool fits = work.geometry.y.extent() * work.row_floats() <= kRingFloats;
+    return fits || is_in_place(work, columns) ? work.clip.size.height
+                                              : kRingFloats / work.row_floats();
+  }
+
+  // Whether what windows give goes to the image, past the caches.
+  bool streamed() const { return streamed_; }
+
+  // Before windows give to source rows from `first` to `last`; none gives to earlier rows again.
+  void advance(Index first, Index last) {
+    finish_until(first);
+    open_until(last + 1);
+  }
+  void finish() { finish_until(work_.first_row + end_); }
+
+  bool owns(Index y) const { return y >= work_.first_row + begin_ && y < work_.first_row + end_; }
+  // An open row, or a row for what another task's rows get.
+  Element* row(Index y) {
+    return owns(y) ? at(y - work_.first_row) : scratch_of<Element>(kResultRow, work_.row_floats());
+  }
+
+ private:
+  // Columns of a window that fall into the same places of the caches need rows that do not.
+  static bool is_in_place(const GradientWork& work, const Columns& columns) {
+    constexpr Index kPageFloats = 1024;
+    const bool crowded = !kAlone && columns.dilation * columns.channels % kPageFloats == 0;
+    const bool stores = std::is_same_v<Element, Half> ? !work.destination.streamed
+                                                      : work.destination.stores_in_place();
+    return work.whole() && stores && !crowded;
+  }
+  Element* at(Index r) const {
+    return in_place_ ? work_.image_row<Element>(sample_, r)
+                     : ring_ + r % places_ * place_elements();
+  }
+  Index place_elements() const {
+    constexpr Index kApart = 80;  // so that rows do not fall into the same places either
+    return work_.row_floats() + kApart;
+  }
+  void open_until(Index y) {
+    for (const Index end = std::min(end_, y - work_.first_row); opened_ < end; ++opened_) {
+      Element* const row = at(opened_);
+      const auto [from, to] = work_.readers(opened_ + work_.first_row);
+      if (kAlone && from < to) {
+        for (const auto& [begin, past] : columns_.unread) {
+          std::fill(row + begin * columns_.channels, row + past * columns_.channels, Element{});
+        }
+      } else {
+        std::fill_n(row, work_.row_floats(), Element{});
+      }
+    }
+  }
+  void finish_until(Index y) {
+    for (const Index end = std::min(end_, y - work_.first_row); finished_ < end; ++finished_) {
+      open_until(work_.first_row + finished_ + 1);
+      if (!in_place_) {
+        work_.finish_row(sample_, finished_, at(finished_));
+      }
+    }
+  }
+
+  const GradientWork& work_;
+  const Columns& columns_;
+  Index sample_, begin_, end_;
+  bool streamed_, in_place_;
+  Index places_;
+  Element* ring_;
+  Index finished_, opened_;  // up to which rows of the clip
+};
+
+// Element: as what loops read source rows. kAlone: no pixel is read by two windows; sums of several
+// are float32.
+template <class Element, bool kAlone>
+class MaxGradient {
+  using Result = std::conditional_t<kAlone, Element, float>;
+  using Rows = OpenRows<Result, kAlone>;
+  using Source = PoolingSource<Element>;
+
+ public:
+  MaxGradient(const GradientWork& work, const Columns& columns)
+      : work_(work), geometry_(work.geometry), columns_(columns) {}
+
+  void run() const;
+
+ private:
+  const PoolingSourceLoops<Element>& loops() const {
+    return pooling_loops().of(static_cast<const Element*>(nullptr));
+  }
+  PoolingRow row(Index j, bool begins, bool ends, const Rows& open) const;
+  // The windows of row j give to the rows that they read: to all of them at once, or, where these
+  // are many or windows have several runs, to one after the other.
+  void award(Index sample, Index j, Rows& open) const;
+  void award_together(Index j, const Source* rows, Index count, const Element* gradient,
+                      Rows& open) const;
+  void award_row_by_row(Index j, const Element* gradient, const std::int32_t* winner,
+                        Rows& open) const;
+  // So many numbers are set aside for what a window reads in a row.
+  std::int32_t numbers() const {
+    return static_cast<std::int32_t>(std::min(geometry_.x.kernel, geometry_.x.length) + 2);
+  }
+
+  const GradientWork& work_;
+  const Geometry& geometry_;
+  const Columns& columns_;
+};
+
+template <class Element, bool kAlone>
+PoolingRow MaxGradient<Element, kAlone>::row(Index j, bool begins, bool ends,
+                                             const Rows& open) const {
+  PoolingRow row = columns_.row(begins, ends, geometry_.meets_padding(geometry_.y, j));
+  row.advance = geometry_.y.stride * work_.row_floats();
+  row.gradient_advance = work_.gradient.width * columns_.channels;
+  row.streamed = open.streamed();
+  return row;
+}
+
+template <class Element, bool kAlone>
+void MaxGradient<Element, kAlone>::award(Index sample, Index j, Rows& open) const {
+  const Index elements = columns_.floats();
+  const Element* gradient =
+      work_.load_gradient(columns_, sample, j, scratch_of<Element>(kGradientRow, elements));
+  std::int32_t* winner = nullptr;
+  std::int32_t number = 0;
+  for_source_rows<Element>(geometry_, work_.source, sample, j,
+                           [&](const Source* rows, Index count, bool begins, bool ends) {
+                             if (begins && ends && !columns_.repeats) {
+                               return award_together(j, rows, count, gradient, open);
+                             }
+                             float* best = thread_scratch(kWindowRow, elements);
+                             winner = scratch_of<std::int32_t>(kWinnerRow, elements);
+                             for (Index i = 0; i < count; ++i) {
+                               loops().winners(
+                                   row(j, begins && i == 0, ends && i == count - 1, open),
+                                   rows[i].x, number, best, winner);
+                               number += numbers();
+                             }
+                           });
+  if (winner != nullptr) {
+    award_row_by_row(j, gradient, winner, open);
+  }
+}
+
+template <class Element, bool kAlone>
+void MaxGradient<Element, kAlone>::award_together(Index j, const Source* rows, Index count,
+                                                  const Element* gradient, Rows& open) const {
+  std::array<Result*, kMostPoolingRows> out{};
+  for (Index i = 0; i < count; ++i) {
+    out[static_cast<std::size_t>(i)] = open.row(rows[i].y);
+  }
+  PoolingRow windows = row(j, true, true, open);
+  windows.fresh = std::min(geometry_.y.stride, count);
+  if constexpr (kAlone) {
+    loops().award_alone(windows, rows, count, gradient, out.data());
+  } else {
+    loops().award_added(windows, rows, count, gradient, out.data());
+  }
+}
+
+template <class Element, bool kAlone>
+void MaxGradient<Element, kAlone>::award_row_by_row(Index j, const Element* gradient,
+                                                    const std::int32_t* winner, Rows& open) const {
+  const PoolingRow windows = row(j, true, true, open);
+  std::int32_t number = 0;
+  geometry_.y.read(j, true, [&](Index first, Index rows, Index /*weight*/) {
+    for (Index i = 0; i < rows; ++i, number += numbers()) {
+      Result* out = open.row(first + i * geometry_.y.dilation);
+      if constexpr (kAlone) {
+        loops().award_row_alone(windows, winner, number, gradient, out);
+      } else {
+        loops().award_row_added(windows, winner, number, gradient, out);
+      }
+    }
+  });
+}
+
+template <class Element, bool kAlone>
+void MaxGradient<Element, kAlone>::run() const {
+  // Windows that reach past the rows of a task are evaluated in the next task again, so tasks are
+  // tall where windows are, as far as that leaves every thread some.
+  const Region& clip = work_.clip;
+  const Index overlap = std::max<Index>(0, geometry_.y.extent() - geometry_.y.stride);
+  const Index tall = std::min(16 * overlap, clip.size.depth * clip.size.height / 16);
+  const Index wanted = std::max({kTaskFloats / work_.row_floats(), 2 * overlap, tall, Index{1}});
+  const Index most = std::max<Index>(1, Rows::most_rows(work_, columns_));
+  work_.for_tasks(std::min(wanted, most), [&](Index sample, Index first, Index last) {
+    Rows open(work_, columns_, sample, first, last);
+    const Index begin = work_.first_row + first;
+    const Index end = std::min(work_.first_row + last, work_.source.height);
+    if (begin < end && sample < work_.used.depth && columns_.windows > 0) {
+      const Index past = work_.readers(end - 1).second;
+      for (Index j = work_.readers(begin).first; j < past; ++j) {
+        Index bottom = -1;
+        geometry_.y.read(j, true, [&](Index y, Index taps, Index /*weight*/) {
+          bottom = std::max(bottom, y + (taps - 1) * geometry_.y.dilation);
+        });
+        if (bottom >= begin) {
+          open.advance(geometry_.y.first_pixel(j), bottom);
+          award(sample, j, open);
+        }
+      }
+    }
+    open.finish();
+  });
+}
+
+}  // namespace
+
+void run_max_gradient(const GradientWork& work) {
+  const Columns windows = work.columns();
+  const bool halves =
+      work.gradient.has_halves() && work.source.has_halves() && work.destination.has_halves();
+  if (work.whole() && windows.disjoint && work.rows_are_disjoint()) {
+    halves ? MaxGradient<Half, true>(work, windows).run()
+           : MaxGradient<float, true>(work, windows).run();
+  } else {
+    halves ? MaxGradient<Half, false>(work, windows).run()
+           : MaxGradient<float, false>(work, windows).run();
+  }
+}
+
+}  // namespace mpsgrad::cpu::pooling
