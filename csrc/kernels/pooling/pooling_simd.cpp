@@ -335,10 +335,13 @@ MPSGRAD_INLINE void award(const PoolingRow& row, const PoolingSource<Element>* s
       w.x[r] = sources[r].x;
       w.out[r] = out[r];
     }
-    if constexpr (kHow == Give::kAdd && std::is_same_v<decltype(taps), Exactly<3>> &&
-                  std::is_same_v<decltype(rows), Exactly<3>>) {
-      if (row.channels >= kWidest && (row.stride == 1 || (row.stride == 2 && row.dilation == 1))) {
-        return slide_all(row, run, w);
+    if constexpr (kHow == Give::kAdd) {
+      if constexpr (std::is_same_v<decltype(taps), Exactly<3>> &&
+                    std::is_same_v<decltype(rows), Exactly<3>>) {
+        if (row.channels >= kWidest &&
+            (row.stride == 1 || (row.stride == 2 && row.dilation == 1))) {
+          return slide_all(row, run, w);
+        }
       }
     }
     for_windows(row, run, [=](Index from, Index window, Index elements) MPSGRAD_MELT {
