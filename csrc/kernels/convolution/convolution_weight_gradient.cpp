@@ -11,8 +11,9 @@ namespace {
 using namespace convolution;
 
 constexpr Index kBandPixels = 400;
-constexpr Index kNarrowGroup = 32;       // gradient channels too few for copies of one tap to pay
-constexpr Index kCopiedGradients = 128;  // so many that copies for all taps of a window pay
+constexpr Index kNarrowGroup = 32;  // gradient channels too few for copies of one tap to pay
+// Floats between pixels from which on copies pay: they would lie in a few sets of the caches.
+constexpr Index kFarApart = 512;
 
 struct Sums {
   ConvolutionGeometry g;
@@ -268,7 +269,10 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
     sums.merged = g.kernel_width;
   }
   sums.by_source = fuller_by_source(sums.group_sources * sums.merged);
-  sums.one_tap = sums.by_source && sums.taps == 1 && sums.group_gradients >= kNarrowGroup;
+  const bool far_apart =
+      std::max(g.source_channels * g.stride_x, g.destination_channels) >= kFarApart;
+  sums.one_tap =
+      sums.by_source && sums.taps == 1 && sums.group_gradients >= kNarrowGroup && far_apart;
   const Index reach_x =
       (g.destination_width - 1) * g.stride_x + (g.kernel_width - 1) * g.dilation_x + 1;
   sums.source = {&source,
@@ -308,7 +312,7 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
                    g.destination_width,
                    gradient.format == ChannelFormat::Float32 && sums.source.gap == 0,
                    sums.source.gap};
-  sums.panels = sums.one_tap || (sums.by_source && sums.group_gradients >= kCopiedGradients);
+  sums.panels = sums.one_tap || (sums.by_source && sums.group_gradients >= kFarApart);
 
   const Index weights = g.destination_channels * sums.taps * (g.depthwise ? 1 : sums.group_sources);
   const Index rows = g.batch * g.destination_height;

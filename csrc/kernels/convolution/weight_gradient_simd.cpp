@@ -258,17 +258,27 @@ MPSGRAD_INLINE void for_rows(const WeightGradientTask& task, PanelPixels pixels,
   }
 }
 
+// Each tile's values of some pixels together: they follow each other where they go, and the lines
+// they come from are needed by the next tile.
 void copy_gradients(const WeightGradientTask& task, PanelPixels pixels, const TileRows& tiles,
                     float* panel) {
+  constexpr Index kTogether = 64;
+  const Index step = task.gradient_step;
   for_rows(task, pixels, [&](Index row, Index x, Index n, Index place) {
-    const float* pixel = task.gradient[row] + x * task.gradient_step + tiles.first;
-    for (Index i = 0; i < n; ++i, pixel += task.gradient_step) {
+    for (Index done = 0; done < n; done += kTogether) {
+      const float* pixel = task.gradient[row] + (x + done) * step + tiles.first;
+      const Index count = smaller(kTogether, n - done);
       for (Index tile = 0; tile < tiles.tiles; ++tile) {
         const Index rows = tiles.rows(tile);
+        const Index whole = (rows - 1) / kLanes * kLanes;
+        const Mask last = first_lanes(rows - whole);
         const float* from = pixel + tiles.begin[tile];
-        float* to = panel + tiles.panel(tile) + (place + i) * rows;
-        for (Index r = 0; r < rows; r += kLanes) {
-          store(to + r, load(from + r, first_lanes(smaller(rows - r, kLanes))));
+        float* to = panel + tiles.panel(tile) + (place + done) * rows;
+        for (Index i = 0; i < count; ++i, from += step, to += rows) {
+          for (Index r = 0; r < whole; r += kLanes) {
+            store(to + r, load(from + r));
+          }
+          store(to + whole, load(from + whole, last));
         }
       }
     }
