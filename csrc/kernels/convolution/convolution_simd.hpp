@@ -169,6 +169,7 @@ struct WinogradPixels {
   std::int64_t tiles;
   std::int64_t first_channel, channels;
   std::int64_t tile_step, part_step;
+  std::int64_t below;  // from a pixel to the same one of the tile below, or 0: not known
 };
 
 // Sums of products laid out in the same way, and the 2x2 pixels they become.

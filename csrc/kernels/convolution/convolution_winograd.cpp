@@ -117,6 +117,16 @@ class Sink {
   float* values_;
 };
 
+// Asks for pixels that will be written, so that their lines are there after the products.
+void ask_for(float* const* pixels, Index count, Index channels) {
+  constexpr Index kLine = 16;
+  for (Index i = 0; i < count; ++i) {
+    for (Index c = 0; c < channels && pixels[i] != nullptr; c += kLine) {
+      __builtin_prefetch(pixels[i] + c, 1, 2);
+    }
+  }
+}
+
 // Adds the results of a tile to areas, neighbours of one row to the same one.
 void add_tile(const WinogradTiles& tiles, const WinogradPlace& place, Index block, Index blocks,
               std::vector<ResultArea>& areas) {
@@ -166,6 +176,13 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
                          kWinogradPixels + kWinogradTaps - 1},
                         plan.tiles, tiles, plan.operands, zeros, scratch);
   source.turn_to(first, last);
+  WinogradPlace place = plan.tiles.place(first);
+  for (Index t = 0; t < tiles; ++t, plan.tiles.step(place)) {
+    sink.pixels(place, pixels + t * kResults);
+  }
+  if (sink.direct()) {
+    ask_for(pixels, tiles * kResults, channels);
+  }
 
   WinogradProducts products{};
   products.operands = operands;
@@ -186,10 +203,6 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
     correlation_loops().winograd_products(products);
   }
 
-  WinogradPlace place = plan.tiles.place(first);
-  for (Index t = 0; t < tiles; ++t, plan.tiles.step(place)) {
-    sink.pixels(place, pixels + t * kResults);
-  }
   WinogradResults results{
       sums,   tiles, channels, result_parts.tile_step, result_parts.part_step, c.bias + channel,
       pixels, finite};

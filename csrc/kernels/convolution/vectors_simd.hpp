@@ -95,6 +95,22 @@ MPSGRAD_INLINE float sum(Vec v) {
   return total;
 }
 
+// Whether every lane is 0, which NaN is not.
+MPSGRAD_INLINE bool is_zero(Vec v) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask(reinterpret_cast<__m512>(v), _mm512_setzero_ps(), _CMP_NEQ_UQ) == 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps(_mm256_cmp_ps(reinterpret_cast<__m256>(v), _mm256_setzero_ps(),
+                                          _CMP_NEQ_UQ)) == 0;
+#else
+  bool zero = true;
+  for (int i = 0; i < kLanes; ++i) {
+    zero = zero && v[i] == 0.0F;
+  }
+  return zero;
+#endif
+}
+
 // Tiles of `rows` by `vecs` accumulators: rows broadcast a scalar, vecs are loaded.
 inline constexpr int kMaxRows = 14;
 inline constexpr int kMaxVecs = 4;

@@ -88,6 +88,20 @@ MPSGRAD_INLINE void transform(const Vec (&from)[Axis::kFrom * Axis::kFrom],
   }
 }
 
+// Asks for what the tile below reads and its neighbour before has not: rows are too short for a
+// processor to foresee the next one.
+template <int kSize>
+MPSGRAD_INLINE void ask_below(const float* const* pixels, Index distance) {
+  constexpr int kShared = kSize - kPixels;  // rows, and columns, of neighbours
+#pragma GCC unroll 2
+  for (int y = kShared; y < kSize; ++y) {
+#pragma GCC unroll 2
+    for (int x = kShared; x < kSize; ++x) {
+      __builtin_prefetch(pixels[y * kSize + x] + distance, 0, 2);
+    }
+  }
+}
+
 // Tiles of pixels to their parts in the products; what fills up the last vector is zeros.
 template <class Axis>
 void transform_pixels(const WinogradPixels& task, float* out) {
@@ -106,6 +120,9 @@ void transform_pixels(const WinogradPixels& task, float* out) {
                          for (int i = 0; i < kWinogradParts; ++i) {
                            store(to + i * part_step + c, parts[i]);
                          }
+                         if (task.below != 0) {
+                           ask_below<Axis::kFrom>(pixels, task.first_channel + c + task.below);
+                         }
                        };
   for (Index tile = 0; tile < task.tiles; ++tile) {
     const float* const* pixels = task.pixels + tile * kCount;
@@ -123,7 +140,7 @@ void transform_pixels(const WinogradPixels& task, float* out) {
 // Not zero in any lane in which a value was infinite or NaN.
 MPSGRAD_INLINE void probe(Vec& found, Vec value) { found += value * 0.0F; }
 
-MPSGRAD_INLINE bool is_finite(Vec found) { return sum(found) == 0.0F; }
+MPSGRAD_INLINE bool is_finite(Vec found) { return is_zero(found); }
 
 void results(const WinogradResults& task) {
   constexpr float kShare = 0.25F;  // of what twice as large weights give along both axes

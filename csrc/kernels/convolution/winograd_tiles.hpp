@@ -25,7 +25,8 @@ struct WinogradAxis {
   }
   Index position(Index tile) const { return tile + tile / dilation * dilation; }
   Index next(Index position) const {
-    return ++position % dilation == 0 ? position + dilation : position;
+    ++position;
+    return dilation == 1 || position % dilation == 0 ? position + dilation : position;
   }
   // How many of the two results exist.
   Index inside(Index position) const { return position + dilation < length ? kWinogradPixels : 1; }
@@ -129,27 +130,11 @@ class WinogradReader {
 
   void turn_to(Index first, Index last) {
     tiles_ = last - first;
-    const Index size = from_.size;
-    const Index step = from_.images->pixel_stride * item_size(from_.images->format);
-    const std::byte* rows[kWinogradPixels + kWinogradTaps - 1];  // null: outside
-    const std::byte** out = pixels_;
-    WinogradPlace place = all_tiles_.place(first);
-    for (Index tile = first; tile < last; ++tile, all_tiles_.step(place)) {
-      if (tile == first || place.x == 0) {
-        for (Index r = 0; r < size; ++r) {
-          rows[r] = row(place.sample, place.y + from_.first_y + r * all_tiles_.y.dilation);
-        }
-      }
-      const Index x = place.x + from_.first_x;
-      const Index dilation = all_tiles_.x.dilation;
-      const bool inside = x >= 0 && x + (size - 1) * dilation < from_.width;
-      for (Index r = 0; r < size; ++r) {
-        for (Index p = 0; p < size; ++p) {
-          const Index position = x + p * dilation;
-          const Index at = inside ? position : column(position);
-          *out++ = rows[r] == nullptr || at < 0 ? zeros_ : rows[r] + at * step;
-        }
-      }
+    constexpr Index kSource = kWinogradPixels + kWinogradTaps - 1;
+    if (from_.size == kSource) {
+      find_pixels<kSource>(first, last);
+    } else {
+      find_pixels<kWinogradPixels>(first, last);
     }
   }
 
@@ -158,8 +143,10 @@ class WinogradReader {
                  const WinogradParts& parts, float* out) const {
     const ConvolutionImages& images = *from_.images;
     if (images.format == ChannelFormat::Float32) {
+      // The next tiles below begin so many rows further down.
+      const Index below = kWinogradPixels * all_tiles_.y.dilation * images.row_stride;
       loop({reinterpret_cast<const float* const*>(pixels_), tiles_, first, channels_,
-            parts.tile_step, parts.part_step},
+            parts.tile_step, parts.part_step, below},
            out);
       return;
     }
@@ -174,12 +161,44 @@ class WinogradReader {
                                    static_cast<int>(images.format), 1, channels_, channels_, copy);
         }
       }
-      loop({copied_, 1, 0, channels_, parts.tile_step, parts.part_step},
+      loop({copied_, 1, 0, channels_, parts.tile_step, parts.part_step, 0},
            out + tile * parts.tile_step);
     }
   }
 
  private:
+  template <Index kSize>
+  void find_pixels(Index first, Index last) {
+    const Index step = from_.images->pixel_stride * item_size(from_.images->format);
+    const Index dilation = all_tiles_.x.dilation;
+    const std::byte* rows[kSize] = {};  // null: outside
+    const std::byte** out = pixels_;
+    WinogradPlace place = all_tiles_.place(first);
+    for (Index tile = first; tile < last; ++tile, all_tiles_.step(place)) {
+      if (tile == first || place.x == 0) {
+        for (Index r = 0; r < kSize; ++r) {
+          rows[r] = row(place.sample, place.y + from_.first_y + r * all_tiles_.y.dilation);
+        }
+      }
+      const Index x = place.x + from_.first_x;
+      const bool inside = x >= 0 && x + (kSize - 1) * dilation < from_.width;
+      for (Index r = 0; r < kSize; ++r, out += kSize) {
+        if (rows[r] == nullptr) {
+          std::fill_n(out, kSize, zeros_);
+        } else if (inside) {
+          for (Index p = 0; p < kSize; ++p) {
+            out[p] = rows[r] + (x + p * dilation) * step;
+          }
+        } else {
+          for (Index p = 0; p < kSize; ++p) {
+            const Index at = column(x + p * dilation);
+            out[p] = at < 0 ? zeros_ : rows[r] + at * step;
+          }
+        }
+      }
+    }
+  }
+
   // Where a position is read: itself, the nearest one, or -1 for zeros.
   Index clamped(Index position, Index length) const {
     if (position >= 0 && position < length) {
