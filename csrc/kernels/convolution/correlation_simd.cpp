@@ -30,6 +30,7 @@ struct TileArguments {
   Index out_step;
   Mask last;  // lanes of the last vector
   bool whole;
+  bool streamed;  // past the caches; only if whole
 };
 
 // Tile rows that share a pointer: their distances from it fit the addressing of an instruction.
@@ -75,23 +76,28 @@ void tile(const TileArguments& t) {
       }
     }
   }
-  const auto put = [&](const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+  const auto put = [&](const auto& one, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
     float* out = t.out;
     const Index out_step = t.out_step;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
       for (int v = 0; v + 1 < kVecs; ++v) {
-        store(out + v * kLanes, sums[r][v]);
+        one(out + v * kLanes, sums[r][v]);
       }
-      store(out + (kVecs - 1) * kLanes, sums[r][kVecs - 1], mask...);
+      one(out + (kVecs - 1) * kLanes, sums[r][kVecs - 1], mask...);
       out += out_step;
     }
   };
-  if (t.whole) {
-    put();
+  const auto plainly = [](float* to, Vec value, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+    store(to, value, mask...);
+  };
+  if (!kAdd && kStreams && t.streamed) {
+    put([](float* to, Vec value) MPSGRAD_LAMBDA_INLINE { stream(to, value); });
+  } else if (t.whole) {
+    put(plainly);
   } else {
-    put(t.last);
+    put(plainly, t.last);
   }
 }
 
@@ -233,6 +239,10 @@ class TileSink {
     return values_;
   }
   Index step() const { return step_; }
+  // Whether pixels of so many channels, which begin() has placed at `out`, are lines of their own.
+  bool streams(const float* out, Index channels) const {
+    return task_.streamed && direct_ && is_lines(out, channels) && step_ % kLanes == 0;
+  }
 
   void finish(float* values, Index row, Index x, Index pixels, Index channel,
               Index channels) const {
@@ -292,6 +302,7 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
         t.offset = x * task.operand_step;
         t.out = sink.begin(row, x, channel, channels);
         t.out_step = sink.step();
+        t.streamed = sink.streams(t.out, channels);
         tiles[blocks][pixels](t);
         sink.finish(t.out, row, x, pixels, channel, channels);
       }
@@ -365,15 +376,13 @@ struct DepthwiseArguments {
 template <int kPixels, class... Masks>
 MPSGRAD_INLINE void put_pixels(const DepthwiseArguments& t, Index c, const Vec (&sums)[kPixels],
                                const Masks&... mask) {
-#if defined(__AVX512F__)
-  if (t.streamed) {
+  if (kStreams && t.streamed) {
 #pragma GCC unroll 8
     for (int r = 0; r < kPixels; ++r) {
-      _mm512_stream_ps(t.out + r * t.out_step + c, reinterpret_cast<__m512>(sums[r]));
+      stream(t.out + r * t.out_step + c, sums[r]);
     }
     return;
   }
-#endif
 #pragma GCC unroll 8
   for (int r = 0; r < kPixels; ++r) {
     store(t.out + r * t.out_step + c, sums[r], mask...);
@@ -601,9 +610,7 @@ void correlate_depthwise(const CorrelationTask& task) {
         t.last_column = columns_before(t.last_element);
         t.out = sink.begin(row, x, c, t.channels);
         t.out_step = sink.step();
-        t.streamed = task.streamed && direct && t.channels % kLanes == 0 &&
-                     reinterpret_cast<std::uintptr_t>(t.out) % sizeof(Vec) == 0 &&
-                     t.out_step % kLanes == 0;
+        t.streamed = sink.streams(t.out, t.channels);
         functions[pixels - 1](t);
         sink.finish(t.out, row, x, pixels, c, t.channels);
       }

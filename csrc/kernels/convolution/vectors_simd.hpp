@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/simd/simd.hpp"
+#include "cpu/simd/streaming.hpp"
 
 #if defined(__AVX__)
 #include <immintrin.h>
@@ -93,6 +94,14 @@ MPSGRAD_INLINE float sum(Vec v) {
     total += v[i];
   }
   return total;
+}
+
+// Whether a vector is a line of the caches, and so can go past them without another's company.
+inline constexpr bool kStreams = sizeof(Vec) == kLine;
+
+// Whether so many floats are such vectors.
+MPSGRAD_INLINE bool is_lines(const float* first, Index count) {
+  return kStreams && past_line(first) == 0 && count % kLanes == 0;
 }
 
 // Whether every lane is 0, which NaN is not.
