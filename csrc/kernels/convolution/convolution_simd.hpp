@@ -180,6 +180,7 @@ struct WinogradResults {
   const float* bias;     // whole vectors, as the sums
   float* const* pixels;  // of each tile one after the other; null: not wanted
   bool* finite;          // of each tile: whether all four are
+  bool streamed;         // past the caches where the processor can; only if pixels are whole lines
 };
 
 struct WinogradLoops {

@@ -64,6 +64,17 @@ class Sink {
   static Index value_floats(Index channels) { return kWinogradPixels * kWinogradPixels * channels; }
 
   bool direct() const { return direct_; }
+  // Whether all pixels of these channels are whole lines that need not stay in a cache.
+  bool streams() const {
+    const ConvolutionImages& images = *c_.result;
+    constexpr Index kLine = 16;
+    const bool even = images.pixel_stride % kLine == 0 && images.row_stride % kLine == 0 &&
+                      first_channel_ % kLine == 0 && channels_ % kLine == 0;
+    return direct_ && c_.hook.apply == nullptr && images.streamed && even &&
+           std::all_of(images.samples, images.samples + c_.batch, [](const std::byte* sample) {
+             return reinterpret_cast<std::uintptr_t>(sample) % (kLine * 4) == 0;
+           });
+  }
 
   void pixels(const WinogradPlace& place, float** out) const {
     const Index rows = tiles_.y.inside(place.y);
@@ -180,7 +191,8 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
   for (Index t = 0; t < tiles; ++t, plan.tiles.step(place)) {
     sink.pixels(place, pixels + t * kResults);
   }
-  if (sink.direct()) {
+  const bool streamed = sink.streams();
+  if (sink.direct() && !streamed) {
     ask_for(pixels, tiles * kResults, channels);
   }
 
@@ -204,8 +216,8 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
   }
 
   WinogradResults results{
-      sums,   tiles, channels, result_parts.tile_step, result_parts.part_step, c.bias + channel,
-      pixels, finite};
+      sums,   tiles,  channels, result_parts.tile_step, result_parts.part_step, c.bias + channel,
+      pixels, finite, streamed};
   if (sink.direct()) {
     winograd_loops().results(results);
   }

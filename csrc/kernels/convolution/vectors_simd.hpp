@@ -2,6 +2,8 @@
 // and whole tiles of them in registers. Only for *_simd.cpp files.
 #pragma once
 
+#include <utility>
+
 #include "cpu/simd/simd.hpp"
 #include "cpu/simd/streaming.hpp"
 
@@ -88,12 +90,19 @@ MPSGRAD_INLINE void store(float* p, Vec v, Mask mask) {
 }
 #endif
 
-MPSGRAD_INLINE float sum(Vec v) {
-  float total = 0.0F;
-  for (int i = 0; i < kLanes; ++i) {
-    total += v[i];
+// The upper half of the lanes to the lower one, and so on.
+template <int kFrom, int... kLane>
+MPSGRAD_INLINE float sum_of_lanes(Vec v, std::integer_sequence<int, kLane...>) {
+  constexpr int kHalf = kFrom / 2;
+  if constexpr (kHalf == 0) {
+    return v[0];
+  } else {
+    const Vec upper = __builtin_shufflevector(v, v, (kLane + kHalf) % kLanes...);
+    return sum_of_lanes<kHalf>(v + upper, std::integer_sequence<int, kLane...>{});
   }
-  return total;
+}
+MPSGRAD_INLINE float sum(Vec v) {
+  return sum_of_lanes<kLanes>(v, std::make_integer_sequence<int, kLanes>{});
 }
 
 // Whether a vector is a line of the caches, and so can go past them without another's company.

@@ -142,7 +142,8 @@ MPSGRAD_INLINE void probe(Vec& found, Vec value) { found += value * 0.0F; }
 
 MPSGRAD_INLINE bool is_finite(Vec found) { return is_zero(found); }
 
-void results(const WinogradResults& task) {
+template <bool kStreamed>
+void put_results(const WinogradResults& task) {
   constexpr float kShare = 0.25F;  // of what twice as large weights give along both axes
   for (Index tile = 0; tile < task.tiles; ++tile) {
     float* const* pixels = task.pixels + tile * kPixels * kPixels;
@@ -162,7 +163,11 @@ void results(const WinogradResults& task) {
         const Vec value = values[i] * kShare + bias;
         probe(found, value);
         if (pixels[i] != nullptr) {
-          store(pixels[i] + c, value, mask...);
+          if constexpr (kStreamed) {
+            stream(pixels[i] + c, value);
+          } else {
+            store(pixels[i] + c, value, mask...);
+          }
         }
       }
     };
@@ -170,10 +175,18 @@ void results(const WinogradResults& task) {
     for (; c + kLanes <= task.channels; c += kLanes) {
       one(c);
     }
-    if (c < task.channels) {
+    if (!kStreamed && c < task.channels) {
       one(c, first_lanes(task.channels - c));
     }
     task.finite[tile] = is_finite(found);
+  }
+}
+
+void results(const WinogradResults& task) {
+  if (kStreams && task.streamed) {
+    put_results<kStreams>(task);
+  } else {
+    put_results<false>(task);
   }
 }
 
