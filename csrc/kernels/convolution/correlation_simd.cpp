@@ -31,6 +31,7 @@ struct TileArguments {
   Mask last;  // lanes of the last vector
   bool whole;
   bool streamed;  // past the caches; only if whole
+  bool once;      // no other tile reads these operands: memory has to be asked for them
 };
 
 // Tile rows that share a pointer: their distances from it fit the addressing of an instruction.
@@ -101,6 +102,8 @@ void tile(const TileArguments& t) {
   }
 }
 
+constexpr int kTilesAhead = 4;
+
 // Operand channels in the lanes: a dot product for each of kRows * kOuts results.
 template <int kRows, int kOuts>
 void dot_tile(const TileArguments& t) {
@@ -124,6 +127,9 @@ void dot_tile(const TileArguments& t) {
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
+        if (t.once) {  // neighbours in turn are a pattern that no processor foresees
+          __builtin_prefetch(operand + (r + kTilesAhead * kRows) * t.step);
+        }
         const Vec x = load(operand + r * t.step, mask...);
 #pragma GCC unroll 4
         for (int o = 0; o < kOuts; ++o) {
@@ -293,6 +299,7 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
     t.bias = task.bias + block * lanes;
     t.last = first_lanes(smaller(last, kLanes));
     t.whole = last == lanes;
+    t.once = task.taps_y * task.taps_x == 1;
     const Index channel = group * task.group_results + first_channel;
     for (Index row = 0; row < task.rows; ++row) {
       t.run_count = make_runs(task, row, group * task.group_operands, lanes, runs);
