@@ -34,6 +34,17 @@ struct TileArguments {
   bool once;      // no other tile reads these operands: memory has to be asked for them
 };
 
+// Asks for the operands of the tile to the right.
+template <int kRows>
+MPSGRAD_INLINE void ask_for_next(const TileArguments& t) {
+  const float* next = t.runs->operand + t.offset + kRows * t.step;
+  for (int r = 0; r < kRows; ++r, next += t.step) {
+    for (Index k = 0; k < t.runs->length; k += kLine / kFloat32) {
+      __builtin_prefetch(next + k, 0, 2);
+    }
+  }
+}
+
 // Tile rows that share a pointer: their distances from it fit the addressing of an instruction.
 constexpr int kSharing = 3;
 
@@ -51,6 +62,9 @@ void tile(const TileArguments& t) {
   const Index step = t.step;
   const Index block_step = t.block_step;
   const Run* const end = t.runs + t.run_count;
+  if (!kAdd && t.once && t.run_count > 0) {
+    ask_for_next<kRows>(t);
+  }
   for (const Run* run = t.runs; run != end; ++run) {
     const float* operand[(kRows + kSharing - 1) / kSharing];
 #pragma GCC unroll 8
@@ -299,7 +313,7 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
     t.bias = task.bias + block * lanes;
     t.last = first_lanes(smaller(last, kLanes));
     t.whole = last == lanes;
-    t.once = task.taps_y * task.taps_x == 1;
+    t.once = task.taps_y * task.taps_x == 1 && widest >= task.last_block - task.first_block;
     const Index channel = group * task.group_results + first_channel;
     for (Index row = 0; row < task.rows; ++row) {
       t.run_count = make_runs(task, row, group * task.group_operands, lanes, runs);
