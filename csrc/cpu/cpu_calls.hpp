@@ -19,16 +19,17 @@ inline void record(CommandBuffer& command_buffer, Command command) {
   as<CpuCommandBuffer>(command_buffer).record(std::move(command));
 }
 
-// The produced channels of the destination, and as its tail the rest of their last group of four.
+// The produced channels of the destination, and as its tail the rest of their last group of four,
+// for a kernel that reads `sources` images as large.
 inline CpuImages view_destination(const ImageBatch::Images& images, bool batch, const Region& clip,
-                                  Index channel, Index produced) {
+                                  Index channel, Index produced, Index sources = 1) {
   CpuImages view = view_images(images, batch, clip.origin.z, clip.size.depth, channel, produced);
   const Index group_end = channel + (produced + 3) / 4 * 4;
   view.tail =
       std::min(group_end, images.front()->descriptor().feature_channels) - channel - produced;
-  view.streamed = view.dense_pixels() && clip.size.width * clip.size.height * clip.size.depth *
-                                                 produced * item_size(view.format) >=
-                                             streamed_bytes();
+  const Index bytes = clip.size.width * clip.size.height * clip.size.depth * produced *
+                      item_size(view.format);
+  view.streamed = view.dense_pixels() && (sources + 1) * bytes >= streamed_bytes();
   return view;
 }
 
@@ -52,9 +53,14 @@ inline CpuImages view_source(const GradientCall& call) {
                      call.properties.secondary.channel_offset, call.source_channels);
 }
 
-inline CpuImages view_destination(const GradientCall& call) {
+// Of a gradient that needs sums of its two sources first: they had better stay in a cache.
+inline constexpr Index kReadTwice = 4;
+
+// For a kernel that reads the gradient, or so many `sources`.
+inline CpuImages view_destination(const GradientCall& call, Index sources = 1) {
   return view_destination(call.destinations, call.batch, call.clip,
-                          call.properties.destination_channel_offset, call.produced_channels);
+                          call.properties.destination_channel_offset, call.produced_channels,
+                          sources);
 }
 
 // One source of a kernel that works pixel by pixel: destination pixel (i, j) of the clip reads

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <fstream>
 #include <new>
 
 namespace mpsgrad::cpu {
@@ -49,18 +50,31 @@ std::byte* request_memory(std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
+// Of the last cache that one core has; 0 or less: the system does not tell.
+std::int64_t last_cache_bytes() {
+#if defined(__linux__)
+  // sysconf() adds up all that a socket has.
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
+  std::int64_t kilobytes = 0;
+  char unit = 0;
+  if (file >> kilobytes >> unit && unit == 'K') {
+    return kilobytes << 10;
+  }
+#endif
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+  return sysconf(_SC_LEVEL3_CACHE_SIZE);
+#else
+  return 0;
+#endif
+}
+
 }  // namespace
 
-// A share of the last cache, which also holds the kernel's sources and what other programs use. The
-// system may not tell its size: 0 or less.
+// Most of the last cache, which also holds what other programs use.
 std::int64_t streamed_bytes() {
-#if defined(_SC_LEVEL3_CACHE_SIZE)
   static const std::int64_t bytes =
-      std::clamp<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE) / 3, 4 << 20, 16 << 20);
+      std::clamp<std::int64_t>(last_cache_bytes() / 8 * 7, 8 << 20, 32 << 20);
   return bytes;
-#else
-  return 4 << 20;
-#endif
 }
 
 MemoryPool& MemoryPool::instance() {

@@ -14,8 +14,9 @@ namespace mpsgrad::cpu {
 
 inline constexpr std::size_t kAlignment = 64;
 
-// Results from this many bytes on go past the caches: they would not stay there until the next
-// kernel reads them, and a store into a cache first reads what it overwrites.
+// Of a kernel that reads and writes this many bytes, results go past the caches: they would not
+// stay there until the next kernel reads them, and a store into a cache first reads what it
+// overwrites.
 std::int64_t streamed_bytes();
 
 struct MemoryStatistics {

@@ -390,7 +390,7 @@ class CpuGroupNormalizationGradient final : public GradientEncoder {
     cpu::record(
         command_buffer,
         [work = GradientWork{first.settings(), cpu::view_gradient(call), cpu::view_source(call),
-                             cpu::view_destination(call), std::move(arrays)}] { work.run(); });
+                             cpu::view_destination(call, cpu::kReadTwice), std::move(arrays)}] { work.run(); });
   }
 };
 
