@@ -130,7 +130,7 @@ MPSGRAD_INLINE bool is_zero(Vec v) {
 }
 
 // Tiles of `rows` by `vecs` accumulators: rows broadcast a scalar, vecs are loaded.
-inline constexpr int kMaxRows = 14;
+inline constexpr int kMaxRows = 16;
 inline constexpr int kMaxVecs = 4;
 
 constexpr int tile_rows(int vecs) {

@@ -57,7 +57,7 @@ struct WinogradTiles {
   }
 };
 
-inline constexpr Index kWinogradLeastTiles = 14;  // at a time, as high as tiles of products are
+inline constexpr Index kWinogradLeastTiles = 16;  // at a time, as high as tiles of products are
 
 // Bytes of transformed pixels and sums that one thread holds at a time.
 inline Index winograd_budget(Index activations) {
