@@ -147,6 +147,53 @@ def test_depthwise_windows_over_a_large_batch(device, rng):
         assert_same_bytes(whole[i : i + 1], convolution(x[i : i + 1]))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    ("window", "stride", "few", "many"),
+    [
+        (1, 1, 3, 64),  # many: the channels of what is large
+        (1, 1, 5, 36),  # not whole cache lines
+        (1, 2, 16, 32),
+        (3, 1, 2, 16),
+        (3, 2, 4, 48),
+        (3, 1, 16, 32),  # fewer multiplications
+        (3, 1, 16, 20),
+    ],
+)
+def test_convolutions(dtype, window, stride, few, many, device, rng):
+    """The forward pass to many channels, and the gradient of one that comes from many."""
+    shape = (33, 62)
+    samples = stride**2 * (17 << 20) // (np.dtype(dtype).itemsize * math.prod(shape) * many) + 3
+
+    def kernels(sources, results):
+        descriptor = mg.ConvolutionDescriptor(
+            window, window, input_feature_channels=sources, output_feature_channels=results,
+            stride_in_pixels_x=stride, stride_in_pixels_y=stride,
+        )  # fmt: skip
+        weights = rng.standard_normal((results, window, window, sources)).astype(np.float32)
+        source = mg.ArrayConvolutionDataSource(weights, descriptor=descriptor)
+        gradient = mg.ConvolutionGradient(source, device=device)
+        gradient.gradient_option = mg.ConvolutionGradientOption.DATA
+        return mg.Convolution(source, device=device), gradient
+
+    forward, _ = kernels(few, many)
+    x = rng.standard_normal((samples, *shape, few)).astype(dtype)
+    whole = forward(x)
+    assert whole.nbytes > 16 << 20
+    for i in range(0, samples, 7):
+        assert_same_bytes(whole[i : i + 1], forward(x[i : i + 1]))
+
+    forward, backward = kernels(many, few)
+    x = rng.standard_normal((samples, *shape, many)).astype(dtype)
+    y, states = forward(x, with_state=True)
+    g = rng.standard_normal(y.shape).astype(dtype)
+    whole = backward(g, x, states)
+    assert whole.nbytes > 16 << 20
+    for i in range(0, samples, 7):
+        _, own = forward(x[i : i + 1], with_state=True)
+        assert_same_bytes(whole[i : i + 1], backward(g[i : i + 1], x[i : i + 1], own))
+
+
 def test_a_region_of_a_large_image(device, rng):
     """Only the clip rectangle is written, to the byte."""
     neuron = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.RELU, a=0.25), device=device)

@@ -34,6 +34,8 @@ struct TileArguments {
   bool once;      // no other tile reads these operands: memory has to be asked for them
 };
 
+constexpr int kTall = 5;  // rows of a tile that pay for asking ahead
+
 // Asks for the operands of the tile to the right.
 template <int kRows>
 MPSGRAD_INLINE void ask_for_next(const TileArguments& t) {
@@ -62,7 +64,7 @@ void tile(const TileArguments& t) {
   const Index step = t.step;
   const Index block_step = t.block_step;
   const Run* const end = t.runs + t.run_count;
-  if (!kAdd && t.once && t.run_count > 0) {
+  if (!kAdd && kRows >= kTall && t.once && t.run_count > 0) {
     ask_for_next<kRows>(t);
   }
   for (const Run* run = t.runs; run != end; ++run) {
