@@ -27,8 +27,8 @@ inline CpuImages view_destination(const ImageBatch::Images& images, bool batch, 
   const Index group_end = channel + (produced + 3) / 4 * 4;
   view.tail =
       std::min(group_end, images.front()->descriptor().feature_channels) - channel - produced;
-  const Index bytes = clip.size.width * clip.size.height * clip.size.depth * produced *
-                      item_size(view.format);
+  const Index bytes =
+      clip.size.width * clip.size.height * clip.size.depth * produced * item_size(view.format);
   view.streamed = view.dense_pixels() && (sources + 1) * bytes >= streamed_bytes();
   return view;
 }

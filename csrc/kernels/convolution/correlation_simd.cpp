@@ -106,9 +106,8 @@ void tile(const TileArguments& t) {
       out += out_step;
     }
   };
-  const auto plainly = [](float* to, Vec value, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
-    store(to, value, mask...);
-  };
+  const auto plainly = [](float* to, Vec value, const auto&... mask)
+                           MPSGRAD_LAMBDA_INLINE { store(to, value, mask...); };
   if (!kAdd && kStreams && t.streamed) {
     put([](float* to, Vec value) MPSGRAD_LAMBDA_INLINE { stream(to, value); });
   } else if (t.whole) {

@@ -118,8 +118,8 @@ MPSGRAD_INLINE bool is_zero(Vec v) {
 #if defined(__AVX512F__)
   return _mm512_cmp_ps_mask(reinterpret_cast<__m512>(v), _mm512_setzero_ps(), _CMP_NEQ_UQ) == 0;
 #elif defined(__AVX2__)
-  return _mm256_movemask_ps(_mm256_cmp_ps(reinterpret_cast<__m256>(v), _mm256_setzero_ps(),
-                                          _CMP_NEQ_UQ)) == 0;
+  return _mm256_movemask_ps(
+             _mm256_cmp_ps(reinterpret_cast<__m256>(v), _mm256_setzero_ps(), _CMP_NEQ_UQ)) == 0;
 #else
   bool zero = true;
   for (int i = 0; i < kLanes; ++i) {
