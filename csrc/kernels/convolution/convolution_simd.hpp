@@ -162,14 +162,21 @@ struct WeightGradientLoops {
 
 MPSGRAD_LOOPS(WeightGradientLoops, weight_gradient_loops)
 
-// Tiles of pixels, 4x4 of a source or 2x2 of a gradient, and where the 16 parts of each go: channel
-// c of part i of tile t at out[i * part_step + t * tile_step + c], in whole vectors.
+inline constexpr std::int64_t kWinogradOutside = -1;
+
+// Tiles of pixels side by side, 4x4 of a source or 2x2 of a gradient, each two columns after the
+// one before, and where the 16 parts of each go: channel c of part i of tile t at out[i * part_step
+// + t * tile_step + c], in whole vectors.
 struct WinogradPixels {
-  const float* const* pixels;  // of each tile one after the other: their channel 0
+  const float* const* rows;     // 4 or 2; null: zeros
+  const std::int64_t* columns;  // where channel 0 of each is in a row; negative: zeros
   std::int64_t tiles;
   std::int64_t first_channel, channels;
   std::int64_t tile_step, part_step;
-  std::int64_t below;  // from a pixel to the same one of the tile below, or 0: not known
+  // From a pixel to the same one of the tile below, which is asked for: rows are too short for a
+  // processor to foresee the next one. 0: not known.
+  std::int64_t below;
+  std::int64_t together;  // tiles whose columns of some channels are read before other channels
 };
 
 // Sums of products laid out in the same way, and the 2x2 pixels they become.
@@ -177,10 +184,12 @@ struct WinogradResults {
   const float* sums;
   std::int64_t tiles, channels;
   std::int64_t tile_step, part_step;
-  const float* bias;     // whole vectors, as the sums
-  float* const* pixels;  // of each tile one after the other; null: not wanted
-  bool* finite;          // of each tile: whether all four are
-  bool streamed;         // past the caches where the processor can; only if pixels are whole lines
+  const float* bias;        // whole vectors, as the sums
+  float* rows[2];           // of the first pixel; null: not wanted
+  std::int64_t pixel_step;  // from there to the next column
+  bool odd;                 // the last column is not wanted
+  bool* finite;             // of each tile: whether all four are
+  bool streamed;  // past the caches where the processor can; only if pixels are whole lines
 };
 
 struct WinogradLoops {

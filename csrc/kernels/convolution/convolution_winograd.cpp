@@ -76,22 +76,22 @@ class Sink {
            });
   }
 
-  void pixels(const WinogradPlace& place, float** out) const {
-    const Index rows = tiles_.y.inside(place.y);
-    const Index columns = tiles_.x.inside(place.x);
+  // Where the results of a strip of tiles go, or if not direct those of one tile, to be finished.
+  void aim(const WinogradPlace& place, Index tiles, WinogradResults& results) const {
+    const Index last = place.x + (tiles - 1) * kWinogradPixels * tiles_.x.dilation;
+    results.tiles = tiles;
+    results.pixel_step = value_step();
+    results.odd = tiles_.x.inside(last) < kWinogradPixels;
     for (Index r = 0; r < kWinogradPixels; ++r) {
-      float* row = r >= rows ? nullptr : direct_ ? direct(place, r) : values_ + r * row_floats();
-      for (Index p = 0; p < kWinogradPixels; ++p) {
-        *out++ = row != nullptr && p < columns ? row + p * value_step() : nullptr;
-      }
+      results.rows[r] = r >= tiles_.y.inside(place.y) ? nullptr
+                        : direct_                     ? direct(place, r)
+                                                      : values_ + r * row_floats();
     }
   }
 
   // After the results have been computed.
+  bool finishes() const { return !direct_ || c_.hook.apply != nullptr; }
   void finish(const WinogradPlace& place) const {
-    if (direct_ && c_.hook.apply == nullptr) {
-      return;
-    }
     const Index pixels = tiles_.x.inside(place.x);
     for (Index r = 0; r < tiles_.y.inside(place.y); ++r) {
       float* values = direct_ ? direct(place, r) : values_ + r * row_floats();
@@ -129,11 +129,14 @@ class Sink {
 };
 
 // Asks for pixels that will be written, so that their lines are there after the products.
-void ask_for(float* const* pixels, Index count, Index channels) {
+void ask_for(const WinogradResults& results) {
   constexpr Index kLine = 16;
-  for (Index i = 0; i < count; ++i) {
-    for (Index c = 0; c < channels && pixels[i] != nullptr; c += kLine) {
-      __builtin_prefetch(pixels[i] + c, 1, 2);
+  const Index pixels = kWinogradPixels * results.tiles - (results.odd ? 1 : 0);
+  for (float* const row : results.rows) {
+    for (Index i = 0; i < pixels && row != nullptr; ++i) {
+      for (Index c = 0; c < results.channels; c += kLine) {
+        __builtin_prefetch(row + i * results.pixel_step + c, 1, 2);
+      }
     }
   }
 }
@@ -163,7 +166,7 @@ void add_tile(const WinogradTiles& tiles, const WinogradPlace& place, Index bloc
 
 // Tiles [first, last) in the vectors of one range. Appends what is not finite.
 void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Index last, Index range,
-               const float* zeros, std::vector<ResultArea>& not_finite) {
+               std::vector<ResultArea>& not_finite) {
   const Index lanes = plan.lanes;
   const Index tiles = last - first;
   const Index block = range * plan.range;
@@ -172,28 +175,35 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
   const Index channels = std::min(blocks * lanes, c.results - channel);
   const WinogradParts operand_parts(tiles, ceil_div(plan.operands, lanes) * lanes);
   const WinogradParts result_parts(tiles, blocks * lanes);
-  constexpr Index kResults = kWinogradPixels * kWinogradPixels;
+  const WinogradImages images{c.operand,
+                              c.operand_height,
+                              c.operand_width,
+                              c.edge,
+                              c.first_y,
+                              c.first_x,
+                              kWinogradPixels + kWinogradTaps - 1};
   Scratch scratch(operand_parts.bytes() + result_parts.bytes() +
-                  WinogradReader::bytes(tiles, plan.operands) +
-                  Scratch::bytes<float*>(tiles * kResults) + Scratch::bytes<bool>(tiles) +
+                  WinogradReader::bytes(images, tiles, plan.operands) +
+                  Scratch::bytes<bool>(tiles) +
                   Scratch::bytes<float>(Sink::value_floats(channels)));
   auto* operands = scratch.take<float>(operand_parts.floats());
   auto* sums = scratch.take<float>(result_parts.floats());
-  auto** pixels = scratch.take<float*>(tiles * kResults);
   auto* finite = scratch.take<bool>(tiles);
   const Sink sink(c, plan.tiles, channel, channels,
                   scratch.take<float>(Sink::value_floats(channels)));
-  WinogradReader source({c.operand, c.operand_height, c.operand_width, c.edge, c.first_y, c.first_x,
-                         kWinogradPixels + kWinogradTaps - 1},
-                        plan.tiles, tiles, plan.operands, zeros, scratch);
-  source.turn_to(first, last);
-  WinogradPlace place = plan.tiles.place(first);
-  for (Index t = 0; t < tiles; ++t, plan.tiles.step(place)) {
-    sink.pixels(place, pixels + t * kResults);
-  }
-  const bool streamed = sink.streams();
-  if (sink.direct() && !streamed) {
-    ask_for(pixels, tiles * kResults, channels);
+  const WinogradReader source(images, plan.tiles, tiles, plan.operands, scratch);
+  WinogradResults results{};
+  results.channels = channels;
+  results.tile_step = result_parts.tile_step;
+  results.part_step = result_parts.part_step;
+  results.bias = c.bias + channel;
+  results.streamed = sink.streams();
+  const auto each_strip = [&](const auto& visit) { plan.tiles.each_strip(first, last, visit); };
+  if (sink.direct() && !results.streamed) {
+    each_strip([&](const WinogradPlace& place, Index /*tile*/, Index count) {
+      sink.aim(place, count, results);
+      ask_for(results);
+    });
   }
 
   WinogradProducts products{};
@@ -209,33 +219,37 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
   products.tiles = tiles;
   products.blocks = blocks;
   for (Index at = 0; at < c.operands; at += plan.operands) {
-    source.transform(winograd_loops().sources, at, operand_parts, operands);
+    source.transform(winograd_loops().sources, first, last, at, operand_parts, operands);
     products.weights = c.weights + block * products.weight_block_step + at * lanes;
     products.accumulate = at > 0;
     correlation_loops().winograd_products(products);
   }
 
-  WinogradResults results{
-      sums,   tiles,  channels, result_parts.tile_step, result_parts.part_step, c.bias + channel,
-      pixels, finite, streamed};
-  if (sink.direct()) {
+  // As many tiles at a time as there is room for.
+  const auto finish = [&](const WinogradPlace& place, Index tile, Index count) {
+    results.sums = sums + (tile - first) * result_parts.tile_step;
+    results.finite = finite + (tile - first);
+    sink.aim(place, count, results);
     winograd_loops().results(results);
-  }
-  place = plan.tiles.place(first);
-  for (Index t = 0; t < tiles; ++t, plan.tiles.step(place)) {
-    if (!sink.direct()) {
-      results.tiles = 1;
-      results.sums = sums + t * result_parts.tile_step;
-      results.pixels = pixels + t * kResults;
-      results.finite = finite + t;
-      winograd_loops().results(results);
+    WinogradPlace own = place;
+    for (Index t = 0; t < count; ++t, own.x += kWinogradPixels * plan.tiles.x.dilation) {
+      if (!results.finite[t]) {
+        add_tile(plan.tiles, own, block, blocks, not_finite);
+      } else if (sink.finishes()) {
+        sink.finish(own);
+      }
     }
-    if (finite[t]) {
-      sink.finish(place);
-    } else {
-      add_tile(plan.tiles, place, block, blocks, not_finite);
+  };
+  each_strip([&](const WinogradPlace& place, Index tile, Index count) {
+    if (sink.direct()) {
+      finish(place, tile, count);
+      return;
     }
-  }
+    WinogradPlace own = place;
+    for (Index t = 0; t < count; ++t, own.x += kWinogradPixels * plan.tiles.x.dilation) {
+      finish(own, tile + t, 1);
+    }
+  });
 }
 
 }  // namespace
@@ -252,9 +266,6 @@ bool winograd_pays(Index batch, Index height, Index width, Index dilation_y, Ind
 
 std::vector<ResultArea> winograd_correlate(const WinogradCorrelation& c) {
   const Plan plan(c);
-  Scratch scratch(Scratch::bytes<float>(c.operands));
-  auto* zeros = scratch.take<float>(c.operands);
-  std::fill_n(zeros, c.operands, 0.0F);
   std::vector<ResultArea> not_finite;
   std::mutex mutex;
   parallel_for(plan.chunks * plan.ranges, [&](Index i) {
@@ -262,7 +273,7 @@ std::vector<ResultArea> winograd_correlate(const WinogradCorrelation& c) {
     const Index tiles = plan.tiles.count();
     std::vector<ResultArea> found;
     run_piece(c, plan, chunk * tiles / plan.chunks, (chunk + 1) * tiles / plan.chunks,
-              i / plan.chunks, zeros, found);
+              i / plan.chunks, found);
     if (!found.empty()) {
       const std::lock_guard lock(mutex);
       not_finite.insert(not_finite.end(), found.begin(), found.end());

@@ -76,20 +76,26 @@ WinogradParts sums_of(const Plan& plan) {
 // Adds the products of some tiles to the sums of a block, and the gradient's to `bias` unless it is
 // null.
 void add_tiles(const WinogradWeightGradient& w, const Plan& plan, const WeightBlock& block,
-               Index first, Index last, const float* zeros, float* sums, float* bias) {
+               Index first, Index last, float* sums, float* bias) {
   const Index lanes = weight_gradient_loops().lanes;
   const WinogradParts source_parts(plan.chunk, ceil_div(block.sources, lanes) * lanes);
   const WinogradParts gradient_parts(plan.chunk, ceil_div(block.gradients, lanes) * lanes);
+  const WinogradImages source_images{w.source,
+                                     w.source_height,
+                                     w.source_width,
+                                     w.edge,
+                                     w.first_y,
+                                     w.first_x,
+                                     kWinogradPixels + kWinogradTaps - 1};
+  const WinogradImages gradient_images{w.gradient, w.height, w.width,        EdgeMode::Zero,
+                                       0,          0,        kWinogradPixels};
   Scratch scratch(source_parts.bytes() + gradient_parts.bytes() +
-                  WinogradReader::bytes(plan.chunk, block.sources) +
-                  WinogradReader::bytes(plan.chunk, block.gradients));
+                  WinogradReader::bytes(source_images, plan.chunk, block.sources) +
+                  WinogradReader::bytes(gradient_images, plan.chunk, block.gradients));
   auto* sources = scratch.take<float>(source_parts.floats());
   auto* gradients = scratch.take<float>(gradient_parts.floats());
-  WinogradReader source({w.source, w.source_height, w.source_width, w.edge, w.first_y, w.first_x,
-                         kWinogradPixels + kWinogradTaps - 1},
-                        plan.tiles, plan.chunk, block.sources, zeros, scratch);
-  WinogradReader gradient({w.gradient, w.height, w.width, EdgeMode::Zero, 0, 0, kWinogradPixels},
-                          plan.tiles, plan.chunk, block.gradients, zeros, scratch);
+  const WinogradReader source(source_images, plan.tiles, plan.chunk, block.sources, scratch);
+  const WinogradReader gradient(gradient_images, plan.tiles, plan.chunk, block.gradients, scratch);
   WinogradGradientProducts products{};
   products.gradients = gradients;
   products.gradient_tile_step = gradient_parts.tile_step;
@@ -103,10 +109,9 @@ void add_tiles(const WinogradWeightGradient& w, const Plan& plan, const WeightBl
   products.sum_part_step = sums_of(plan).part_step;
   for (Index tile = first; tile < last; tile += plan.chunk) {
     const Index end = std::min(last, tile + plan.chunk);
-    source.turn_to(tile, end);
-    source.transform(winograd_loops().sources, block.source, source_parts, sources);
-    gradient.turn_to(tile, end);
-    gradient.transform(winograd_loops().gradients, block.gradient, gradient_parts, gradients);
+    source.transform(winograd_loops().sources, tile, end, block.source, source_parts, sources);
+    gradient.transform(winograd_loops().gradients, tile, end, block.gradient, gradient_parts,
+                       gradients);
     products.tiles = end - tile;
     weight_gradient_loops().winograd_products(products);
     if (bias != nullptr) {
@@ -145,14 +150,10 @@ std::vector<WeightArea> winograd_weight_gradient(const WinogradWeightGradient& w
   const Plan plan(w, weight_gradient_loops().lanes);
   const Index tiles = plan.tiles.count();
   const Index sum_floats = sums_of(plan).floats();
-  const Index zero_floats = std::max(w.sources, w.gradients);
   // Parts have sums of their own until all are there; a single one only while it is worked at.
   const Index held = plan.parts > 1 ? plan.parts * plan.blocks() * sum_floats : 0;
-  Scratch scratch(Scratch::bytes<float>(zero_floats) + Scratch::bytes<float>(held) +
-                  Scratch::bytes<float>(plan.parts * w.gradients) +
+  Scratch scratch(Scratch::bytes<float>(held) + Scratch::bytes<float>(plan.parts * w.gradients) +
                   Scratch::bytes<bool>(plan.blocks()));
-  auto* zeros = scratch.take<float>(zero_floats);
-  std::fill_n(zeros, zero_floats, 0.0F);
   auto* held_sums = scratch.take<float>(held);
   auto* biases = scratch.take<float>(plan.parts * w.gradients);
   std::fill_n(biases, plan.parts * w.gradients, 0.0F);
@@ -166,8 +167,8 @@ std::vector<WeightArea> winograd_weight_gradient(const WinogradWeightGradient& w
     float* bias = w.bias_gradient != nullptr && block.source == 0
                       ? biases + part * w.gradients + block.gradient
                       : nullptr;
-    add_tiles(w, plan, block, part * tiles / plan.parts, (part + 1) * tiles / plan.parts, zeros,
-              sums, bias);
+    add_tiles(w, plan, block, part * tiles / plan.parts, (part + 1) * tiles / plan.parts, sums,
+              bias);
     if (held == 0) {
       finite[i % plan.blocks()] = finish_block(w, plan, block, sums);
     }

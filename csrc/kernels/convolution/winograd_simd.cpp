@@ -88,53 +88,85 @@ MPSGRAD_INLINE void transform(const Vec (&from)[Axis::kFrom * Axis::kFrom],
   }
 }
 
-// Asks for what the tile below reads and its neighbour before has not: rows are too short for a
-// processor to foresee the next one.
-template <int kSize>
-MPSGRAD_INLINE void ask_below(const float* const* pixels, Index distance) {
-  constexpr int kShared = kSize - kPixels;  // rows, and columns, of neighbours
+// Tiles of pixels to their parts in the products; what fills up the last vector is zeros. Columns
+// that neighbours share are transformed once. kWhole: no row is outside.
+template <class Axis, bool kWhole>
+MPSGRAD_INLINE void transform_strip(const WinogradPixels& task, float* out) {
+  constexpr int kFrom = Axis::kFrom;
+  constexpr int kShared = kFrom - kPixels;
+  const float* rows[kFrom];
+#pragma GCC unroll 4
+  for (int y = 0; y < kFrom; ++y) {
+    rows[y] = task.rows[y] == nullptr ? nullptr : task.rows[y] + task.first_channel;
+  }
+  const Index below = task.below;
+  const Index part_step = task.part_step;
+  const auto some = [&](Index first, Index last, Index c, const auto&... mask)
+                        MPSGRAD_LAMBDA_INLINE {
+                          Vec columns[Axis::kTo * kFrom];
+                          const auto read = [&](int x, Index column) MPSGRAD_LAMBDA_INLINE {
+                            Vec from[kFrom] = {};
+                            if (column >= 0) {
+#pragma GCC unroll 4
+                              for (int y = 0; y < kFrom; ++y) {
+                                if (kWhole || rows[y] != nullptr) {
+                                  from[y] = load(rows[y] + column + c, mask...);
+                                  if (y >= kShared && x >= kShared && below != 0) {
+                                    __builtin_prefetch(rows[y] + column + c + below, 0, 2);
+                                  }
+                                }
+                              }
+                            }
+                            Axis::apply(from, 1, columns + x, kFrom);
+                          };
 #pragma GCC unroll 2
-  for (int y = kShared; y < kSize; ++y) {
+                          for (int x = 0; x < kShared; ++x) {
+                            read(x, task.columns[first * kPixels + x]);
+                          }
+                          float* to = out + first * task.tile_step + c;
+                          for (Index tile = first; tile < last; ++tile, to += task.tile_step) {
+                            const Index* fresh = task.columns + kShared + tile * kPixels;
 #pragma GCC unroll 2
-    for (int x = kShared; x < kSize; ++x) {
-      __builtin_prefetch(pixels[y * kSize + x] + distance, 0, 2);
+                            for (int x = 0; x < kPixels; ++x) {
+                              read(kShared + x, fresh[x]);
+                            }
+#pragma GCC unroll 4
+                            for (int y = 0; y < Axis::kTo; ++y) {
+                              Vec parts[Axis::kTo];
+                              Axis::apply(columns + y * kFrom, 1, parts, 1);
+#pragma GCC unroll 4
+                              for (int x = 0; x < Axis::kTo; ++x) {
+                                store(to + (y * Axis::kTo + x) * part_step, parts[x]);
+                              }
+                            }
+#pragma GCC unroll 4
+                            for (int y = 0; y < Axis::kTo; ++y) {
+#pragma GCC unroll 2
+                              for (int x = 0; x < kShared; ++x) {
+                                columns[y * kFrom + x] = columns[y * kFrom + x + kPixels];
+                              }
+                            }
+                          }
+                        };
+  for (Index first = 0; first < task.tiles; first += task.together) {
+    const Index last = smaller(first + task.together, task.tiles);
+    Index c = 0;
+    for (; c + kLanes <= task.channels; c += kLanes) {
+      some(first, last, c);
+    }
+    if (c < task.channels) {
+      some(first, last, c, first_lanes(task.channels - c));
     }
   }
 }
 
-// Tiles of pixels to their parts in the products; what fills up the last vector is zeros.
 template <class Axis>
 void transform_pixels(const WinogradPixels& task, float* out) {
-  constexpr int kCount = Axis::kFrom * Axis::kFrom;
-  const Index part_step = task.part_step;
-  const auto one = [&](const float* const* pixels, Index c, float* to, const auto&... mask)
-                       MPSGRAD_LAMBDA_INLINE {
-                         Vec from[kCount];
-#pragma GCC unroll 16
-                         for (int i = 0; i < kCount; ++i) {
-                           from[i] = load(pixels[i] + task.first_channel + c, mask...);
-                         }
-                         Vec parts[kWinogradParts];
-                         transform<Axis>(from, parts);
-#pragma GCC unroll 16
-                         for (int i = 0; i < kWinogradParts; ++i) {
-                           store(to + i * part_step + c, parts[i]);
-                         }
-                         if (task.below != 0) {
-                           ask_below<Axis::kFrom>(pixels, task.first_channel + c + task.below);
-                         }
-                       };
-  for (Index tile = 0; tile < task.tiles; ++tile) {
-    const float* const* pixels = task.pixels + tile * kCount;
-    float* to = out + tile * task.tile_step;
-    Index c = 0;
-    for (; c + kLanes <= task.channels; c += kLanes) {
-      one(pixels, c, to);
-    }
-    if (c < task.channels) {
-      one(pixels, c, to, first_lanes(task.channels - c));
-    }
+  bool whole = true;
+  for (int y = 0; y < Axis::kFrom; ++y) {
+    whole = whole && task.rows[y] != nullptr;
   }
+  whole ? transform_strip<Axis, true>(task, out) : transform_strip<Axis, false>(task, out);
 }
 
 // Not zero in any lane in which a value was infinite or NaN.
@@ -146,7 +178,7 @@ template <bool kStreamed>
 void put_results(const WinogradResults& task) {
   constexpr float kShare = 0.25F;  // of what twice as large weights give along both axes
   for (Index tile = 0; tile < task.tiles; ++tile) {
-    float* const* pixels = task.pixels + tile * kPixels * kPixels;
+    const bool one_column = task.odd && tile == task.tiles - 1;
     const float* from = task.sums + tile * task.tile_step;
     Vec found{};
     const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
@@ -162,11 +194,13 @@ void put_results(const WinogradResults& task) {
       for (int i = 0; i < kPixels * kPixels; ++i) {
         const Vec value = values[i] * kShare + bias;
         probe(found, value);
-        if (pixels[i] != nullptr) {
+        float* const row = task.rows[i / kPixels];
+        if (row != nullptr && !(one_column && i % kPixels == 1)) {
+          float* const pixel = row + (tile * kPixels + i % kPixels) * task.pixel_step + c;
           if constexpr (kStreamed) {
-            stream(pixels[i] + c, value);
+            stream(pixel, value);
           } else {
-            store(pixels[i] + c, value, mask...);
+            store(pixel, value, mask...);
           }
         }
       }

@@ -1,5 +1,5 @@
 // What the two halves of Winograd's form share: how images are cut into tiles, how much of them is
-// held at a time, and where a tile's pixels are.
+// held at a time, and where the pixels of neighbouring tiles are.
 #pragma once
 
 #include <algorithm>
@@ -14,22 +14,35 @@ struct WinogradPlace {
   Index sample, y, x;  // of the first result
 };
 
-// One axis of the results: tiles are pairs of them, `dilation` apart. The last ones may reach
-// beyond the edge.
+// One axis of the results: tiles are pairs of them, `dilation` apart. First come those of every
+// dilation-th result from the first one on, which overlap as neighbours do, then those from the
+// second. The last ones may reach beyond the edge.
 struct WinogradAxis {
   Index length, dilation;
 
-  Index tiles() const {
-    const Index period = kWinogradPixels * dilation;
-    return length / period * dilation + std::min(length % period, dilation);
-  }
-  Index position(Index tile) const { return tile + tile / dilation * dilation; }
-  Index next(Index position) const {
-    ++position;
-    return dilation == 1 || position % dilation == 0 ? position + dilation : position;
+  Index tiles() const { return longer() * long_tiles() + (dilation - longer()) * short_tiles(); }
+  Index position(Index tile) const {
+    if (tile < longer() * long_tiles()) {
+      return at(tile / long_tiles(), tile % long_tiles());
+    }
+    const Index rest = tile - longer() * long_tiles();
+    return at(longer() + rest / short_tiles(), rest % short_tiles());
   }
   // How many of the two results exist.
   Index inside(Index position) const { return position + dilation < length ? kWinogradPixels : 1; }
+  // How many tiles follow each other from there on.
+  Index run(Index position) const {
+    return ceil_div(length - position, kWinogradPixels * dilation);
+  }
+
+ private:
+  // Of as many sequences as there are, so many have one result more than the others.
+  Index longer() const { return length % dilation; }
+  Index long_tiles() const { return length / dilation / kWinogradPixels + 1; }
+  Index short_tiles() const { return ceil_div(length / dilation, kWinogradPixels); }
+  Index at(Index sequence, Index tile) const {
+    return sequence + tile * kWinogradPixels * dilation;
+  }
 };
 
 // Tiles of 2x2 results over all samples, row by row.
@@ -38,21 +51,17 @@ struct WinogradTiles {
   WinogradAxis y, x;
 
   Index count() const { return batch * y.tiles() * x.tiles(); }
-  WinogradPlace place(Index tile) const {
-    const Index row = tile / x.tiles();
-    return {row / y.tiles(), y.position(row % y.tiles()), x.position(tile % x.tiles())};
-  }
-  // The place of the tile after.
-  void step(WinogradPlace& place) const {
-    place.x = x.next(place.x);
-    if (place.x < x.length) {
-      return;
-    }
-    place.x = 0;
-    place.y = y.next(place.y);
-    if (place.y >= y.length) {
-      place.y = 0;
-      ++place.sample;
+  // Calls visit(place, tile, tiles) for each run of tiles [tile, tile + tiles) that follow each
+  // other in a row, of all in [first, last).
+  template <class Visit>
+  void each_strip(Index first, Index last, const Visit& visit) const {
+    for (Index tile = first; tile < last;) {
+      const Index row = tile / x.tiles();
+      const WinogradPlace place{row / y.tiles(), y.position(row % y.tiles()),
+                                x.position(tile % x.tiles())};
+      const Index tiles = std::min(x.run(place.x), last - tile);
+      visit(place, tile, tiles);
+      tile += tiles;
     }
   }
 };
@@ -103,124 +112,115 @@ struct WinogradImages {
   Index size;
 };
 
-// Where the pixels of some tiles are, and their transforms, so many channels at a time.
+// The transforms of some tiles, so many channels at a time.
 class WinogradReader {
  public:
-  static Index bytes(Index tiles, Index channels) {
-    constexpr Index kMost = kWinogradParts;
-    return Scratch::bytes<const std::byte*>(tiles * kMost) + Scratch::bytes<const float*>(kMost) +
-           Scratch::bytes<float>(kMost * channels);
+  static Index bytes(const WinogradImages& from, Index tiles, Index channels) {
+    return Scratch::bytes<Index>(columns_of(tiles)) +
+           Scratch::bytes<float>(copied_floats(from, tiles, channels));
   }
 
-  // For at most `most` tiles. `zeros` are as many as the images have channels.
+  // For at most `most` tiles at a time.
   WinogradReader(const WinogradImages& from, const WinogradTiles& tiles, Index most, Index channels,
-                 const float* zeros, Scratch& scratch)
+                 Scratch& scratch)
       : from_(from),
-        all_tiles_(tiles),
-        pixels_of_tile_(from.size * from.size),
+        tiles_(tiles),
         channels_(channels),
-        pixels_(scratch.take<const std::byte*>(most * kWinogradParts)),
-        copied_(scratch.take<const float*>(kWinogradParts)),
-        copies_(scratch.take<float>(kWinogradParts * channels)),
-        zeros_(reinterpret_cast<const std::byte*>(zeros)) {
-    for (Index i = 0; i < pixels_of_tile_; ++i) {
-      copied_[i] = copies_ + i * channels;
-    }
-  }
+        columns_(scratch.take<Index>(columns_of(most))),
+        copies_(scratch.take<float>(copied_floats(from, most, channels))) {}
 
-  void turn_to(Index first, Index last) {
-    tiles_ = last - first;
-    constexpr Index kSource = kWinogradPixels + kWinogradTaps - 1;
-    if (from_.size == kSource) {
-      find_pixels<kSource>(first, last);
-    } else {
-      find_pixels<kWinogradPixels>(first, last);
-    }
-  }
-
-  // Channels [first, first + channels) through `loop` into the parts.
-  void transform(void (*loop)(const WinogradPixels&, float*), Index first,
-                 const WinogradParts& parts, float* out) const {
-    const ConvolutionImages& images = *from_.images;
-    if (images.format == ChannelFormat::Float32) {
+  // Channels [channel, channel + channels) of tiles [first, last) through `loop` into the parts.
+  void transform(void (*loop)(const WinogradPixels&, float*), Index first, Index last,
+                 Index channel, const WinogradParts& parts, float* out) const {
+    // Pixels that lie far apart are in few sets of a cache: there is no room for columns of
+    // several.
+    constexpr Index kFarApart = 256;
+    const Index together = from_.images->pixel_stride < kFarApart ? 4 : 1;
+    tiles_.each_strip(first, last, [&](const WinogradPlace& place, Index tile, Index count) {
+      const float* rows[kMostRows] = {};
+      const bool direct = from_.images->format == ChannelFormat::Float32;
+      direct ? find(place, count, rows) : copy(place, count, channel, rows);
       // The next tiles below begin so many rows further down.
-      const Index below = kWinogradPixels * all_tiles_.y.dilation * images.row_stride;
-      loop({reinterpret_cast<const float* const*>(pixels_), tiles_, first, channels_,
-            parts.tile_step, parts.part_step, below},
-           out);
-      return;
-    }
-    for (Index tile = 0; tile < tiles_; ++tile) {
-      for (Index i = 0; i < pixels_of_tile_; ++i) {
-        const std::byte* pixel = pixels_[tile * pixels_of_tile_ + i];
-        float* copy = copies_ + i * channels_;
-        if (pixel == zeros_) {
-          std::fill_n(copy, channels_, 0.0F);
-        } else {
-          convert_loops().load_row(pixel + first * item_size(images.format),
-                                   static_cast<int>(images.format), 1, channels_, channels_, copy);
-        }
-      }
-      loop({copied_, 1, 0, channels_, parts.tile_step, parts.part_step, 0},
-           out + tile * parts.tile_step);
-    }
+      const Index below =
+          direct ? kWinogradPixels * tiles_.y.dilation * from_.images->row_stride : 0;
+      loop({rows, columns_, count, direct ? channel : 0, channels_, parts.tile_step,
+            parts.part_step, below, together},
+           out + (tile - first) * parts.tile_step);
+    });
   }
 
  private:
-  template <Index kSize>
-  void find_pixels(Index first, Index last) {
-    const Index step = from_.images->pixel_stride * item_size(from_.images->format);
-    const Index dilation = all_tiles_.x.dilation;
-    const std::byte* rows[kSize] = {};  // null: outside
-    const std::byte** out = pixels_;
-    WinogradPlace place = all_tiles_.place(first);
-    for (Index tile = first; tile < last; ++tile, all_tiles_.step(place)) {
-      if (tile == first || place.x == 0) {
-        for (Index r = 0; r < kSize; ++r) {
-          rows[r] = row(place.sample, place.y + from_.first_y + r * all_tiles_.y.dilation);
-        }
-      }
-      const Index x = place.x + from_.first_x;
-      const bool inside = x >= 0 && x + (kSize - 1) * dilation < from_.width;
-      for (Index r = 0; r < kSize; ++r, out += kSize) {
-        if (rows[r] == nullptr) {
-          std::fill_n(out, kSize, zeros_);
-        } else if (inside) {
-          for (Index p = 0; p < kSize; ++p) {
-            out[p] = rows[r] + (x + p * dilation) * step;
+  static constexpr Index kMostRows = kWinogradPixels + kWinogradTaps - 1;
+
+  static Index columns_of(Index tiles) { return (tiles - 1) * kWinogradPixels + kMostRows; }
+  static Index copied_floats(const WinogradImages& from, Index tiles, Index channels) {
+    return from.images->format == ChannelFormat::Float32 ? 0
+                                                         : from.size * columns_of(tiles) * channels;
+  }
+  Index columns(Index tiles) const { return (tiles - 1) * kWinogradPixels + from_.size; }
+
+  // Where the rows of a strip begin, and its columns from there.
+  void find(const WinogradPlace& place, Index tiles, const float** rows) const {
+    for (Index r = 0; r < from_.size; ++r) {
+      rows[r] = reinterpret_cast<const float*>(row(place, r));
+    }
+    for (Index i = 0; i < columns(tiles); ++i) {
+      columns_[i] = column(place, i) * from_.images->pixel_stride;
+    }
+  }
+
+  // The same of a copy as float32.
+  void copy(const WinogradPlace& place, Index tiles, Index channel, const float** rows) const {
+    const ConvolutionImages& images = *from_.images;
+    const Index count = columns(tiles);
+    const Index dilation = tiles_.x.dilation;
+    for (Index i = 0; i < count; ++i) {
+      columns_[i] = column(place, i) < 0 ? kWinogradOutside : i * channels_;
+    }
+    for (Index r = 0; r < from_.size; ++r) {
+      const std::byte* from = row(place, r);
+      float* const to = copies_ + r * count * channels_;
+      rows[r] = from == nullptr ? nullptr : to;
+      for (Index i = 0, run = 1; i < count && from != nullptr; i += run) {
+        const Index x = column(place, i);
+        run = 1;
+        if (x >= 0) {
+          while (i + run < count && column(place, i + run) == x + run * dilation) {
+            ++run;
           }
-        } else {
-          for (Index p = 0; p < kSize; ++p) {
-            const Index at = column(x + p * dilation);
-            out[p] = at < 0 ? zeros_ : rows[r] + at * step;
-          }
+          const std::byte* pixel =
+              from + (x * images.pixel_stride + channel) * item_size(images.format);
+          convert_loops().load_row(pixel, static_cast<int>(images.format), run, channels_,
+                                   images.pixel_stride * dilation, to + i * channels_);
         }
       }
     }
   }
 
-  // Where a position is read: itself, the nearest one, or -1 for zeros.
+  // Where a position is read: itself, the nearest one, or one that stands for zeros.
   Index clamped(Index position, Index length) const {
     if (position >= 0 && position < length) {
       return position;
     }
-    return from_.edge == EdgeMode::Clamp ? std::clamp<Index>(position, 0, length - 1) : -1;
+    return from_.edge == EdgeMode::Clamp ? std::clamp<Index>(position, 0, length - 1)
+                                         : kWinogradOutside;
   }
-  Index column(Index x) const { return clamped(x, from_.width); }
-  const std::byte* row(Index sample, Index y) const {
-    const Index at = clamped(y, from_.height);
+  Index column(const WinogradPlace& place, Index i) const {
+    return clamped(place.x + from_.first_x + i * tiles_.x.dilation, from_.width);
+  }
+  // Null: zeros.
+  const std::byte* row(const WinogradPlace& place, Index r) const {
+    const Index at = clamped(place.y + from_.first_y + r * tiles_.y.dilation, from_.height);
     return at < 0 ? nullptr
-                  : from_.images->samples[sample] +
+                  : from_.images->samples[place.sample] +
                         at * from_.images->row_stride * item_size(from_.images->format);
   }
 
   WinogradImages from_;
-  WinogradTiles all_tiles_;
-  Index pixels_of_tile_, channels_, tiles_ = 0;
-  const std::byte** pixels_;
-  const float** copied_;
+  WinogradTiles tiles_;
+  Index channels_;
+  Index* columns_;
   float* copies_;
-  const std::byte* zeros_;
 };
 
 }  // namespace mpsgrad::cpu::convolution
