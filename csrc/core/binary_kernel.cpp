@@ -294,7 +294,8 @@ void ForwardBinaryKernel::encode(const std::shared_ptr<CommandBuffer>& command_b
     command_buffer->note_encoded();
     note_uses(*command_buffer, primaries, false);
     note_uses(*command_buffer, secondaries, false);
-    note_uses(*command_buffer, destinations, true);
+    note_results(*command_buffer, destinations, call.clip,
+                 call.properties.destination_channel_offset, call.produced_channels);
   }
   reads.spend();
 }

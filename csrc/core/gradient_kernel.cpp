@@ -209,7 +209,8 @@ void GradientKernel::encode_checked(const std::shared_ptr<CommandBuffer>& comman
     command_buffer->note_encoded();
     note_uses(*command_buffer, gradients, false);
     note_uses(*command_buffer, sources, false);
-    note_uses(*command_buffer, destinations, true);
+    note_results(*command_buffer, destinations, call.clip, properties_.destination_channel_offset,
+                 writes_whole_destination() ? call.produced_channels : 0);
   }
   reads.spend();
 }

@@ -264,6 +264,21 @@ void note_uses(const CommandBuffer& command_buffer, const ImageBatch::Images& im
   }
 }
 
+void note_results(const CommandBuffer& command_buffer, const ImageBatch::Images& images,
+                  const Region& clip, Index channel, Index produced) {
+  ImageStorage& storage = images.front()->storage();
+  const ImageDescriptor& written = storage.descriptor();
+  const Index count = storage.count() * written.number_of_images;
+  if (storage.clears() && !command_buffer.predicate && storage.uses().empty() &&
+      clip == Region{{}, {written.width, written.height, count}} && channel == 0 &&
+      produced == written.feature_channels && all_distinct(images) &&
+      std::all_of(images.begin(), images.end(),
+                  [&](const auto& image) { return &image->storage() == &storage; })) {
+    storage.skip_clear();
+  }
+  note_uses(command_buffer, images, true);
+}
+
 void note_use(const CommandBuffer& command_buffer, const std::shared_ptr<Buffer>& buffer,
               bool writes) {
   if (buffer) {

@@ -122,6 +122,9 @@ class Reads {
 
 // Enters the images of an encode into the ledgers of their storages.
 void note_uses(const CommandBuffer& command_buffer, const ImageBatch::Images& images, bool writes);
+// The same for results: some channels of a clip, which need no zeros before if they are everything.
+void note_results(const CommandBuffer& command_buffer, const ImageBatch::Images& images,
+                  const Region& clip, Index channel, Index produced);
 // The same for one array of a kernel or a state; null is none.
 void note_use(const CommandBuffer& command_buffer, const std::shared_ptr<Buffer>& buffer,
               bool writes);

@@ -239,7 +239,8 @@ void UnaryKernel::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
     encode_on_device(*command_buffer, call);
     command_buffer->note_encoded();
     note_uses(*command_buffer, sources, false);
-    note_uses(*command_buffer, destinations, true);
+    note_results(*command_buffer, destinations, call.clip,
+                 call.properties.destination_channel_offset, call.produced_channels);
   }
   reads.spend();
 }

@@ -18,10 +18,14 @@ std::size_t bytes_of(const ImageDescriptor& descriptor, Index count) {
 }
 
 // The memory may still be in use by commands recorded earlier, so it is cleared when its turn
-// comes.
-void record_clear(CpuCommandBuffer& command_buffer, const std::shared_ptr<Block>& block,
-                  std::size_t bytes) {
-  command_buffer.record_always([block, bytes] {
+// comes, unless what is returned has been made false by then.
+std::shared_ptr<bool> record_clear(CpuCommandBuffer& command_buffer,
+                                   const std::shared_ptr<Block>& block, std::size_t bytes) {
+  auto wanted = std::make_shared<bool>(true);
+  command_buffer.record_always([block, bytes, wanted] {
+    if (!*wanted) {
+      return;
+    }
     constexpr Index kChunk = Index{1} << 18U;
     const auto size = static_cast<Index>(bytes);
     parallel_for(chunks_of(size, kChunk), [&](Index i) {
@@ -30,6 +34,7 @@ void record_clear(CpuCommandBuffer& command_buffer, const std::shared_ptr<Block>
                   static_cast<std::size_t>(std::min(kChunk, size - first)));
     });
   });
+  return wanted;
 }
 
 }  // namespace
@@ -53,11 +58,14 @@ std::shared_ptr<ImageStorage> CpuDeviceBase::make_temporary_images(
   auto& own = as<CpuCommandBuffer>(command_buffer);
   const std::size_t bytes = bytes_of(descriptor, count);
   auto lease = own.heap().lease(bytes);
+  std::shared_ptr<bool> clears;
   if (zeroed) {
-    record_clear(own, lease->block(), bytes);
+    clears = record_clear(own, lease->block(), bytes);
   }
   Backing backing{lease->block()->data(), lease->block(), lease};
-  return std::make_shared<CpuImageStorage>(descriptor, count, std::move(backing), false);
+  auto images = std::make_shared<CpuImageStorage>(descriptor, count, std::move(backing), false);
+  images->set_clears(std::move(clears));
+  return images;
 }
 
 std::shared_ptr<ImageStorage> CpuDeviceBase::images_from_memory(const ImageDescriptor& descriptor,

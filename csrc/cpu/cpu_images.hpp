@@ -32,7 +32,11 @@ class CpuImageStorage final : public ImageStorage {
   void* dense_memory() override;
   std::shared_ptr<ImageStorage> view(const ViewRange& range) override;
   Index resource_size() override;
+  bool clears() const override { return clears_ != nullptr; }
+  void skip_clear() override { *clears_ = false; }
 
+  // Shared with a recorded command that clears the images unless it has become false.
+  void set_clears(std::shared_ptr<bool> clears) { clears_ = std::move(clears); }
   const Backing& backing();  // allocates
   std::byte* sample(Index index, Index image);
   Index pixel_stride() const { return pixel_stride_; }  // elements
@@ -42,6 +46,7 @@ class CpuImageStorage final : public ImageStorage {
   Index image_bytes() const;  // from one contained image to the next
 
   Backing backing_;
+  std::shared_ptr<bool> clears_;  // or null
   bool zeroed_ = false;
   bool wrapped_ = false;
   bool is_view_ = false;

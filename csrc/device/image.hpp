@@ -50,6 +50,10 @@ class ImageStorage {
   virtual void* dense_memory() { return nullptr; }
   virtual std::shared_ptr<ImageStorage> view(const ViewRange& range) = 0;
   virtual void synchronize(CommandBuffer&, Index /*index*/) {}
+  // Whether recorded commands clear the images and skip_clear() would keep them from it: where the
+  // first command that uses the images overwrites all of them.
+  virtual bool clears() const { return false; }
+  virtual void skip_clear() {}
   // Of a temporary image: its read count fell to 0, or it was dropped before. Nobody uses it any
   // more.
   virtual void end_temporary(Index /*index*/) {}

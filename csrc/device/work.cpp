@@ -204,6 +204,11 @@ void UseLedger::add(const std::shared_ptr<Work>& work, bool writes) {
   }
 }
 
+bool UseLedger::empty() const {
+  const std::lock_guard lock(mutex_);
+  return uses_.empty();
+}
+
 void UseLedger::require_readable(const std::string& what) const {
   const std::lock_guard lock(mutex_);
   for (const Use& use : uses_) {

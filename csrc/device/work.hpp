@@ -94,6 +94,7 @@ class Work {
 class UseLedger {
  public:
   void add(const std::shared_ptr<Work>& work, bool writes);
+  bool empty() const;
   // Throw std::runtime_error naming `what` while unobserved work writes it (reading), or runs on it
   // (writing).
   void require_readable(const std::string& what) const;

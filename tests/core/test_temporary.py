@@ -139,6 +139,43 @@ def test_a_temporarys_texels_start_at_zero(device, queue):
         assert not read(command_buffer, result).any()
 
 
+@pytest.mark.parametrize("written", ["all", "clip", "channels", "one of two", "skipped"])
+def test_a_temporary_is_zero_where_nothing_was_written(device, queue, written):
+    """Over recycled memory, whether or not the first command overwrites everything."""
+    source = counting(2, 3, 4) + 1
+    kernel = linear(device)
+    command_buffer = queue.command_buffer()
+    dirty = mg.ImageBatch.temporary(command_buffer, descriptor(channels=8), 2)
+    for image in dirty:
+        fill = linear(device, 0.0, 9.0)
+        fill.encode(command_buffer, image_of(device, counting(2, 3, 8)), image)
+        linear(device).encode(command_buffer, image, blank(device, 2, 3, 8))
+    channels = 8 if written == "channels" else 4
+    clean = mg.ImageBatch.temporary(command_buffer, descriptor(channels=channels), 2)
+    expected = np.zeros((2, 2, 3, channels), np.float32)
+    if written == "clip":
+        kernel.clip_rect = mg.Region((1, 0, 0), (2, 1, 2))
+        expected[:, :1, 1:] = source[:1, :2]  # a clip reads from its own corner on
+    elif written == "channels":
+        kernel.destination_feature_channel_offset = 4
+        expected[..., 4:] = source
+    elif written == "skipped":
+        buffer = mg.Buffer(device, np.zeros(1, np.uint32))
+        command_buffer.predicate = mg.Predicate(buffer)
+    elif written == "one of two":
+        expected[1] = source
+    else:
+        expected[:] = source
+    if written == "one of two":
+        kernel.encode(command_buffer, image_of(device, source), clean[1])
+    else:
+        kernel.encode_batch(command_buffer, images_of(device, np.stack([source] * 2)), clean)
+    command_buffer.predicate = None
+    result = linear(device).encode_batch(command_buffer, clean, allocator=mg.DEFAULT)
+    finish(command_buffer, *result)
+    assert np.array_equal(np.stack([image.read() for image in result]), expected)
+
+
 def test_recycled_memory_keeps_commands_apart(device, command_buffer):
     """Every image of this chain lives in one of two blocks; each command sees its own values."""
     source = image_of(device, counting(2, 3, 4))

@@ -232,7 +232,8 @@ void BatchNormalization::encode_with_state(const std::shared_ptr<CommandBuffer>&
     }
     command_buffer->note_encoded();
     note_uses(*command_buffer, sources, false);
-    note_uses(*command_buffer, destinations, true);
+    note_results(*command_buffer, destinations, call.clip,
+                 call.properties.destination_channel_offset, call.produced_channels);
   }
   state.note_normalized();
   reads.spend();
