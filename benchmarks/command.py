@@ -299,7 +299,9 @@ def _run(options: argparse.Namespace) -> int:
         try:
             peers = load_peers(names, threads)
         except ImportError as error:
-            raise BenchError(f"a peer cannot be imported: {error}") from error
+            raise BenchError(
+                f"a peer cannot be imported, choose others with --peers; {error}"
+            ) from error
         out = console()
         _warn_if_busy()
         machine = measure_machine(threads, quick=options.quick)

@@ -226,8 +226,11 @@ class Mlx(_Compiled):
     def __init__(self, threads: int) -> None:  # noqa: ARG002  it takes the processors it may use
         from importlib import metadata
 
-        import mlx.core as mx
-        import mlx.nn
+        try:
+            import mlx.core as mx
+            import mlx.nn
+        except ImportError as error:  # on Linux it brings no backend unless asked to
+            raise ImportError(f"{error}; on Linux MLX needs: pip install 'mlx[cpu]'") from error
 
         mx.set_default_device(mx.cpu)
         self.mx: Any = mx
@@ -274,6 +277,12 @@ def load_peers(names: Sequence[str], threads: int) -> list[Any]:
     Raises
     ------
     ImportError
-        If one cannot be imported.
+        If one cannot be imported; the message begins with its name.
     """
-    return [PEERS[name](threads) for name in names]
+    peers = []
+    for name in names:
+        try:
+            peers.append(PEERS[name](threads))
+        except ImportError as error:
+            raise ImportError(f"{name}: {error}") from error
+    return peers

@@ -357,6 +357,19 @@ def test_peers_do_the_same_work(peer, tmp_path):
     assert found == set(FAMILIES) - {"encode"} - without
 
 
+def test_a_peer_that_is_installed_in_part(tmp_path):
+    """As MLX is on Linux without its CPU backend: the message names it, and what to do."""
+    core = tmp_path / "mlx" / "core.py"
+    core.parent.mkdir()
+    (core.parent / "__init__.py").touch()
+    core.write_text("raise ImportError('libmlx.so: cannot open shared object file')\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    _, err = bench("--quick", "--peers", "mlx", *filtered("encode"), code=2, PYTHONPATH=path)
+    assert "mlx: libmlx.so: cannot open" in err
+    assert "pip install 'mlx[cpu]'" in err
+    assert "Traceback" not in err
+
+
 # --- The machine ----------------------------------------------------------------------
 
 

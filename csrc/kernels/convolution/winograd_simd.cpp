@@ -88,74 +88,76 @@ MPSGRAD_INLINE void transform(const Vec (&from)[Axis::kFrom * Axis::kFrom],
   }
 }
 
-// Tiles of pixels to their parts in the products; what fills up the last vector is zeros. Columns
-// that neighbours share are transformed once. kWhole: no row is outside.
-template <class Axis, bool kWhole>
-MPSGRAD_INLINE void transform_strip(const WinogradPixels& task, float* out) {
+// Tiles [first, last) of a vector of channels to their parts in the products. Columns that
+// neighbours share are transformed once. kWhole: no row is outside.
+template <class Axis, bool kWhole, class... Masks>
+MPSGRAD_INLINE void transform_tiles(const WinogradPixels& task, Index first, Index last, Index c,
+                                    float* out, const Masks&... mask) {
   constexpr int kFrom = Axis::kFrom;
   constexpr int kShared = kFrom - kPixels;
+  const Index channel = task.first_channel + c;
+  const Index below = task.below;
+  const Index part_step = task.part_step;
   const float* rows[kFrom];
 #pragma GCC unroll 4
   for (int y = 0; y < kFrom; ++y) {
-    rows[y] = task.rows[y] == nullptr ? nullptr : task.rows[y] + task.first_channel;
+    rows[y] = task.rows[y];
   }
-  const Index below = task.below;
-  const Index part_step = task.part_step;
-  const auto some = [&](Index first, Index last, Index c, const auto&... mask)
-                        MPSGRAD_LAMBDA_INLINE {
-                          Vec columns[Axis::kTo * kFrom];
-                          const auto read = [&](int x, Index column) MPSGRAD_LAMBDA_INLINE {
-                            Vec from[kFrom] = {};
-                            if (column >= 0) {
+  Vec columns[Axis::kTo * kFrom];
+  const auto read = [&](int x, Index column) MPSGRAD_LAMBDA_INLINE {
+    Vec from[kFrom] = {};
+    if (column >= 0) {
 #pragma GCC unroll 4
-                              for (int y = 0; y < kFrom; ++y) {
-                                if (kWhole || rows[y] != nullptr) {
-                                  from[y] = load(rows[y] + column + c, mask...);
-                                  if (y >= kShared && x >= kShared && below != 0) {
-                                    __builtin_prefetch(rows[y] + column + c + below, 0, 2);
-                                  }
-                                }
-                              }
-                            }
-                            Axis::apply(from, 1, columns + x, kFrom);
-                          };
+      for (int y = 0; y < kFrom; ++y) {
+        if (kWhole || rows[y] != nullptr) {
+          const float* pixel = rows[y] + column + channel;
+          from[y] = load(pixel, mask...);
+          if (y >= kShared && x >= kShared && below != 0) {
+            __builtin_prefetch(pixel + below, 0, 2);
+          }
+        }
+      }
+    }
+    Axis::apply(from, 1, columns + x, kFrom);
+  };
 #pragma GCC unroll 2
-                          for (int x = 0; x < kShared; ++x) {
-                            read(x, task.columns[first * kPixels + x]);
-                          }
-                          float* to = out + first * task.tile_step + c;
-                          for (Index tile = first; tile < last; ++tile, to += task.tile_step) {
-                            const Index* fresh = task.columns + kShared + tile * kPixels;
+  for (int x = 0; x < kShared; ++x) {
+    read(x, task.columns[first * kPixels + x]);
+  }
+  float* to = out + first * task.tile_step + c;
+  for (Index tile = first; tile < last; ++tile, to += task.tile_step) {
+    const Index* fresh = task.columns + kShared + tile * kPixels;
 #pragma GCC unroll 2
-                            for (int x = 0; x < kPixels; ++x) {
-                              read(kShared + x, fresh[x]);
-                            }
+    for (int x = 0; x < kPixels; ++x) {
+      read(kShared + x, fresh[x]);
+    }
 #pragma GCC unroll 4
-                            for (int y = 0; y < Axis::kTo; ++y) {
-                              Vec parts[Axis::kTo];
-                              Axis::apply(columns + y * kFrom, 1, parts, 1);
+    for (int y = 0; y < Axis::kTo; ++y) {
+      Vec parts[Axis::kTo];
+      Axis::apply(columns + y * kFrom, 1, parts, 1);
 #pragma GCC unroll 4
-                              for (int x = 0; x < Axis::kTo; ++x) {
-                                store(to + (y * Axis::kTo + x) * part_step, parts[x]);
-                              }
-                            }
-#pragma GCC unroll 4
-                            for (int y = 0; y < Axis::kTo; ++y) {
+      for (int x = 0; x < Axis::kTo; ++x) {
+        store(to + (y * Axis::kTo + x) * part_step, parts[x]);
+      }
 #pragma GCC unroll 2
-                              for (int x = 0; x < kShared; ++x) {
-                                columns[y * kFrom + x] = columns[y * kFrom + x + kPixels];
-                              }
-                            }
-                          }
-                        };
+      for (int x = 0; x < kShared; ++x) {
+        columns[y * kFrom + x] = columns[y * kFrom + x + kPixels];
+      }
+    }
+  }
+}
+
+// What fills up the last vector is zeros.
+template <class Axis, bool kWhole>
+void transform_strip(const WinogradPixels& task, float* out) {
   for (Index first = 0; first < task.tiles; first += task.together) {
     const Index last = smaller(first + task.together, task.tiles);
     Index c = 0;
     for (; c + kLanes <= task.channels; c += kLanes) {
-      some(first, last, c);
+      transform_tiles<Axis, kWhole>(task, first, last, c, out);
     }
     if (c < task.channels) {
-      some(first, last, c, first_lanes(task.channels - c));
+      transform_tiles<Axis, kWhole>(task, first, last, c, out, first_lanes(task.channels - c));
     }
   }
 }
