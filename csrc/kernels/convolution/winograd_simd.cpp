@@ -95,13 +95,12 @@ MPSGRAD_INLINE void transform_tiles(const WinogradPixels& task, Index first, Ind
                                     float* out, const Masks&... mask) {
   constexpr int kFrom = Axis::kFrom;
   constexpr int kShared = kFrom - kPixels;
-  const Index channel = task.first_channel + c;
   const Index below = task.below;
   const Index part_step = task.part_step;
   const float* rows[kFrom];
 #pragma GCC unroll 4
   for (int y = 0; y < kFrom; ++y) {
-    rows[y] = task.rows[y];
+    rows[y] = kWhole || task.rows[y] != nullptr ? task.rows[y] + task.first_channel + c : nullptr;
   }
   Vec columns[Axis::kTo * kFrom];
   const auto read = [&](int x, Index column) MPSGRAD_LAMBDA_INLINE {
@@ -110,7 +109,7 @@ MPSGRAD_INLINE void transform_tiles(const WinogradPixels& task, Index first, Ind
 #pragma GCC unroll 4
       for (int y = 0; y < kFrom; ++y) {
         if (kWhole || rows[y] != nullptr) {
-          const float* pixel = rows[y] + column + channel;
+          const float* pixel = rows[y] + column;
           from[y] = load(pixel, mask...);
           if (y >= kShared && x >= kShared && below != 0) {
             __builtin_prefetch(pixel + below, 0, 2);
