@@ -19,11 +19,12 @@ std::size_t bytes_of(const ImageDescriptor& descriptor, Index count) {
 
 // The memory may still be in use by commands recorded earlier, so it is cleared when its turn
 // comes, unless what is returned has been made false by then.
-std::shared_ptr<bool> record_clear(CpuCommandBuffer& command_buffer,
-                                   const std::shared_ptr<Block>& block, std::size_t bytes) {
-  auto wanted = std::make_shared<bool>(true);
+std::shared_ptr<std::atomic<bool>> record_clear(CpuCommandBuffer& command_buffer,
+                                                const std::shared_ptr<Block>& block,
+                                                std::size_t bytes) {
+  auto wanted = std::make_shared<std::atomic<bool>>(true);
   command_buffer.record_always([block, bytes, wanted] {
-    if (!*wanted) {
+    if (!wanted->load()) {
       return;
     }
     constexpr Index kChunk = Index{1} << 18U;
@@ -58,7 +59,7 @@ std::shared_ptr<ImageStorage> CpuDeviceBase::make_temporary_images(
   auto& own = as<CpuCommandBuffer>(command_buffer);
   const std::size_t bytes = bytes_of(descriptor, count);
   auto lease = own.heap().lease(bytes);
-  std::shared_ptr<bool> clears;
+  std::shared_ptr<std::atomic<bool>> clears;
   if (zeroed) {
     clears = record_clear(own, lease->block(), bytes);
   }

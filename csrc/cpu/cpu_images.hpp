@@ -2,6 +2,7 @@
 // view kernels work on.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -33,10 +34,11 @@ class CpuImageStorage final : public ImageStorage {
   std::shared_ptr<ImageStorage> view(const ViewRange& range) override;
   Index resource_size() override;
   bool clears() const override { return clears_ != nullptr; }
-  void skip_clear() override { *clears_ = false; }
+  void skip_clear() override { clears_->store(false); }
 
-  // Shared with a recorded command that clears the images unless it has become false.
-  void set_clears(std::shared_ptr<bool> clears) { clears_ = std::move(clears); }
+  // Shared with a recorded command that clears the images unless it has become false; which may be
+  // running by then, if the command buffer was committed and continued.
+  void set_clears(std::shared_ptr<std::atomic<bool>> clears) { clears_ = std::move(clears); }
   const Backing& backing();  // allocates
   std::byte* sample(Index index, Index image);
   Index pixel_stride() const { return pixel_stride_; }  // elements
@@ -46,7 +48,7 @@ class CpuImageStorage final : public ImageStorage {
   Index image_bytes() const;  // from one contained image to the next
 
   Backing backing_;
-  std::shared_ptr<bool> clears_;  // or null
+  std::shared_ptr<std::atomic<bool>> clears_;  // or null
   bool zeroed_ = false;
   bool wrapped_ = false;
   bool is_view_ = false;

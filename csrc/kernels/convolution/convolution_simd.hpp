@@ -162,6 +162,7 @@ struct WeightGradientLoops {
 
 MPSGRAD_LOOPS(WeightGradientLoops, weight_gradient_loops)
 
+// Stands for a column of zeros.
 inline constexpr std::int64_t kWinogradOutside = -1;
 
 // Tiles of pixels side by side, 4x4 of a source or 2x2 of a gradient, each two columns after the
