@@ -84,16 +84,16 @@ PixelRuns runs_of(const PixelSource (&sources)[kSources], const CpuImages& desti
   PixelRuns runs;
   runs.flat = clip.origin.x == 0 && clip.origin.y == 0 && clip.size.width == destination.width &&
               clip.size.height == destination.height && destination.packed_rows();
-  runs.floats = destination.is_float() && destination.dense_pixels();
-  runs.halves = destination.has_halves();
+  runs.floats = lies_as<float>(destination);
+  runs.halves = lies_as<Half>(destination);
   runs.widest = destination.channels;
   for (const PixelSource& source : sources) {
     const CpuImages& images = source.images;
     runs.flat = runs.flat && source.offset.x == 0 && source.offset.y == 0 &&
                 images.width == destination.width && images.height == destination.height &&
                 images.packed_rows();
-    runs.floats = runs.floats && images.is_float() && images.dense_pixels();
-    runs.halves = runs.halves && images.has_halves();
+    runs.floats = runs.floats && lies_as<float>(images);
+    runs.halves = runs.halves && lies_as<Half>(images);
     runs.widest = std::max(runs.widest, images.channels);
   }
   runs.halves = runs.halves && runs.flat;
@@ -109,13 +109,19 @@ template <class Element, std::size_t kSources, class Body>
 void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destination,
               const Region& clip, const PixelRuns& found, const Body& body) {
   constexpr Index kFloats = 8192;
+  constexpr Index kMostFloats = 32768;
+  constexpr Index kFewestTasks = 64;  // of long runs, for threads to share
   constexpr bool kStreams = kTakesResults<Body, Element>;
   const bool by_scratch = destination.streamed && !kStreams;
   const bool in_place = !by_scratch && (std::is_same_v<Element, Half> || found.floats);
   const Index converted_floats = by_scratch ? kStreamedFloats : kFloats / 4;  // in L1 twice
-  const Index run_floats = in_place ? kFloats : converted_floats;
   const bool flat = found.flat;
   const Index widest = found.widest;
+  const bool no_scratch = in_place && flat;
+  const Index all_floats = clip.size.width * clip.size.height * clip.size.depth * widest;
+  const Index long_run = std::clamp(all_floats / kFewestTasks, kFloats, kMostFloats);
+  const Index placed_floats = no_scratch ? long_run : kFloats;
+  const Index run_floats = in_place ? placed_floats : converted_floats;
   const Index row_pixels = flat ? clip.size.width * clip.size.height : clip.size.width;
   const Index rows = flat ? 1 : clip.size.height;
   const Index run_pixels = std::clamp<Index>(run_floats / widest, 1, row_pixels);
@@ -125,6 +131,9 @@ void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destinati
   const Index task_floats = destination.streamed ? 4 * kFloats : kFloats;
   const Index group = std::max<Index>(1, task_floats / std::max<Index>(1, run_pixels * widest));
   const Index total = clip.size.depth * per_image;
+  const auto scratch_at = [&](std::size_t slot) -> Element* {
+    return no_scratch ? nullptr : scratch_of<Element>(static_cast<int>(slot), run_pixels * widest);
+  };
   parallel_for(chunks_of(total, group), [&](Index chunk) {
     for (Index item = chunk * group; item < std::min(total, (chunk + 1) * group); ++item) {
       const Index sample = item / per_image;
@@ -134,7 +143,7 @@ void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destinati
       const Element* inputs[kSources];
       for (std::size_t k = 0; k < kSources; ++k) {
         const PixelSource& source = sources[k];
-        auto* scratch = scratch_of<Element>(static_cast<int>(k), run_pixels * widest);
+        Element* scratch = scratch_at(k);
         inputs[k] =
             flat ? load_run(source.images, sample, 0, first, pixels, scratch)
                  : load_row_with_edges(source.images, sample, source.offset.y + row,
@@ -142,7 +151,7 @@ void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destinati
       }
       const Index y = flat ? 0 : clip.origin.y + row;
       const Index x = flat ? first : clip.origin.x + first;
-      auto* scratch = scratch_of<Element>(kSources, run_pixels * widest);
+      Element* scratch = scratch_at(kSources);
       if constexpr (kStreams) {
         const Results<Element> out = begin_results(destination, sample, y, x, scratch);
         body(inputs, out, pixels);

@@ -14,6 +14,16 @@
 
 namespace mpsgrad::cpu {
 
+// Whether pixels lie as runs of such elements do, so that no scratch is needed.
+template <class Element>
+bool lies_as(const CpuImages& images) {
+  if constexpr (std::is_same_v<Element, Half>) {
+    return images.has_halves();
+  } else {
+    return images.is_float() && images.dense_pixels();
+  }
+}
+
 // `count` pixels of `sample` from (x, y) on as count * channels floats; the run may cross rows
 // where rows follow each other without gaps (packed_rows). The result points into `scratch`, which
 // has room for as many, or into the image.

@@ -71,8 +71,8 @@ MPSGRAD_INLINE void put_blocks(std::int64_t begin, std::int64_t end, Results<Ele
   for (std::int64_t first = begin; first < end;) {
     Element* const to = y.at + first;
     // A first block that starts within a line is shorter, and the others are whole lines.
-    const std::int64_t past = y.streamed ? past_line(to) / kBytes : 0;
-    const std::int64_t last = first + kBlock - past < end ? first + kBlock - past : end;
+    const std::int64_t whole = first + kBlock - past_line(to) / kBytes;
+    const std::int64_t last = y.streamed && whole < end ? whole : end;
     put(first, last, y.streamed ? block : to);
     if (y.streamed) {
       stream_bytes(block, to, (last - first) * kBytes);

@@ -113,6 +113,11 @@ struct Operand {
   EdgeMode edge = EdgeMode::Zero;
   bool moves_x = true, moves_y = true, moves_channels = true;
 
+  // Whether a flat run of so many channels a pixel is read where it lies.
+  template <class Element>
+  bool needs_no_scratch(Index wanted_channels) const {
+    return cpu::lies_as<Element>(images) && moves_x && images.channels == wanted_channels;
+  }
   // Whether a run over rows of a result of this size reads one gapless run, or one pixel.
   bool is_flat(Index width, Index height) const {
     const bool whole = moves_x && moves_y && offset.x == 0 && offset.y == 0 &&
@@ -139,12 +144,23 @@ Operand view_operand(const ImageBatch::Images& images, bool batch, Index first, 
           moves_channels};
 }
 
-// Runs of an operand as `channels` elements a pixel, for one task.
+// A scratch array, if there is need of one.
+template <class Element>
+Element* scratch_for(int slot, Index elements) {
+  return elements == 0 ? nullptr : cpu::scratch_of<Element>(slot, elements);
+}
+
+// Runs of an operand as `channels` elements a pixel, for one task; of none if it needs no scratch.
 template <class Element>
 class Reader {
  public:
-  Reader(const Operand& operand, Index channels, Index run_pixels, bool flat, int slot)
-      : operand_(operand), channels_(channels), run_(run_pixels), flat_(flat), slot_(slot) {}
+  Reader(const Operand& operand, Index channels, Index scratch_pixels, bool flat, int slot)
+      : operand_(operand),
+        channels_(channels),
+        run_(scratch_pixels),
+        flat_(flat),
+        slot_(slot),
+        scratch_(scratch_for<Element>(slot, scratch_pixels * operand.images.channels)) {}
 
   const Element* read(Index sample, Index y, Index x, Index pixels) {
     const Operand& o = operand_;
@@ -154,12 +170,11 @@ class Reader {
     }
     const Index count = o.moves_x ? pixels : 1;
     const Index stored = o.images.channels;
-    auto* scratch = cpu::scratch_of<Element>(slot_, run_ * stored);
     const Element* texels =
         flat_ && o.moves_x
-            ? cpu::load_run(o.images, sample, 0, x, count, scratch)
+            ? cpu::load_run(o.images, sample, 0, x, count, scratch_)
             : cpu::load_row_with_edges(o.images, sample, o.offset.y + row,
-                                       o.offset.x + (o.moves_x ? x : 0), count, o.edge, scratch);
+                                       o.offset.x + (o.moves_x ? x : 0), count, o.edge, scratch_);
     if (o.moves_x && stored == channels_) {
       return texels;
     }
@@ -180,6 +195,7 @@ class Reader {
   Index channels_, run_;
   bool flat_;
   int slot_;
+  Element* scratch_;
   const Element* held_ = nullptr;  // a repeated pixel, of (sample_, row_)
   Index sample_ = 0, row_ = 0;
 };
@@ -188,8 +204,12 @@ class Reader {
 // a multiple, so that no two write one byte of a mask, or of several runs of a single row.
 class Tasks {
  public:
-  Tasks(Index samples, Index rows, Index row_pixels, Index channels)
-      : rows_(rows), row_pixels_(row_pixels), run_(run_pixels_of(channels)) {
+  // Runs are as long as tasks if they need no scratch.
+  Tasks(Index samples, Index rows, Index row_pixels, Index channels, bool needs_scratch)
+      : rows_(rows),
+        row_pixels_(row_pixels),
+        needs_scratch_(needs_scratch),
+        run_(run_pixels_of(channels, needs_scratch ? kRunFloats : kTaskFloats)) {
     const Index row_floats = std::min(row_pixels, run_) * channels;
     if (rows == 1) {
       task_rows_ = 1;
@@ -204,7 +224,8 @@ class Tasks {
     const Index task_floats = std::min(task_rows_, rows) * task_pixels_ * channels;
     group_ = std::max<Index>(1, kTaskFloats / task_floats);  // small images together
   }
-  Index run_pixels() const { return std::min(run_, row_pixels_); }
+  // Of the longest run, if it needs scratch.
+  Index scratch_pixels() const { return needs_scratch_ ? std::min(run_, row_pixels_) : 0; }
 
   // Calls body(state, sample, row, first pixel, pixels) for every run; make() gives each task a
   // state of its own.
@@ -229,7 +250,9 @@ class Tasks {
   }
 
  private:
-  Index rows_, row_pixels_, run_;
+  Index rows_, row_pixels_;
+  bool needs_scratch_;
+  Index run_;
   Index task_rows_ = 1, task_pixels_ = 1, row_groups_ = 1, pixel_groups_ = 1;
   Index total_ = 0, group_ = 1;
 };
@@ -250,34 +273,43 @@ struct ForwardWork {
   Masks masks;
 
   void run() const {
-    const Index channels = destination.channels;
     const Index width = clip.size.width;
     const Index height = clip.size.height;
     const bool flat = covers(clip, destination) && primary.is_flat(width, height) &&
                       secondary.is_flat(width, height);
-    const Tasks tasks(clip.size.depth, flat ? 1 : height, flat ? width * height : width, channels);
     const bool halves = destination.has_halves() && primary.has_halves(width, height) &&
                         secondary.has_halves(width, height);
-    halves ? run_tasks<Half>(tasks, flat) : run_tasks<float>(tasks, flat);
+    halves ? run_tasks<Half>(flat) : run_tasks<float>(flat);
   }
 
  private:
   template <class Element>
-  void run_tasks(const Tasks& tasks, bool flat) const {
+  void run_tasks(bool flat) const {
     const Index channels = destination.channels;
-    const Index run = tasks.run_pixels();
+    const Index width = clip.size.width;
+    const Index height = clip.size.height;
+    const bool in_place = flat && cpu::lies_as<Element>(destination) &&
+                          primary.needs_no_scratch<Element>(channels) &&
+                          secondary.needs_no_scratch<Element>(channels);
+    const Tasks tasks(clip.size.depth, flat ? 1 : height, flat ? width * height : width, channels,
+                      !in_place);
+    const Index run = tasks.scratch_pixels();
+    struct Scratch {
+      Reader<Element> primary, secondary;
+      Element* store;
+    };
     tasks.each(
         [&] {
-          return std::pair{Reader<Element>(primary, channels, run, flat, kFirst),
-                           Reader<Element>(secondary, channels, run, flat, kSecond)};
+          return Scratch{{primary, channels, run, flat, kFirst},
+                         {secondary, channels, run, flat, kSecond},
+                         scratch_for<Element>(kStore, run * channels)};
         },
-        [&](auto& readers, Index sample, Index y, Index x, Index pixels) {
-          const Element* first = readers.first.read(sample, y, x, pixels);
-          const Element* second = readers.second.read(sample, y, x, pixels);
+        [&](Scratch& scratch, Index sample, Index y, Index x, Index pixels) {
+          const Element* first = scratch.primary.read(sample, y, x, pixels);
+          const Element* second = scratch.secondary.read(sample, y, x, pixels);
           const Index to_y = flat ? 0 : clip.origin.y + y;
           const Index to_x = flat ? x : clip.origin.x + x;
-          const auto out = cpu::begin_results(destination, sample, to_y, to_x,
-                                              cpu::scratch_of<Element>(kStore, run * channels));
+          const auto out = cpu::begin_results(destination, sample, to_y, to_x, scratch.store);
           arithmetic_loops().of(first).forward(function, first, second, out, masks.at(sample),
                                                (y * clip.size.width + x) * channels,
                                                pixels * channels);
@@ -379,11 +411,11 @@ struct GradientWork {
   template <class Element>
   class Terms {
    public:
-    Terms(const GradientWork& work, Index run_pixels, bool flat)
+    Terms(const GradientWork& work, Index scratch_pixels, bool flat)
         : work_(work),
-          incoming_(work.gradient, work.channels, run_pixels, flat, kFirst),
-          other_(work.other, work.channels, run_pixels, flat, kSecond),
-          run_(run_pixels) {}
+          incoming_(work.gradient, work.channels, scratch_pixels, flat, kFirst),
+          other_(work.other, work.channels, scratch_pixels, flat, kSecond),
+          run_(scratch_pixels) {}
     void make(Index sample, Index y, Index x, Index pixels, Results<Element> out) {
       const Element* g = incoming_.read(sample, y, x, pixels);
       const Element* o = work_.multiplies ? other_.read(sample, y, x, pixels) : nullptr;
@@ -467,8 +499,12 @@ struct GradientWork {
                          down.results == height && across.length == width && down.length == height;
     const bool flat = aligned && covers(clip, destination) && gradient.is_flat(width, height) &&
                       (!multiplies || other.is_flat(width, height));
-    const Tasks tasks(clip.size.depth, flat ? 1 : height, flat ? width * height : width, channels);
-    const Index run = tasks.run_pixels();
+    const bool in_place = flat && cpu::lies_as<Element>(destination) &&
+                          gradient.needs_no_scratch<Element>(channels) &&
+                          (!multiplies || other.needs_no_scratch<Element>(channels));
+    const Tasks tasks(clip.size.depth, flat ? 1 : height, flat ? width * height : width, channels,
+                      !in_place);
+    const Index run = tasks.scratch_pixels();
     tasks.each(
         [&] { return Terms<Element>(*this, run, flat); },
         [&](Terms<Element>& terms, Index sample, Index y, Index x, Index pixels) {
@@ -485,7 +521,7 @@ struct GradientWork {
           const Index to_y = flat ? 0 : clip.origin.y + y;
           const Index to_x = flat ? first : clip.origin.x + first;
           const auto out = cpu::begin_results(destination, sample, to_y, to_x,
-                                              cpu::scratch_of<Element>(kStore, run * channels));
+                                              scratch_for<Element>(kStore, run * channels));
           terms.make(sample, rows.begin, flat ? first : first - across.offset, last - first, out);
           cpu::finish_results(destination, sample, to_y, to_x, last - first, out);
           put_zeros(sample, y, last, x + pixels);

@@ -178,6 +178,28 @@ void forward(const ArithmeticFunction& f, const Element* x, const Element* y, Re
   }
 }
 
+// Whether `count` bits from `first` on are set.
+bool all_set(const std::uint8_t* mask, Index first, Index count) {
+  const Index end = first + count;
+  const auto bits_set = [mask](Index from, Index to) {
+    bool set = true;
+    for (Index bit = from; bit < to; ++bit) {
+      set &= (mask[bit / 8] >> (bit % 8) & 1) != 0;
+    }
+    return set;
+  };
+  const Index first_byte = (first + 7) / 8;
+  const Index last_byte = end / 8;
+  if (first_byte >= last_byte) {
+    return bits_set(first, end);
+  }
+  std::uint8_t all = 0xff;
+  for (Index byte = first_byte; byte < last_byte; ++byte) {
+    all &= mask[byte];
+  }
+  return all == 0xff && bits_set(first, first_byte * 8) && bits_set(last_byte * 8, end);
+}
+
 template <class Term, class Element>
 MPSGRAD_INLINE void masked_terms(const Term& term, const std::uint8_t* mask, Index first,
                                  Element* MPSGRAD_RESTRICT out, Index count) {
@@ -253,14 +275,28 @@ struct ScaledProduct {
 template <class Element>
 void gradient(float a, float b, const Element* g, const Element* other, const std::uint8_t* mask,
               Index first, Results<Element> out, Index count) {
-  put_blocks(0, count, out, [&](Index begin, Index end, Element* to) {
-    if (other) {
-      masked_terms(ScaledProduct<Element>{a, b, g + begin, other + begin}, mask, first + begin, to,
-                   end - begin);
+  constexpr Index kPiece = 1024;  // most results are not clamped, so most pieces need no bits
+  const auto by_bits = [&](Index begin, Index end, const auto& term_from) {
+    put_blocks(begin, end, out, [&](Index from, Index to, Element* at) {
+      masked_terms(term_from(from), mask, first + from, at, to - from);
+    });
+  };
+  for (Index begin = 0; begin < count; begin += kPiece) {
+    const Index end = begin + kPiece < count ? begin + kPiece : count;
+    const bool whole = all_set(mask, first + begin, end - begin);
+    if (whole && other) {
+      const auto term = [=](Index, float x, float y) { return (a * x) * (b * y); };
+      transform_run(begin, end, out, term, g, other);
+    } else if (whole) {
+      transform_run(begin, end, out, [=](Index, float x) { return a * x; }, g);
+    } else if (other) {
+      by_bits(begin, end, [=](Index from) {
+        return ScaledProduct<Element>{a, b, g + from, other + from};
+      });
     } else {
-      masked_terms(Scaled<Element>{a, g + begin}, mask, first + begin, to, end - begin);
+      by_bits(begin, end, [=](Index from) { return Scaled<Element>{a, g + from}; });
     }
-  });
+  }
 }
 
 template <class Element>
@@ -389,28 +425,6 @@ MPSGRAD_INLINE void add_each_pixel(const Source& source, double* sums, Index pix
 
 void add_pixels(const float* x, double* sums, Index pixels, Index channels) {
   add_each_pixel(Values{x}, sums, pixels, channels);
-}
-
-// Whether `count` bits from `first` on are set.
-bool all_set(const std::uint8_t* mask, Index first, Index count) {
-  const Index end = first + count;
-  const auto bits_set = [mask](Index from, Index to) {
-    bool set = true;
-    for (Index bit = from; bit < to; ++bit) {
-      set &= (mask[bit / 8] >> (bit % 8) & 1) != 0;
-    }
-    return set;
-  };
-  const Index first_byte = (first + 7) / 8;
-  const Index last_byte = end / 8;
-  if (first_byte >= last_byte) {
-    return bits_set(first, end);
-  }
-  std::uint8_t all = 0xff;
-  for (Index byte = first_byte; byte < last_byte; ++byte) {
-    all &= mask[byte];
-  }
-  return all == 0xff && bits_set(first, first_byte * 8) && bits_set(last_byte * 8, end);
 }
 
 template <class Term>
