@@ -11,6 +11,7 @@
 #include "cpu/simd/neuron_function.hpp"
 #include "cpu/simd/standardize.hpp"
 #include "kernels/batch_normalization/batch_normalization.hpp"
+#include "kernels/batch_normalization/batch_normalization_simd.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -50,21 +51,18 @@ struct Operands {
         mean(array_of(operands.mean)),
         variance(array_of(operands.variance)),
         epsilon(operands.epsilon) {}
-
-  double scale(Index c) const { return gamma.at(c, 1.0); }
-  float offset(Index c) const { return beta.values ? beta.values[c] : 0.0F; }
-  double r(Index c) const {  // 1 / sqrt(variance + epsilon)
-    return 1.0 / std::sqrt(double{variance.values[c]} + double{epsilon});
-  }
 };
 
 // mean, scale and offset of z = (x - mean) * scale + offset.
 void fill_forward(const Operands& operands, Index channels, Index tile, float* mean, float* scale,
                   float* offset) {
-  for (Index c = 0; c < channels; ++c) {
-    mean[c] = operands.mean.values[c];
-    scale[c] = static_cast<float>(operands.scale(c) * operands.r(c));
-    offset[c] = operands.offset(c);
+  std::copy_n(operands.mean.values, channels, mean);
+  batch_normalization_loops().scales(channels, operands.gamma.values, operands.variance.values,
+                                     operands.epsilon, scale);
+  if (operands.beta.values != nullptr) {
+    std::copy_n(operands.beta.values, channels, offset);
+  } else {
+    std::fill_n(offset, channels, 0.0F);
   }
   repeat_pixel(mean, channels, tile);
   repeat_pixel(scale, channels, tile);
@@ -233,13 +231,8 @@ class CpuStatistics final : public BatchNormalizationSumsEncoder {
     for (Index i = 0; i < 2 * channels; ++i) {
       accumulated[i] += totals[static_cast<std::size_t>(i)];
     }
-    for (Index c = 0; c < channels; ++c) {
-      const double sum = accumulated[c];
-      const double squares = accumulated[channels + c];
-      mean[c] = static_cast<float>(shift[c] + sum / samples);
-      const double moment = (squares - sum * sum / samples) / samples;
-      variance[c] = static_cast<float>(moment < 0.0 ? 0.0 : moment);  // NaN stays
-    }
+    batch_normalization_loops().statistics(channels, shift, accumulated, accumulated + channels,
+                                           samples, mean, variance);
   }
 };
 
@@ -325,17 +318,13 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
                             in[1], run, into);
                       });
     }
-    for (Index c = 0; c < channels; ++c) {
-      double& of_beta = accumulated[c];
-      double& of_gamma = accumulated[channels + c];
-      const double sum_g = totals[static_cast<std::size_t>(c)];
-      const double sum_gx = totals[static_cast<std::size_t>(channels + c)];
-      const double centred = sum_gx - double{operands.mean.values[c]} * sum_g;
-      of_beta = (start ? 0.0 : of_beta) + sum_g;
-      of_gamma = (start ? 0.0 : of_gamma) + operands.r(c) * centred;
-      beta[c] = static_cast<float>(of_beta);
-      gamma[c] = static_cast<float>(of_gamma);
+    if (start) {
+      std::fill_n(accumulated, 2 * channels, 0.0);
     }
+    batch_normalization_loops().add_sums(channels, totals.data(), totals.data() + channels,
+                                         operands.mean.values, operands.variance.values,
+                                         operands.epsilon, accumulated, accumulated + channels,
+                                         beta, gamma);
   }
 
   FusedNeuron neuron_;
@@ -426,12 +415,9 @@ class CpuBatchNormalizationGradient final : public BatchNormalizationGradientEnc
     const auto tiles = coefficient_tiles<5>(tile);
     const auto [mean, scale, offset, constant, slope] = tiles;
     fill_forward(operands, channels, tile, mean, scale, offset);
-    for (Index c = 0; c < channels; ++c) {
-      const double r = operands.r(c);
-      const double factor = operands.scale(c) * r;
-      constant[c] = static_cast<float>(factor * double{beta_sums[c]} / samples);
-      slope[c] = static_cast<float>(factor * r * double{gamma_sums[c]} / samples);
-    }
+    batch_normalization_loops().corrections(channels, operands.gamma.values,
+                                            operands.variance.values, operands.epsilon, beta_sums,
+                                            gamma_sums, samples, constant, slope);
     repeat_pixel(constant, channels, tile);
     repeat_pixel(slope, channels, tile);
     const auto relu = neuron.relu_of(mean, scale, offset);
