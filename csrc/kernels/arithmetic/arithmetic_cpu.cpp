@@ -505,27 +505,27 @@ struct GradientWork {
     const Tasks tasks(clip.size.depth, flat ? 1 : height, flat ? width * height : width, channels,
                       !in_place);
     const Index run = tasks.scratch_pixels();
-    tasks.each(
-        [&] { return Terms<Element>(*this, run, flat); },
-        [&](Terms<Element>& terms, Index sample, Index y, Index x, Index pixels) {
-          const Range rows = flat ? Range{0, 1} : down.readers(y);
-          const Index first = flat ? x : std::clamp(across.offset, x, x + pixels);
-          const Index last =
-              flat ? x + pixels
-                   : std::clamp(std::min(across.offset + across.results, across.length), first,
-                                x + pixels);
-          if (rows.empty() || first >= last) {
-            return put_zeros(sample, y, x, x + pixels);
-          }
-          put_zeros(sample, y, x, first);
-          const Index to_y = flat ? 0 : clip.origin.y + y;
-          const Index to_x = flat ? first : clip.origin.x + first;
-          const auto out = cpu::begin_results(destination, sample, to_y, to_x,
-                                              scratch_for<Element>(kStore, run * channels));
-          terms.make(sample, rows.begin, flat ? first : first - across.offset, last - first, out);
-          cpu::finish_results(destination, sample, to_y, to_x, last - first, out);
-          put_zeros(sample, y, last, x + pixels);
-        });
+    tasks.each([&] { return Terms<Element>(*this, run, flat); },
+               [&](Terms<Element>& terms, Index sample, Index y, Index x, Index pixels) {
+                 const Range rows = flat ? Range{0, 1} : down.readers(y);
+                 const Index first = flat ? x : std::clamp(across.offset, x, x + pixels);
+                 const Index last =
+                     flat ? x + pixels
+                          : std::clamp(std::min(across.offset + across.results, across.length),
+                                       first, x + pixels);
+                 if (rows.empty() || first >= last) {
+                   return put_zeros(sample, y, x, x + pixels);
+                 }
+                 put_zeros(sample, y, x, first);
+                 const Index to_y = flat ? 0 : clip.origin.y + y;
+                 const Index to_x = flat ? first : clip.origin.x + first;
+                 const auto out = cpu::begin_results(destination, sample, to_y, to_x,
+                                                     scratch_for<Element>(kStore, run * channels));
+                 terms.make(sample, rows.begin, flat ? first : first - across.offset, last - first,
+                            out);
+                 cpu::finish_results(destination, sample, to_y, to_x, last - first, out);
+                 put_zeros(sample, y, last, x + pixels);
+               });
   }
 
   // Adds a run of terms to the sums of columns [first, ...) of the source.

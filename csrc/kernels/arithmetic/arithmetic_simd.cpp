@@ -98,6 +98,20 @@ MPSGRAD_INLINE void masked(const Operation& operation, const ArithmeticFunction&
   for (; i < count && (first + i) % 8 != 0; ++i) {
     one(i);
   }
+#if defined(__AVX512F__)
+  const __m512 least = _mm512_set1_ps(f.minimum);
+  const __m512 most = _mm512_set1_ps(f.maximum);
+  for (; i + 16 <= count; i += 16) {
+    request(x, i + kAhead);
+    request(y, i + kAhead);
+    const __m512 r = operation.at(load<Floats<16>>(x + i), load<Floats<16>>(y + i));
+    const __m512 above = r < least ? least : r;
+    store(out + i, Floats<16>(above > most ? most : above));
+    const __mmask16 past_least = _mm512_cmp_ps_mask(least, r, _CMP_LT_OQ);
+    const __mmask16 bits = _mm512_mask_cmp_ps_mask(past_least, r, most, _CMP_LT_OQ);
+    __builtin_memcpy(mask + (first + i) / 8, &bits, sizeof bits);
+  }
+#endif
   const auto minimum = all<Group>(f.minimum);
   const auto maximum = all<Group>(f.maximum);
   for (; i + 8 <= count; i += 8) {
@@ -290,9 +304,8 @@ void gradient(float a, float b, const Element* g, const Element* other, const st
     } else if (whole) {
       transform_run(begin, end, out, [=](Index, float x) { return a * x; }, g);
     } else if (other) {
-      by_bits(begin, end, [=](Index from) {
-        return ScaledProduct<Element>{a, b, g + from, other + from};
-      });
+      by_bits(begin, end,
+              [=](Index from) { return ScaledProduct<Element>{a, b, g + from, other + from}; });
     } else {
       by_bits(begin, end, [=](Index from) { return Scaled<Element>{a, g + from}; });
     }
