@@ -1,11 +1,13 @@
 // Arrays of one float32 a channel, as commands of the normalization kernels hold them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <numeric>
 
 #include "cpu/cpu_device.hpp"
+#include "cpu/memory.hpp"
 #include "cpu/rows.hpp"
 
 namespace mpsgrad::cpu {
@@ -17,6 +19,25 @@ inline Index tile_of(Index channels) {
   const Index full = channels * (16 / std::gcd(channels, Index{16}));
   return channels >= kLong ? channels : full * ((kLong + full - 1) / full);
 }
+
+// Doubles that start at a cache line: vectors of sums that lie across two lines take loops which
+// load and store them for every row up to twice as long.
+inline double* thread_doubles(int slot, Index count) {
+  return reinterpret_cast<double*>(thread_scratch(slot, 2 * count));
+}
+
+// The same from the pool, 0 at first.
+class Doubles {
+ public:
+  explicit Doubles(Index count)
+      : block_(MemoryPool::instance().acquire(static_cast<std::size_t>(count) * sizeof(double))) {
+    std::fill_n(data(), count, 0.0);
+  }
+  double* data() const { return reinterpret_cast<double*>(block_->data()); }
+
+ private:
+  std::shared_ptr<Block> block_;
+};
 
 // A tile whose first pixel is there.
 template <class Number>

@@ -12,9 +12,6 @@ namespace mpsgrad::MPSGRAD_ISA {
 
 // Coefficients and sums of so many channels stay in a first-level cache while a run goes by.
 inline constexpr std::int64_t kColumns = 512;
-// So many rows of a run are joined before their sums are written back.
-inline constexpr std::int64_t kRows = 4;
-
 template <int kCount>
 struct Rows {
   static constexpr int count = kCount;
@@ -71,11 +68,12 @@ struct SeveralDoubles {
 };
 
 // Calls add(block, i, j, terms) for each value i of a run and its place j in a tile, which adds to
-// terms[k] what belongs to sums[k].
-template <int kSums, class Add>
+// terms[k] what belongs to sums[k]. kTogether rows are joined before their sums are written back:
+// of two arrays not more than two, for processors foresee few sequences at a time.
+template <int kSums, int kTogether, class Add>
 MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, std::int64_t step,
                               double* const (&sums)[kSums], const Add& add) {
-  for_rows<kRows>(
+  for_rows<kTogether>(
       count, tile, step,
       [&](auto rows, std::int64_t row, std::int64_t apart, std::int64_t begin, std::int64_t end) {
         constexpr int kCount = decltype(rows)::count;

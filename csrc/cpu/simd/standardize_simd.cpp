@@ -23,11 +23,12 @@ MPSGRAD_INLINE void for_tiles(Index count, Index tile, Results<Element> y, const
 template <class Element>
 void moments(const Element* x, Index count, const double* shift, double* sum, double* squares,
              Index tile, Index step) {
-  add_tiles<2>(count, tile, step, {sum, squares}, [=](auto block, Index i, Index j, auto& terms) {
-    const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-    terms[0] += d;
-    terms[1] += d * d;
-  });
+  add_tiles<2, 4>(
+      count, tile, step, {sum, squares}, [=](auto block, Index i, Index j, auto& terms) {
+        const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
+        terms[0] += d;
+        terms[1] += d * d;
+      });
 }
 
 template <class Element>
@@ -62,12 +63,12 @@ template <class Element>
 void gradient_sums(const Element* g, const Element* x, Index count, double* sum_g, double* sum_gx,
                    Index tile, Index step, const FusedReLU* relu) {
   const auto add_all = [=](const auto& values) {
-    add_tiles<2>(count, tile, step, {sum_g, sum_gx},
-                 [=](auto block, Index i, Index j, auto& terms) {
-                   const auto gradient = block.widened(values(block, i, j));
-                   terms[0] += gradient;
-                   terms[1] += gradient * block.widened(x + i);
-                 });
+    add_tiles<2, 2>(count, tile, step, {sum_g, sum_gx},
+                    [=](auto block, Index i, Index j, auto& terms) {
+                      const auto gradient = block.widened(values(block, i, j));
+                      terms[0] += gradient;
+                      terms[1] += gradient * block.widened(x + i);
+                    });
   };
   if (relu == nullptr) {
     add_all(
@@ -83,16 +84,16 @@ void gradient_sums(const Element* g, const Element* x, Index count, double* sum_
 template <class Element>
 void gradient_moments(const Element* g, const Element* x, Index count, const double* shift,
                       double* sums, Index tile) {
-  add_tiles<4>(count, tile, tile, {sums, sums + tile, sums + 2 * tile, sums + 3 * tile},
-               [=](auto block, Index i, Index j, auto& terms) {
-                 const auto gradient = block.widened(g + i);
-                 const auto d =
-                     block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-                 terms[0] += gradient;
-                 terms[1] += gradient * d;
-                 terms[2] += d;
-                 terms[3] += d * d;
-               });
+  add_tiles<4, 2>(count, tile, tile, {sums, sums + tile, sums + 2 * tile, sums + 3 * tile},
+                  [=](auto block, Index i, Index j, auto& terms) {
+                    const auto gradient = block.widened(g + i);
+                    const auto d =
+                        block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
+                    terms[0] += gradient;
+                    terms[1] += gradient * d;
+                    terms[2] += d;
+                    terms[3] += d * d;
+                  });
 }
 
 template <class Element>

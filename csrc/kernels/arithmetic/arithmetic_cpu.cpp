@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "cpu/channel_arrays.hpp"
 #include "cpu/cpu_calls.hpp"
 #include "cpu/memory.hpp"
 #include "kernels/arithmetic/arithmetic.hpp"
@@ -658,7 +659,7 @@ struct GradientWork {
     const Index part_runs = std::max<Index>(1, kTaskFloats / (run * channels));
     const Index parts = cpu::chunks_of(runs, part_runs);
     const Index narrow = sum_channels();
-    std::vector<double> sums(static_cast<std::size_t>(clip.size.depth * parts * narrow), 0.0);
+    const cpu::Doubles sums(clip.size.depth * parts * narrow);
     cpu::parallel_for(clip.size.depth * parts, [&](Index task) {
       const Index begin = task % parts * part_runs;
       Terms<Element> terms(*this, run, flat);

@@ -411,7 +411,7 @@ struct Masked {
 // Adds `count` values to a tile of sums, again and again.
 template <class Source>
 MPSGRAD_INLINE void add_runs(const Source& source, double* sums, Index count, Index tile) {
-  add_tiles<1>(count, tile, tile, {sums}, [=](auto block, Index i, Index /*j*/, auto& terms) {
+  add_tiles<1, 2>(count, tile, tile, {sums}, [=](auto block, Index i, Index /*j*/, auto& terms) {
     source.add_to(terms[0], block, i);
   });
 }
@@ -427,7 +427,7 @@ MPSGRAD_INLINE void add_each_pixel(const Source& source, double* sums, Index pix
     add_runs(source, sums, pixels * channels, channels);
     return;
   }
-  double parts[kParts] = {};
+  alignas(64) double parts[kParts] = {};
   add_runs(source, parts, pixels * channels, together * channels);
   for (Index k = 0; k < together; ++k) {
     for (Index c = 0; c < channels; ++c) {

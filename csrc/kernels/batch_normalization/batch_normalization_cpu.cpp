@@ -20,22 +20,18 @@ using cpu::array_of;
 using cpu::ChannelArray;
 using cpu::coefficient_tiles;
 using cpu::repeat_pixel;
+using cpu::thread_doubles;
 using cpu::tile_of;
 
 constexpr Index kRunFloats = 32768;  // of one call of a loop, which reads four parts of it in turns
 constexpr Index kLeastTiles = 16;
 constexpr Index kFewBlocks = 8;
 constexpr Index kPartChannels = 512;
-constexpr int kScratchOfNeuron = 3;  // beside what map_pixels uses
-
-// Doubles of the calling thread, grown as needed and kept.
-double* thread_doubles(Index count) {
-  thread_local std::vector<double> doubles;
-  if (doubles.size() < static_cast<std::size_t>(count)) {
-    doubles.resize(static_cast<std::size_t>(count));
-  }
-  return doubles.data();
-}
+// Scratch beside what map_pixels() and coefficient_tiles() use.
+constexpr int kScratchOfNeuron = 3;
+constexpr int kScratchOfSums = 5;
+constexpr int kScratchOfShifts = 6;
+constexpr int kScratchOfTotals = 7;
 
 NeuronFunction function_of(const NeuronDescriptor& neuron) {
   return {static_cast<int>(neuron.type), neuron.a, neuron.b, neuron.c, neuron.data.data()};
@@ -126,7 +122,7 @@ void sum_runs(const cpu::CpuImages* const (&sources)[kSources], bool divisible, 
     const Index begin = task % parts * width;
     const Index end = std::min(tile, begin + width);
     double* const out = partial + block * 2 * channels;
-    double* const sums = whole_tiles ? out : thread_doubles(2 * tile);
+    double* const sums = whole_tiles ? out : thread_doubles(kScratchOfSums, 2 * tile);
     std::fill(sums + begin, sums + end, 0.0);
     std::fill(sums + tile + begin, sums + tile + end, 0.0);
     for (Index item = block * group; item < std::min(items, (block + 1) * group); ++item) {
@@ -219,17 +215,17 @@ class CpuStatistics final : public BatchNormalizationSumsEncoder {
       std::fill(accumulated, accumulated + 2 * channels, 0.0);
     }
     const Index tile = tile_of(channels);
-    std::vector<double> shifts(static_cast<std::size_t>(tile));
-    std::copy(shift, shift + channels, shifts.begin());
-    repeat_pixel(shifts.data(), channels, tile);
-    std::vector<double> totals(static_cast<std::size_t>(2 * channels));
-    sum_over_pixels(
-        {&source}, true, totals.data(), [&](const auto* const* in, const Run& run, double* into) {
-          standardize_loops().of(in[0]).moments(in[0], run.count, shifts.data() + run.first, into,
-                                                into + tile, run.width, tile);
-        });
+    double* const shifts = thread_doubles(kScratchOfShifts, tile);
+    std::copy(shift, shift + channels, shifts);
+    repeat_pixel(shifts, channels, tile);
+    double* const totals = thread_doubles(kScratchOfTotals, 2 * channels);
+    sum_over_pixels({&source}, true, totals,
+                    [&](const auto* const* in, const Run& run, double* into) {
+                      standardize_loops().of(in[0]).moments(in[0], run.count, shifts + run.first,
+                                                            into, into + tile, run.width, tile);
+                    });
     for (Index i = 0; i < 2 * channels; ++i) {
-      accumulated[i] += totals[static_cast<std::size_t>(i)];
+      accumulated[i] += totals[i];
     }
     batch_normalization_loops().statistics(channels, shift, accumulated, accumulated + channels,
                                            samples, mean, variance);
@@ -298,7 +294,7 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     if (!neuron.is_none()) {
       fill_forward(operands, channels, tile, tiles[0], tiles[1], tiles[2]);
     }
-    std::vector<double> totals(static_cast<std::size_t>(2 * channels));
+    double* const totals = thread_doubles(kScratchOfTotals, 2 * channels);
     const auto add = [&](const auto* g, const auto* x, const Run& run, double* into) {
       const auto relu =
           neuron.relu_of(tiles[0] + run.first, tiles[1] + run.first, tiles[2] + run.first);
@@ -306,12 +302,12 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
                                               relu ? &*relu : nullptr);
     };
     if (neuron.known_to_loops()) {
-      sum_over_pixels({&gradient, &source}, true, totals.data(),
+      sum_over_pixels({&gradient, &source}, true, totals,
                       [&](const auto* const* in, const Run& run, double* into) {
                         add(in[0], in[1], run, into);
                       });
     } else {
-      sum_over_pixels({&gradient, &source}, false, totals.data(),
+      sum_over_pixels({&gradient, &source}, false, totals,
                       [&](const float* const* in, const Run& run, double* into) {
                         add(neuron.gradient(in[0], in[1], run.pixels, channels, tile, tiles[0],
                                             tiles[1], tiles[2]),
@@ -321,10 +317,9 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     if (start) {
       std::fill_n(accumulated, 2 * channels, 0.0);
     }
-    batch_normalization_loops().add_sums(channels, totals.data(), totals.data() + channels,
-                                         operands.mean.values, operands.variance.values,
-                                         operands.epsilon, accumulated, accumulated + channels,
-                                         beta, gamma);
+    batch_normalization_loops().add_sums(channels, totals, totals + channels, operands.mean.values,
+                                         operands.variance.values, operands.epsilon, accumulated,
+                                         accumulated + channels, beta, gamma);
   }
 
   FusedNeuron neuron_;

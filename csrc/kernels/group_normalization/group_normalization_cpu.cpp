@@ -18,7 +18,9 @@ using cpu::array_of;
 using cpu::ChannelArray;
 using cpu::coefficient_tiles;
 using cpu::CpuImages;
+using cpu::Doubles;
 using cpu::repeat_pixel;
+using cpu::thread_doubles;
 using cpu::tile_of;
 using Settings = GroupNormalizationSettings;
 
@@ -27,7 +29,8 @@ constexpr Index kLeastTiles = 16;        // of one call, so that it is worth to 
 constexpr Index kBlockFloats = 1 << 16;  // about what one task reads
 constexpr Index kMostBlocks = 64;        // of an image, which have sums of their own
 
-enum Slot { kFirst, kSecond };  // scratch of a thread
+// Scratch of a thread; of the others two are for results and for coefficient_tiles().
+enum Slot { kFirst = 0, kSecond = 1, kShift = 5, kSums = 6 };
 
 // How the pixels of an image are cut into blocks of whole runs: by shape alone.
 struct Blocks {
@@ -57,23 +60,24 @@ struct Blocks {
     }
   }
 
-  // `kSums` sums a channel, over the whole image: add(y, x, pixels, sums) adds to as many tiles.
+  // `kEach` sums a channel, over the whole image: add(y, x, pixels, sums) adds to as many tiles.
   // Returns all channels of the first sum, then of the next.
-  template <Index kSums, class Add>
-  std::vector<double> sum(Index channels, const Add& add) const {
+  template <Index kEach, class Add>
+  Doubles sum(Index channels, const Add& add) const {
     const Index tile = tile_of(channels);
-    std::vector<double> partial(static_cast<std::size_t>(count * kSums * channels));
+    Doubles partial(count * kEach * channels);
     cpu::parallel_for(count, [&](Index block) {
-      double* out = partial.data() + block * kSums * channels;
+      double* out = partial.data() + block * kEach * channels;
       if (tile == channels) {
         each_run(block, [&](Index y, Index x, Index pixels) { add(y, x, pixels, out); });
         return;
       }
-      std::vector<double> sums(static_cast<std::size_t>(kSums * tile));
-      each_run(block, [&](Index y, Index x, Index pixels) { add(y, x, pixels, sums.data()); });
-      for (Index k = 0; k < kSums; ++k) {
+      double* const sums = thread_doubles(kSums, kEach * tile);
+      std::fill_n(sums, kEach * tile, 0.0);
+      each_run(block, [&](Index y, Index x, Index pixels) { add(y, x, pixels, sums); });
+      for (Index k = 0; k < kEach; ++k) {
         for (Index first = 0; first < tile; first += channels) {
-          const double* from = sums.data() + k * tile + first;
+          const double* from = sums + k * tile + first;
           for (Index c = 0; c < channels; ++c) {
             out[k * channels + c] += from[c];
           }
@@ -81,12 +85,11 @@ struct Blocks {
       }
     });
     for (Index block = 1; block < count; ++block) {
-      const double* from = partial.data() + block * kSums * channels;
-      for (Index i = 0; i < kSums * channels; ++i) {
-        partial[static_cast<std::size_t>(i)] += from[i];
+      const double* from = partial.data() + block * kEach * channels;
+      for (Index i = 0; i < kEach * channels; ++i) {
+        partial.data()[i] += from[i];
       }
     }
-    partial.resize(static_cast<std::size_t>(kSums * channels));
     return partial;
   }
 };
@@ -105,16 +108,17 @@ void for_images(Index images, const Blocks& blocks, const Work& work) {
 
 // What sums of one image are relative to: one of each group's own values, so that a mean that is
 // large against the spread costs no digits. One tile.
-std::vector<double> shift_of(const CpuImages& source, Index sample, Index group_channels) {
+const double* shift_of(const CpuImages& source, Index sample, Index group_channels) {
   const Index channels = source.channels;
   const float* first =
       cpu::load_run(source, sample, 0, 0, 1, cpu::thread_scratch(kFirst, channels));
-  std::vector<double> shift(static_cast<std::size_t>(tile_of(channels)));
+  const Index tile = tile_of(channels);
+  double* const shift = thread_doubles(kShift, tile);
   for (Index c = 0; c < channels; c += group_channels) {
-    std::fill_n(shift.begin() + c, group_channels,
+    std::fill_n(shift + c, group_channels,
                 std::isfinite(first[c]) ? static_cast<double>(first[c]) : 0.0);
   }
-  repeat_pixel(shift.data(), channels, static_cast<Index>(shift.size()));
+  repeat_pixel(shift, channels, tile);
   return shift;
 }
 
@@ -165,16 +169,15 @@ template <class Element>
 Statistics find_statistics(const CpuImages& source, Index sample, const Blocks& blocks,
                            const Settings& settings) {
   const Index channels = source.channels;
-  const std::vector<double> shift = shift_of(source, sample, channels / settings.groups);
-  const auto tile = static_cast<Index>(shift.size());
-  const std::vector<double> totals =
-      blocks.sum<2>(channels, [&](Index y, Index x, Index pixels, double* sums) {
-        const auto* values = cpu::load_run(source, sample, y, x, pixels,
-                                           cpu::scratch_of<Element>(kFirst, pixels * channels));
-        standardize_loops().of(values).moments(values, pixels * channels, shift.data(), sums,
-                                               sums + tile, tile, tile);
-      });
-  return {source, settings, shift.data(), totals.data(), totals.data() + channels};
+  const double* const shift = shift_of(source, sample, channels / settings.groups);
+  const Index tile = tile_of(channels);
+  const Doubles totals = blocks.sum<2>(channels, [&](Index y, Index x, Index pixels, double* sums) {
+    const auto* values = cpu::load_run(source, sample, y, x, pixels,
+                                       cpu::scratch_of<Element>(kFirst, pixels * channels));
+    standardize_loops().of(values).moments(values, pixels * channels, shift, sums, sums + tile,
+                                           tile, tile);
+  });
+  return {source, settings, shift, totals.data(), totals.data() + channels};
 }
 
 struct ForwardWork {
@@ -287,17 +290,17 @@ struct GradientWork {
 
     // One pass for the statistics and for what the gradients need: sums of g * (x - shift) become
     // those of g * (x - mean) afterwards.
-    const std::vector<double> shift = shift_of(source, sample, group_channels);
+    const double* const shift = shift_of(source, sample, group_channels);
     const Index tile = tile_of(channels);
-    std::vector<double> totals =
+    const Doubles totals =
         blocks.sum<4>(channels, [&](Index y, Index x, Index pixels, double* sums) {
           const auto* g = load(gradient, y, x, pixels, kFirst);
           standardize_loops().of(g).gradient_moments(g, load(source, y, x, pixels, kSecond),
-                                                     pixels * channels, shift.data(), sums, tile);
+                                                     pixels * channels, shift, sums, tile);
         });
     const double* by_beta = totals.data();
     double* by_gamma = totals.data() + channels;
-    const Statistics statistics(source, settings, shift.data(), totals.data() + 2 * channels,
+    const Statistics statistics(source, settings, shift, totals.data() + 2 * channels,
                                 totals.data() + 3 * channels);
 
     // Gamma varies within a group, so it belongs inside the group's means.
@@ -308,7 +311,7 @@ struct GradientWork {
     Index first = 0;
     for (const Statistics::Group& group : statistics.groups) {
       const double r = group.r;
-      const double from_shift = group.mean - shift[static_cast<std::size_t>(first)];
+      const double from_shift = group.mean - shift[first];
       for (Index c = first; c < first + group_channels; ++c) {
         by_gamma[c] = r * (by_gamma[c] - from_shift * by_beta[c]);
         scale[c] = static_cast<float>(own.gamma.at(c, 1.0) * r);
