@@ -6,6 +6,7 @@
 namespace mpsgrad::cpu::convolution {
 
 void RowWindow::copy(Index sample, Index y, float* out) const {
+  constexpr Index kAhead = 4;  // pixels, asked for before they are copied one by one
   const ConvertLoops& loops = convert_loops();
   const int format = static_cast<int>(images->format);
   const Index item = item_size(images->format);
@@ -18,6 +19,10 @@ void RowWindow::copy(Index sample, Index y, float* out) const {
       return;
     }
     for (Index i = 0; i < pixels; ++i) {
+      const std::byte* ahead = from + (i + kAhead) * images->pixel_stride * item;
+      for (Index byte = 0; byte < channels * item; byte += static_cast<Index>(kAlignment)) {
+        __builtin_prefetch(ahead + byte);
+      }
       loops.load_row(from + i * images->pixel_stride * item, format, 1, channels,
                      images->pixel_stride, to + i * pixel);
     }

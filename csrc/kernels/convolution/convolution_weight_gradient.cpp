@@ -310,7 +310,7 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
                    EdgeMode::Zero,
                    0,
                    g.destination_width,
-                   gradient.format == ChannelFormat::Float32 && sums.source.gap == 0,
+                   gradient.format == ChannelFormat::Float32,
                    sums.source.gap};
   sums.panels = sums.one_tap || (sums.by_source && sums.group_gradients >= kFarApart);
 

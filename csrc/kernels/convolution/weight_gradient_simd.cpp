@@ -569,17 +569,19 @@ void by_gradient(const WeightGradientTask& task) {
 }
 
 // kVecs vectors of channels over all rows of a band: kRows rows of kTaps taps each, kStride taps
-// apart from pixel to pixel. What neighbouring pixels share is loaded once. Masks are of a single
-// vector.
-template <int kVecs, int kRows, int kTaps, int kStride, class... Masks>
+// apart from pixel to pixel. What neighbouring pixels share is loaded once. With kBias, sums of the
+// gradients too, which would otherwise be read again. Masks are of a single vector.
+template <int kVecs, int kRows, int kTaps, int kStride, bool kBias, class... Masks>
 MPSGRAD_INLINE void depthwise_vectors(const WeightGradientTask& task, Index first_row,
                                       Index channel, const Masks&... mask) {
   static_assert(kVecs == 1 || sizeof...(Masks) == 0);
   constexpr int kPixels = 4;
   constexpr Index kAhead = 16;  // pixels, asked for before they are needed
   Vec sums[kVecs][kRows][kTaps];
+  Vec bias[kVecs];
 #pragma GCC unroll 4
   for (int v = 0; v < kVecs; ++v) {
+    bias[v] = Vec{};
 #pragma GCC unroll 8
     for (int q = 0; q < kRows; ++q) {
 #pragma GCC unroll 8
@@ -608,6 +610,9 @@ MPSGRAD_INLINE void depthwise_vectors(const WeightGradientTask& task, Index firs
 #pragma GCC unroll 4
         for (int v = 0; v < kVecs; ++v) {
           g[i][v] = load(gradient + i * gradient_step + v * kLanes, mask...);
+          if constexpr (kBias) {
+            bias[v] += g[i][v];
+          }
         }
       }
 #pragma GCC unroll 8
@@ -649,6 +654,9 @@ MPSGRAD_INLINE void depthwise_vectors(const WeightGradientTask& task, Index firs
 #pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) {
         const Vec g = load(gradient + v * kLanes, mask...);
+        if constexpr (kBias) {
+          bias[v] += g;
+        }
 #pragma GCC unroll 8
         for (int q = 0; q < kRows; ++q) {
 #pragma GCC unroll 8
@@ -675,6 +683,13 @@ MPSGRAD_INLINE void depthwise_vectors(const WeightGradientTask& task, Index firs
         store(out + v * kLanes, load(out + v * kLanes, mask...) + sums[v][q][p], mask...);
       }
       out += channels;
+    }
+  }
+  if constexpr (kBias) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) {
+      float* total = task.bias + channel + v * kLanes;
+      store(total, load(total, mask...) + bias[v], mask...);
     }
   }
 }
@@ -712,15 +727,23 @@ template <int kRows, int kTaps, int kStride>
 void depthwise_rows(const WeightGradientTask& task, Index channels) {
   // As many vectors at once as leave registers for four pixels of them.
   constexpr int kVecs = kTaps > 0 && 2 * (kRows * kTaps + 5) <= kRegisters ? 2 : 1;
+  const bool with_bias = kTaps > 0 && task.bias != nullptr && task.taps_y >= kRows;
+  if (!with_bias) {
+    add_bias(task, channels);
+  }
   const auto all = [&](auto vecs, Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
     constexpr int kNow = decltype(vecs)::value;
     if constexpr (kTaps > 0) {
       Index row = 0;
+      if (with_bias) {
+        depthwise_vectors<kNow, kRows, kTaps, kStride, true>(task, 0, c, mask...);
+        row = kRows;
+      }
       for (; row + kRows <= task.taps_y; row += kRows) {
-        depthwise_vectors<kNow, kRows, kTaps, kStride>(task, row, c, mask...);
+        depthwise_vectors<kNow, kRows, kTaps, kStride, false>(task, row, c, mask...);
       }
       for (; row < task.taps_y; ++row) {
-        depthwise_vectors<kNow, 1, kTaps, kStride>(task, row, c, mask...);
+        depthwise_vectors<kNow, 1, kTaps, kStride, false>(task, row, c, mask...);
       }
     } else {
       for (Index tap = 0; tap < task.taps_y * task.taps_x; ++tap) {
@@ -760,7 +783,6 @@ void depthwise(const WeightGradientTask& task) {
   } else {
     depthwise_rows<0, 0, 0>(task, channels);
   }
-  add_bias(task, channels);
 }
 
 }  // namespace
