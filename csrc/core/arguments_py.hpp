@@ -59,19 +59,32 @@ inline bool is_sequence(const py::handle& object) {
   return py::isinstance<py::list>(object) || py::isinstance<py::tuple>(object);
 }
 
-// What `object` is as a Class, or null. Asking for the type and casting would look it up twice; but
-// to find that it is none takes much longer than to ask.
+// Takes objects of one class, one after the other. Asking for the type and casting would look it up
+// twice; but to find that an object is of none of our classes takes much longer than to ask.
+template <class Class>
+class ObjectsOf {
+ public:
+  // What `object` is as a Class, or null.
+  std::shared_ptr<Class> operator()(const py::handle& object) {
+    return caster_.load(object, false)
+               ? std::move(py::detail::cast_op<std::shared_ptr<Class>&>(caster_))
+               : nullptr;
+  }
+
+ private:
+  py::detail::make_caster<std::shared_ptr<Class>> caster_;
+};
 template <class Class>
 std::shared_ptr<Class> object_of(const py::handle& object) {
-  py::detail::make_caster<std::shared_ptr<Class>> caster;
-  return caster.load(object, false) ? py::detail::cast_op<std::shared_ptr<Class>>(caster) : nullptr;
+  return ObjectsOf<Class>()(object);
 }
 
 inline ImageArgument image_argument(const py::handle& object, const char* name) {
   if (is_sequence(object)) {
     ImageBatch::Images images;
+    ObjectsOf<Image> image_of;
     for (const auto& item : object) {
-      images.push_back(object_of<Image>(item));
+      images.push_back(image_of(item));
       require<TypeError>(images.back() != nullptr, name, " must hold images, got ",
                          type_name(item));
     }
@@ -92,8 +105,9 @@ inline StateBatch state_argument(const py::handle& object, const char* name) {
   if (object.is_none()) {
     return {};
   }
-  const auto state = [name](const py::handle& item, const char* wanted) {
-    auto found = object_of<State>(item);
+  ObjectsOf<State> state_of;
+  const auto state = [&](const py::handle& item, const char* wanted) {
+    auto found = state_of(item);
     require<TypeError>(found != nullptr, name, wanted, type_name(item));
     return found;
   };

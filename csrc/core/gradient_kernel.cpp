@@ -1,6 +1,8 @@
 // Sequence and checks of gradient encodes.
 #include "core/gradient_kernel.hpp"
 
+#include <typeinfo>
+
 #include "base/errors.hpp"
 
 namespace mpsgrad {
@@ -35,7 +37,10 @@ void GradientKernel::require_forward_class(const char* kernel_class) const {
 }
 
 const GradientState& GradientKernel::own_state(const State* state) const {
-  const auto* own = dynamic_cast<const GradientState*>(state);
+  // Most states are of the class itself, and asked for once an image.
+  const auto* own = state != nullptr && typeid(*state) == typeid(GradientState)
+                        ? static_cast<const GradientState*>(state)
+                        : dynamic_cast<const GradientState*>(state);
   require<TypeError>(own != nullptr, class_name(), ": state must come from ", forward_class_,
                      ", got ", state ? state->class_name() : "None");
   require_forward_class(own->snapshot().kernel_class);
@@ -71,7 +76,7 @@ ForwardPass GradientKernel::forward_pass(const State* state) const {
 }
 
 bool GradientKernel::from_one_encode(const State& a, const State& b) const {
-  const ForwardSnapshot& first = own_state(&a).snapshot();
+  const ForwardSnapshot& first = static_cast<const GradientState&>(a).snapshot();
   const ForwardSnapshot& second = own_state(&b).snapshot();
   return first.properties == second.properties && first.clip == second.clip;
 }
