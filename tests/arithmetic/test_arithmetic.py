@@ -169,6 +169,28 @@ def test_clamping_and_its_mask(device, rng):
             assert_exact(got, expected, nonzero=0)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("kind", DIFFERENTIABLE)
+def test_few_results_are_clamped(device, kind, dtype, rng):
+    """One in a long stretch of others, at its ends, and at those of an image."""
+    operation = Operation(kind, limits=(-4, 4))
+    shape = (3, 61, 53, 7)
+    x, y, g = (rng.integers(-1, 2, shape).astype(dtype) for _ in range(3))
+    image = x[0].size
+    for place in (0, 9, 1023, 1024, 1040, 5000, image - 1, image, 2 * image + 2047, x.size - 1):
+        x.flat[place], y.flat[place], g.flat[place] = 8, 1, 1
+    mask = operation.mask(x, y)
+    assert np.count_nonzero(~mask) == 10
+    z, states = configured(device, operation)(x, y, with_state=True)
+    assert_exact(z, operation.apply(x, y), nonzero=0)
+    for secondary in (False, True):
+        scales = oracle.gradient_scales(operation, secondary)
+        expected = oracle.terms(kind, g, (y, x)[secondary], mask, *scales)
+        source = passed(operation, secondary, x, y)
+        got = gradient_kernel(device, operation, secondary)(g, source, states)
+        assert_exact(got, expected, nonzero=0)
+
+
 def test_what_is_clamped_passes_nothing_back_not_even_nan(device):
     x = np.array([1, 5], np.float32).reshape(1, 1, 1, 2)
     kernel = configured(device, Operation("Add", limits=(-2, 3)))
