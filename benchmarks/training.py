@@ -304,12 +304,14 @@ class Network:
         y = mg.ImageBatch.from_array(self.device, self.data.x)
         for layer in self.layers:
             y = layer.forward(buffer, y)
-            buffer.commit_and_continue()  # the device starts while the rest is encoded
+            if isinstance(layer, _Residual):
+                buffer.commit_and_continue()  # the device starts while the rest is encoded
         gradient = self.criterion.encode_batch(buffer, y, labels)
         mg.synchronize(labels, buffer)
         for layer in reversed(self.layers):
             gradient = layer.backward(buffer, gradient)
-            buffer.commit_and_continue()
+            if isinstance(layer, _Residual):
+                buffer.commit_and_continue()
         mg.increment_read_count(gradient, -1)  # nobody reads the first layer's
         buffer.commit()
         buffer.wait_until_completed()

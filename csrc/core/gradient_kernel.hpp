@@ -85,7 +85,7 @@ class GradientKernel : public BinaryKernel {
  protected:
   // What a state records; throws unless it comes from the forward kernel.
   virtual ForwardPass forward_pass(const State* state) const;
-  // Whether one forward encode can have made both.
+  // Whether one forward encode can have made both; forward_pass() has taken `a`.
   virtual bool from_one_encode(const State& a, const State& b) const;
   // The base has copied what every kernel copies.
   virtual void apply_forward(const State& state);

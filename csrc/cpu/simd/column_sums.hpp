@@ -12,6 +12,7 @@ namespace mpsgrad::MPSGRAD_ISA {
 
 // Coefficients and sums of so many channels stay in a first-level cache while a run goes by.
 inline constexpr std::int64_t kColumns = 512;
+
 template <int kCount>
 struct Rows {
   static constexpr int count = kCount;
