@@ -86,6 +86,17 @@ def check_gradient(actual, operation, secondary, g, x, y, sources, shape):
     )
 
 
+def check_exact_gradients(device, operation, g, x, y, states):
+    """Compare both gradients of sources of one shape, whose products are exact."""
+    mask = operation.mask(x, y)
+    for secondary in (False, True):
+        scales = oracle.gradient_scales(operation, secondary)
+        expected = oracle.terms(operation.kind, g, (y, x)[secondary], mask, *scales)
+        source = passed(operation, secondary, x, y)
+        got = gradient_kernel(device, operation, secondary)(g, source, states)
+        assert_exact(got, expected, nonzero=0)
+
+
 def random_sources(rng, shape, broadcast, dtype=np.float32):
     """Two sources clear of 0, and how they are read."""
     strides = cases.BROADCASTS[broadcast]
@@ -158,15 +169,8 @@ def test_clamping_and_its_mask(device, rng):
         operation = Operation(kind, limits=(-2, 3))
         z, states = configured(device, operation)(x, y, with_state=True)
         assert_exact(z, operation.apply(x, y), nonzero=0)
-        g = grid(rng, x.shape)
-        mask = operation.mask(x, y)
-        assert 0.1 < mask.mean() < 0.9
-        for secondary in (False, True):
-            scales = oracle.gradient_scales(operation, secondary)
-            expected = oracle.terms(kind, g, (y, x)[secondary], mask, *scales)
-            source = passed(operation, secondary, x, y)
-            got = gradient_kernel(device, operation, secondary)(g, source, states)
-            assert_exact(got, expected, nonzero=0)
+        assert 0.1 < operation.mask(x, y).mean() < 0.9
+        check_exact_gradients(device, operation, grid(rng, x.shape), x, y, states)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -179,16 +183,10 @@ def test_few_results_are_clamped(device, kind, dtype, rng):
     image = x[0].size
     for place in (0, 9, 1023, 1024, 1040, 5000, image - 1, image, 2 * image + 2047, x.size - 1):
         x.flat[place], y.flat[place], g.flat[place] = 8, 1, 1
-    mask = operation.mask(x, y)
-    assert np.count_nonzero(~mask) == 10
+    assert np.count_nonzero(~operation.mask(x, y)) == 10
     z, states = configured(device, operation)(x, y, with_state=True)
     assert_exact(z, operation.apply(x, y), nonzero=0)
-    for secondary in (False, True):
-        scales = oracle.gradient_scales(operation, secondary)
-        expected = oracle.terms(kind, g, (y, x)[secondary], mask, *scales)
-        source = passed(operation, secondary, x, y)
-        got = gradient_kernel(device, operation, secondary)(g, source, states)
-        assert_exact(got, expected, nonzero=0)
+    check_exact_gradients(device, operation, g, x, y, states)
 
 
 def test_what_is_clamped_passes_nothing_back_not_even_nan(device):

@@ -23,7 +23,7 @@ using cpu::repeat_pixel;
 using cpu::thread_doubles;
 using cpu::tile_of;
 
-constexpr Index kRunFloats = 32768;  // of one call of a loop, which reads four parts of it in turns
+constexpr Index kRunFloats = 32768;  // of one call of a loop, which reads parts of it in turns
 constexpr Index kLeastTiles = 16;
 constexpr Index kFewBlocks = 8;
 constexpr Index kPartChannels = 512;
