@@ -404,6 +404,20 @@ MPSGRAD_INLINE void for_numbered_runs(const PoolingRow& row, const Visit& visit)
   });
 }
 
+// Calls body(block, offset, first tap, last) for all taps of a window in a row: for each block of
+// channels all of them, or, where these are pages apart, one pixel after the other.
+template <class Taps, class Body>
+MPSGRAD_INLINE void for_taps(Taps taps, Index step, Index elements, const Body& body) {
+  constexpr Index kPageFloats = 1024;
+  if (step < kPageFloats || elements > step) {
+    return for_blocks(elements,
+                      [=](auto block, Index c) MPSGRAD_MELT { body(block, c, Index{0}, taps); });
+  }
+  for (Index t = 0; t < taps; ++t) {
+    for_blocks(elements, [=](auto block, Index c) MPSGRAD_MELT { body(block, c, t, t + 1); });
+  }
+}
+
 template <class Element>
 void winners(const PoolingRow& row, const Element* source, std::int32_t first_number, float* best,
              std::int32_t* winner) {
@@ -413,17 +427,18 @@ void winners(const PoolingRow& row, const Element* source, std::int32_t first_nu
     const bool begins = row.begins && run.begins;
     const bool hides = row.ends && (row.meets_padding || run.meets_padding);
     for_windows(row, run, [=](Index from, Index window, Index elements) MPSGRAD_MELT {
-      for_blocks(elements, [=](auto block, Index c) MPSGRAD_MELT {
+      for_taps(taps, step, elements, [=](auto block, Index c, Index tap, auto past) MPSGRAD_MELT {
         using V = typename decltype(block)::Floats;
         using I = typename decltype(block)::Ints;
-        V top = begins ? V{} - __builtin_inff() : block.floats(best + window + c);
-        I here = begins ? I{} + first : block.ints(winner + window + c);
-        for (Index t = 0; t < taps; ++t) {
+        const bool starts = begins && tap == 0;
+        V top = starts ? V{} - __builtin_inff() : block.floats(best + window + c);
+        I here = starts ? I{} + first : block.ints(winner + window + c);
+        for (Index t = tap; t < past; ++t) {
           const V value = block.floats(source + from + c + t * step);
           here = value > top ? I{} + (first + static_cast<std::int32_t>(t)) : here;
           top = value > top ? value : top;
         }
-        if (hides) {
+        if (hides && past == taps) {
           here = top < V{} ? I{} - 1 : here;
         }
         block.put(winner + window + c, here);
@@ -440,12 +455,12 @@ MPSGRAD_INLINE void award_row(const PoolingRow& row, const std::int32_t* winner,
   for_numbered_runs(row, [&](const PoolingRun& run, auto taps, std::int32_t number) MPSGRAD_MELT {
     const std::int32_t first = first_number + number;
     for_windows(row, run, [=](Index to, Index window, Index elements) MPSGRAD_MELT {
-      for_blocks(elements, [=](auto block, Index c) MPSGRAD_MELT {
+      for_taps(taps, step, elements, [=](auto block, Index c, Index tap, auto past) MPSGRAD_MELT {
         using V = typename decltype(block)::Floats;
         using I = typename decltype(block)::Ints;
         const V share = block.floats(gradient + window + c);
         const I here = block.ints(winner + window + c);
-        for (Index t = 0; t < taps; ++t) {
+        for (Index t = tap; t < past; ++t) {
           Out* pixel = out + to + c + t * step;
           const V given = here == I{} + (first + static_cast<std::int32_t>(t)) ? share : V{};
           give<kHow>(block, pixel, given);
