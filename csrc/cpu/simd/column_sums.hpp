@@ -10,8 +10,9 @@
 
 namespace mpsgrad::MPSGRAD_ISA {
 
-// Coefficients and sums of so many channels stay in a first-level cache while a run goes by.
-inline constexpr std::int64_t kColumns = 512;
+// Sums of so many channels, or a few coefficients, stay in a first-level cache while a run goes by.
+inline constexpr std::int64_t kColumnsOfSums = 512;
+inline constexpr std::int64_t kColumnsOfCoefficients = 2048;
 
 template <int kCount>
 struct Rows {
@@ -23,7 +24,7 @@ struct Rows {
 // those `apart`, 2 * `apart`... values after it, and for what is left one by one. Rows that are
 // worked on together lie far apart: each is then the next of a sequence that processors foresee,
 // where blocks of neighbouring rows would be read in an order that they do not.
-template <int kTogether, class Body>
+template <int kTogether, std::int64_t kColumns, class Body>
 MPSGRAD_INLINE void for_rows(std::int64_t count, std::int64_t tile, std::int64_t step,
                              const Body& body) {
   for (std::int64_t begin = 0; begin < tile; begin += kColumns) {
@@ -74,7 +75,7 @@ struct SeveralDoubles {
 template <int kSums, int kTogether, class Add>
 MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, std::int64_t step,
                               double* const (&sums)[kSums], const Add& add) {
-  for_rows<kTogether>(
+  for_rows<kTogether, kColumnsOfSums>(
       count, tile, step,
       [&](auto rows, std::int64_t row, std::int64_t apart, std::int64_t begin, std::int64_t end) {
         constexpr int kCount = decltype(rows)::count;

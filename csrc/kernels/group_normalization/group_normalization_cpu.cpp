@@ -3,13 +3,13 @@
 // so that a small image is still in the cache when it is read again.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "cpu/channel_arrays.hpp"
 #include "cpu/cpu_calls.hpp"
 #include "cpu/simd/standardize.hpp"
 #include "kernels/group_normalization/group_normalization.hpp"
+#include "kernels/group_normalization/group_normalization_simd.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -39,16 +39,17 @@ struct Blocks {
   Blocks(const CpuImages& shape, bool packed) {
     row_pixels = packed ? shape.width * shape.height : shape.width;
     rows = packed ? 1 : shape.height;
-    // Every run but the last of a row is a whole number of tiles.
+    // Every run but the last of a row is a whole number of tiles; runs and blocks are about equal.
     const Index tile = tile_of(shape.channels);
-    run_pixels =
-        std::min(row_pixels, std::max(kLeastTiles, kRunFloats / tile) * (tile / shape.channels));
-    runs = cpu::chunks_of(row_pixels, run_pixels);
+    const Index tile_pixels = tile / shape.channels;
+    const Index tiles = cpu::chunks_of(row_pixels, tile_pixels);
+    runs = cpu::chunks_of(tiles, std::max(kLeastTiles, kRunFloats / tile));
+    run_pixels = std::min(row_pixels, cpu::chunks_of(tiles, runs) * tile_pixels);
     items = rows * runs;
     const Index item_floats = run_pixels * shape.channels;
-    group = std::max(std::max<Index>(1, kBlockFloats / item_floats),
-                     cpu::chunks_of(items, kMostBlocks));
-    count = cpu::chunks_of(items, group);
+    count = cpu::chunks_of(items, std::max(std::max<Index>(1, kBlockFloats / item_floats),
+                                           cpu::chunks_of(items, kMostBlocks)));
+    group = cpu::chunks_of(items, count);
   }
 
   // Calls visit(y, x, pixels) for the runs of a block.
@@ -122,62 +123,11 @@ const double* shift_of(const CpuImages& source, Index sample, Index group_channe
   return shift;
 }
 
-// The sum of value(i) for i < count, in an order that keeps a processor's adders busy.
-template <class Value>
-double sum_of(Index count, const Value& value) {
-  constexpr Index kSide = 8;
-  double sums[kSide] = {};
-  Index i = 0;
-  for (; i + kSide <= count; i += kSide) {
-    for (Index k = 0; k < kSide; ++k) {
-      sums[k] += value(i + k);
-    }
-  }
-  double total = std::accumulate(sums, sums + kSide, 0.0);
-  for (; i < count; ++i) {
-    total += value(i);
-  }
-  return total;
-}
-
-// Mean and reciprocal deviation of each group.
-struct Statistics {
-  struct Group {
-    double mean, r;
-  };
-  std::vector<Group> groups;
-
-  // From sums of x - shift and of its squares, a channel each.
-  Statistics(const CpuImages& source, const Settings& settings, const double* shift,
-             const double* sums, const double* squares) {
-    const Index group_channels = source.channels / settings.groups;
-    const double count =
-        static_cast<double>(source.width * source.height) * static_cast<double>(group_channels);
-    groups.reserve(static_cast<std::size_t>(settings.groups));
-    for (Index c = 0; c < source.channels; c += group_channels) {
-      const double sum = sum_of(group_channels, [&](Index i) { return sums[c + i]; });
-      const double square = sum_of(group_channels, [&](Index i) { return squares[c + i]; });
-      const double moment = (square - sum * sum / count) / count;
-      const double variance = moment < 0.0 ? 0.0 : moment;  // rounding only; NaN stays
-      groups.push_back({shift[c] + sum / count,
-                        1.0 / std::sqrt(variance + static_cast<double>(settings.epsilon))});
-    }
-  }
-};
-
-template <class Element>
-Statistics find_statistics(const CpuImages& source, Index sample, const Blocks& blocks,
-                           const Settings& settings) {
-  const Index channels = source.channels;
-  const double* const shift = shift_of(source, sample, channels / settings.groups);
-  const Index tile = tile_of(channels);
-  const Doubles totals = blocks.sum<2>(channels, [&](Index y, Index x, Index pixels, double* sums) {
-    const auto* values = cpu::load_run(source, sample, y, x, pixels,
-                                       cpu::scratch_of<Element>(kFirst, pixels * channels));
-    standardize_loops().of(values).moments(values, pixels * channels, shift, sums, sums + tile,
-                                           tile, tile);
-  });
-  return {source, settings, shift, totals.data(), totals.data() + channels};
+ChannelGroups groups_of(const CpuImages& source, const Settings& settings, const float* gamma,
+                        const double* shift) {
+  const Index channels = source.channels / settings.groups;
+  return {settings.groups, channels, static_cast<double>(source.width * source.height * channels),
+          gamma, shift};
 }
 
 struct ForwardWork {
@@ -208,20 +158,23 @@ struct ForwardWork {
   template <class Element>
   void run_image(Index sample, const Blocks& blocks) const {
     const Index channels = source.channels;
-    const Statistics statistics = find_statistics<Element>(source, sample, blocks, settings);
-    const Index group_channels = channels / settings.groups;
     const Index tile = tile_of(channels);
+    const double* const shifts = shift_of(source, sample, channels / settings.groups);
+    const Doubles totals =
+        blocks.sum<2>(channels, [&](Index y, Index x, Index pixels, double* sums) {
+          const auto* values = cpu::load_run(source, sample, y, x, pixels,
+                                             cpu::scratch_of<Element>(kFirst, pixels * channels));
+          standardize_loops().of(values).moments(values, pixels * channels, shifts, sums,
+                                                 sums + tile, tile, tile);
+        });
+    const GroupNormalizationLoops& loops = group_normalization_loops();
+    const ChannelGroups groups = groups_of(source, settings, gamma.values, shifts);
+    std::vector<GroupStatistics> statistics(static_cast<std::size_t>(settings.groups));
+    loops.statistics(groups, totals.data(), totals.data() + channels,
+                     static_cast<double>(settings.epsilon), statistics.data());
     const auto tiles = coefficient_tiles<3>(tile);
     const auto [mean, scale, shift] = tiles;
-    Index first = 0;
-    for (const Statistics::Group& group : statistics.groups) {
-      std::fill_n(mean + first, group_channels, static_cast<float>(group.mean));
-      for (Index c = first; c < first + group_channels; ++c) {
-        scale[c] = static_cast<float>(gamma.at(c, 1.0) * group.r);
-        shift[c] = static_cast<float>(beta.at(c, 0.0));
-      }
-      first += group_channels;
-    }
+    loops.forward(groups, statistics.data(), beta.values, mean, scale, shift);
     for (float* coefficients : tiles) {
       repeat_pixel(coefficients, channels, tile);
     }
@@ -298,37 +251,18 @@ struct GradientWork {
           standardize_loops().of(g).gradient_moments(g, load(source, y, x, pixels, kSecond),
                                                      pixels * channels, shift, sums, tile);
         });
-    const double* by_beta = totals.data();
-    double* by_gamma = totals.data() + channels;
-    const Statistics statistics(source, settings, shift, totals.data() + 2 * channels,
-                                totals.data() + 3 * channels);
-
-    // Gamma varies within a group, so it belongs inside the group's means.
-    const double count =
-        static_cast<double>(source.width * source.height) * static_cast<double>(group_channels);
+    const double* const by_beta = totals.data();
+    const double* const by_gamma = totals.data() + channels;
+    const double* const sums = totals.data() + 2 * channels;
+    const GroupNormalizationLoops& loops = group_normalization_loops();
+    const ChannelGroups groups = groups_of(source, settings, own.gamma.values, shift);
+    std::vector<GroupStatistics> statistics(static_cast<std::size_t>(settings.groups));
+    loops.statistics(groups, sums, sums + channels, static_cast<double>(settings.epsilon),
+                     statistics.data());
     const auto tiles = coefficient_tiles<4>(tile);
     const auto [mean, scale, constant, slope] = tiles;
-    Index first = 0;
-    for (const Statistics::Group& group : statistics.groups) {
-      const double r = group.r;
-      const double from_shift = group.mean - shift[first];
-      for (Index c = first; c < first + group_channels; ++c) {
-        by_gamma[c] = r * (by_gamma[c] - from_shift * by_beta[c]);
-        scale[c] = static_cast<float>(own.gamma.at(c, 1.0) * r);
-      }
-      const auto mean_with_gamma = [&](const double* values) {
-        const auto value = [&](Index i) {
-          return own.gamma.at(first + i, 1.0) * values[first + i];
-        };
-        return sum_of(group_channels, value) / count;
-      };
-      std::fill_n(mean + first, group_channels, static_cast<float>(group.mean));
-      std::fill_n(constant + first, group_channels,
-                  static_cast<float>(r * mean_with_gamma(by_beta)));
-      std::fill_n(slope + first, group_channels,
-                  static_cast<float>(r * (r * mean_with_gamma(by_gamma))));
-      first += group_channels;
-    }
+    loops.gradient(groups, statistics.data(), by_beta, by_gamma,
+                   {mean, scale, constant, slope, own.beta_sums.values, own.gamma_sums.values});
     for (float* coefficients : tiles) {
       repeat_pixel(coefficients, channels, tile);
     }
@@ -344,10 +278,6 @@ struct GradientWork {
         cpu::finish_results(destination, sample, y, x, pixels, out);
       });
     });
-    for (Index c = 0; c < channels; ++c) {
-      own.gamma_sums.values[c] = static_cast<float>(by_gamma[c]);
-      own.beta_sums.values[c] = static_cast<float>(by_beta[c]);
-    }
   }
 };
 
