@@ -30,8 +30,8 @@ Index run_pixels_of(Index channels, Index floats = kRunFloats) {
 // ---- masks
 // -----------------------------------------------------------------------------------------------
 
-// One bit an element of the clipped result, in the order of its elements; every image starts with a
-// byte of its own.
+// The masks of an encode, one behind the other: bits of the elements of an image's clipped result,
+// then the byte that tells whether some are clear.
 class MaskPayload final : public StatePayload {
  public:
   void assign(std::shared_ptr<cpu::Block> block, Index first_byte) {
@@ -53,16 +53,19 @@ MaskPayload& mask_of(const std::shared_ptr<State>& state) {
   return as<MaskPayload>(*static_cast<const ForwardState&>(*state).payload);
 }
 
-Index mask_bytes(const Region& clip, Index channels) {
+Index bytes_of_bits(const Region& clip, Index channels) {
   return (clip.size.width * clip.size.height * channels + 7) / 8;
 }
 
 // What a recorded command holds of the masks of its images.
 struct Masks {
-  std::vector<std::uint8_t*> images;
+  std::vector<ClampMask> images;
   std::vector<std::shared_ptr<cpu::Block>> alive;
-  std::uint8_t* at(Index sample) const {
-    return images.empty() ? nullptr : images[static_cast<std::size_t>(sample)];
+  ClampMask at(Index sample) const {
+    return images.empty() ? ClampMask{} : images[static_cast<std::size_t>(sample)];
+  }
+  ClampMask& add(std::uint8_t* bits, Index bytes) {
+    return images.emplace_back(bits, bits + bytes);
   }
 };
 
@@ -72,31 +75,35 @@ Masks make_masks(const CommandBuffer& command_buffer, const BinaryCall& call) {
   if (call.states.empty()) {
     return masks;
   }
-  const Index bytes = mask_bytes(call.clip, call.produced_channels);
-  const auto total = static_cast<std::size_t>(bytes * call.images());
+  const Index bytes = bytes_of_bits(call.clip, call.produced_channels);
+  const Index stride = bytes + 1;
+  const auto total = static_cast<std::size_t>(stride * call.images());
   auto block = cpu::MemoryPool::instance().acquire(total);
-  if (command_buffer.predicate) {  // the encode may be skipped, and then passes nothing back
+  const bool may_be_skipped = command_buffer.predicate != nullptr;  // and then passes nothing back
+  if (may_be_skipped) {
     std::memset(block->data(), 0, total);
   }
   for (Index i = 0; i < call.images(); ++i) {
     if (call.batch || i == 0) {
       const Index state = call.batch ? call.clip.origin.z + i : 0;
-      mask_of(call.states[static_cast<std::size_t>(state)]).assign(block, i * bytes);
+      mask_of(call.states[static_cast<std::size_t>(state)]).assign(block, i * stride);
     }
-    masks.images.push_back(reinterpret_cast<std::uint8_t*>(block->data()) + i * bytes);
+    auto* const first = reinterpret_cast<std::uint8_t*>(block->data()) + i * stride;
+    *masks.add(first, bytes).some_clear = may_be_skipped;
   }
   masks.alive.push_back(std::move(block));
   return masks;
 }
 
 Masks find_masks(const GradientCall& call, const BinarySnapshot& shot) {
-  const Index bytes = mask_bytes(shot.clip, shot.produced_channels);
+  const Index bytes = bytes_of_bits(shot.clip, shot.produced_channels);
   Masks masks;
   for (Index i = 0; i < call.images(); ++i) {
     const Index image = call.first_gradient + i;
     const MaskPayload& payload =
         mask_of(call.states[static_cast<std::size_t>(call.batch ? image : 0)]);
-    masks.images.push_back(payload.data() + (call.batch ? 0 : image - shot.clip.origin.z) * bytes);
+    const Index before = call.batch ? 0 : image - shot.clip.origin.z;
+    masks.add(payload.data() + before * (bytes + 1), bytes);
     if (masks.alive.empty() || masks.alive.back() != payload.block()) {
       masks.alive.push_back(payload.block());
     }

@@ -84,15 +84,20 @@ MPSGRAD_INLINE void put_bit(std::uint8_t* mask, Index bit, bool value) {
   byte = static_cast<std::uint8_t>(value ? byte | one : byte & ~one);
 }
 
+// Returns whether all bits that it writes are set.
 template <class Operation, class Element>
-MPSGRAD_INLINE void masked(const Operation& operation, const ArithmeticFunction& f,
+MPSGRAD_INLINE bool masked(const Operation& operation, const ArithmeticFunction& f,
                            const Element* x, const Element* y, Element* out, std::uint8_t* mask,
                            Index first, Index count) {
+  bool all_set = true;
+  int kept = 0xffff;  // bits that no group lacks
   const auto one = [&](Index i) {
     const float r = operation.at(load<float>(x + i), load<float>(y + i));
     const float above = r < f.minimum ? f.minimum : r;
     store(out + i, above > f.maximum ? f.maximum : above);
-    put_bit(mask, first + i, f.minimum < r && r < f.maximum);
+    const bool set = f.minimum < r && r < f.maximum;
+    put_bit(mask, first + i, set);
+    all_set &= set;
   };
   Index i = 0;
   for (; i < count && (first + i) % 8 != 0; ++i) {
@@ -110,6 +115,7 @@ MPSGRAD_INLINE void masked(const Operation& operation, const ArithmeticFunction&
     const __mmask16 past_least = _mm512_cmp_ps_mask(least, r, _CMP_LT_OQ);
     const __mmask16 bits = _mm512_mask_cmp_ps_mask(past_least, r, most, _CMP_LT_OQ);
     __builtin_memcpy(mask + (first + i) / 8, &bits, sizeof bits);
+    kept &= bits;
   }
 #endif
   const auto minimum = all<Group>(f.minimum);
@@ -125,10 +131,12 @@ MPSGRAD_INLINE void masked(const Operation& operation, const ArithmeticFunction&
       bits |= bits_of((minimum < r) & (r < maximum)) << part;
     }
     mask[(first + i) / 8] = static_cast<std::uint8_t>(bits);
+    kept &= bits | 0xff00;
   }
   for (; i < count; ++i) {
     one(i);
   }
+  return all_set && kept == 0xffff;
 }
 
 template <int kComparison, class Element>
@@ -168,12 +176,17 @@ void compare_all(const ArithmeticFunction& f, const Element* x, const Element* y
 
 template <class Element>
 void forward(const ArithmeticFunction& f, const Element* x, const Element* y, Results<Element> out,
-             std::uint8_t* mask, Index first, Index count) {
+             ClampMask mask, Index first, Index count) {
   const auto run = [&](const auto& operation) {
-    if (mask) {
+    if (mask.bits) {
+      bool all_set = true;
       put_blocks(0, count, out, [&](Index begin, Index end, Element* to) {
-        masked(operation, f, x + begin, y + begin, to, mask, first + begin, end - begin);
+        all_set &=
+            masked(operation, f, x + begin, y + begin, to, mask.bits, first + begin, end - begin);
       });
+      if (!all_set) {
+        __atomic_store_n(mask.some_clear, std::uint8_t{1}, __ATOMIC_RELAXED);
+      }
     } else {
       plain(operation, f, x, y, out, count);
     }
@@ -193,7 +206,11 @@ void forward(const ArithmeticFunction& f, const Element* x, const Element* y, Re
 }
 
 // Whether `count` bits from `first` on are set.
-bool all_set(const std::uint8_t* mask, Index first, Index count) {
+bool all_set(const ClampMask& of, Index first, Index count) {
+  if (*of.some_clear == 0) {
+    return true;
+  }
+  const std::uint8_t* const mask = of.bits;
   const Index end = first + count;
   const auto bits_set = [mask](Index from, Index to) {
     bool set = true;
@@ -287,16 +304,17 @@ struct ScaledProduct {
 };
 
 template <class Element>
-void gradient(float a, float b, const Element* g, const Element* other, const std::uint8_t* mask,
-              Index first, Results<Element> out, Index count) {
-  constexpr Index kPiece = 1024;  // most results are not clamped, so most pieces need no bits
+void gradient(float a, float b, const Element* g, const Element* other, ClampMask mask, Index first,
+              Results<Element> out, Index count) {
+  constexpr Index kFew = 1024;  // few results are clamped, so most pieces need no bits
+  const Index piece = *mask.some_clear == 0 ? count : kFew;
   const auto by_bits = [&](Index begin, Index end, const auto& term_from) {
     put_blocks(begin, end, out, [&](Index from, Index to, Element* at) {
-      masked_terms(term_from(from), mask, first + from, at, to - from);
+      masked_terms(term_from(from), mask.bits, first + from, at, to - from);
     });
   };
-  for (Index begin = 0; begin < count; begin += kPiece) {
-    const Index end = begin + kPiece < count ? begin + kPiece : count;
+  for (Index begin = 0; begin < count; begin += piece) {
+    const Index end = begin + piece < count ? begin + piece : count;
     const bool whole = all_set(mask, first + begin, end - begin);
     if (whole && other) {
       const auto term = [=](Index, float x, float y) { return (a * x) * (b * y); };
@@ -441,21 +459,20 @@ void add_pixels(const float* x, double* sums, Index pixels, Index channels) {
 }
 
 template <class Term>
-void add_terms(const Term& term, const std::uint8_t* mask, Index first, double* sums, Index pixels,
+void add_terms(const Term& term, const ClampMask& mask, Index first, double* sums, Index pixels,
                Index channels) {
   if (all_set(mask, first, pixels * channels)) {
     add_each_pixel(Unmasked<Term>{term}, sums, pixels, channels);
   } else if (first % 8 == 0 && channels % 8 == 0) {
-    add_each_pixel(Masked<Term, true>{term, mask, first}, sums, pixels, channels);
+    add_each_pixel(Masked<Term, true>{term, mask.bits, first}, sums, pixels, channels);
   } else {
-    add_each_pixel(Masked<Term, false>{term, mask, first}, sums, pixels, channels);
+    add_each_pixel(Masked<Term, false>{term, mask.bits, first}, sums, pixels, channels);
   }
 }
 
 template <class Element>
-void gradient_pixels(float a, float b, const Element* g, const Element* other,
-                     const std::uint8_t* mask, Index first, double* sums, Index pixels,
-                     Index channels) {
+void gradient_pixels(float a, float b, const Element* g, const Element* other, ClampMask mask,
+                     Index first, double* sums, Index pixels, Index channels) {
   if (other) {
     add_terms(ScaledProduct<Element>{a, b, g, other}, mask, first, sums, pixels, channels);
   } else {

@@ -23,23 +23,28 @@ struct ArithmeticFunction {
   float threshold = 0.0F;
 };
 
-// A mask holds one bit an element, the lowest bit of a byte first: set where minimum < r < maximum.
+// Of an image: one bit an element, the lowest bit of a byte first, set where minimum < r < maximum.
+struct ClampMask {
+  std::uint8_t* bits = nullptr;
+  std::uint8_t* some_clear = nullptr;  // 0: all bits are set, and nobody needs to read them
+};
+
 // No array overlaps another. Sums are taken in double, in an order that depends on the counts
 // alone.
 template <class Element>
 struct ArithmeticElementLoops {
-  // Writes the bits [first, first + count) of `mask` unless it is null, and no other.
+  // Writes the bits [first, first + count) of `mask`, unless it has none, and no other; calls for
+  // other bits may run at the same time.
   void (*forward)(const ArithmeticFunction& f, const Element* x, const Element* y,
-                  Results<Element> out, std::uint8_t* mask, std::int64_t first, std::int64_t count);
+                  Results<Element> out, ClampMask mask, std::int64_t first, std::int64_t count);
   // out = a g, or (a g) (b other) where there is another, and 0 where the bit from `first` on is
   // not set.
-  void (*gradient)(float a, float b, const Element* g, const Element* other,
-                   const std::uint8_t* mask, std::int64_t first, Results<Element> out,
-                   std::int64_t count);
+  void (*gradient)(float a, float b, const Element* g, const Element* other, ClampMask mask,
+                   std::int64_t first, Results<Element> out, std::int64_t count);
   // sums[c] += the sum over pixels of channel c of the terms of gradient().
-  void (*gradient_pixels)(float a, float b, const Element* g, const Element* other,
-                          const std::uint8_t* mask, std::int64_t first, double* sums,
-                          std::int64_t pixels, std::int64_t channels);
+  void (*gradient_pixels)(float a, float b, const Element* g, const Element* other, ClampMask mask,
+                          std::int64_t first, double* sums, std::int64_t pixels,
+                          std::int64_t channels);
   // out = `times` copies of each of `count` values.
   void (*repeat_each)(const Element* x, std::int64_t count, std::int64_t times, Element* out);
   // out = `times` copies of the row of `count` values.
