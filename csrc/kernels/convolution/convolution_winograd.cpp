@@ -21,6 +21,7 @@ struct Plan {
   Index operands;               // channels at a time, a divisor of them all
   Index blocks, range, ranges;  // of results: vectors in all, in one piece, and pieces
   Index chunk, chunks;          // of tiles
+  Index together;               // of a chunk's tiles, from transform to results
 
   explicit Plan(const WinogradCorrelation& c)
       : tiles{c.batch, {c.result_height, c.dilation_y}, {c.result_width, c.dilation_x}},
@@ -45,6 +46,10 @@ struct Plan {
     ranges = ceil_div(blocks, range);
     chunk = winograd_chunk(tiles.count(), budget / tile_bytes(), ranges);
     chunks = ceil_div(tiles.count(), chunk);
+    // Few tiles stay in a first-level cache; their products read all weights once more.
+    constexpr Index kFewWeights = 64 * 1024;
+    const Index weights = 4 * kWinogradParts * c.operands * range * lanes;
+    together = weights <= kFewWeights ? kWinogradLeastTiles : chunk;
   }
 };
 
@@ -168,13 +173,13 @@ void add_tile(const WinogradTiles& tiles, const WinogradPlace& place, Index bloc
 void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Index last, Index range,
                std::vector<ResultArea>& not_finite) {
   const Index lanes = plan.lanes;
-  const Index tiles = last - first;
+  const Index most = std::min(plan.together, last - first);
   const Index block = range * plan.range;
   const Index blocks = std::min(plan.range, plan.blocks - block);
   const Index channel = block * lanes;
   const Index channels = std::min(blocks * lanes, c.results - channel);
-  const WinogradParts operand_parts(tiles, ceil_div(plan.operands, lanes) * lanes);
-  const WinogradParts result_parts(tiles, blocks * lanes);
+  const WinogradParts operand_parts(most, ceil_div(plan.operands, lanes) * lanes);
+  const WinogradParts result_parts(most, blocks * lanes);
   const WinogradImages images{c.operand,
                               c.operand_height,
                               c.operand_width,
@@ -183,28 +188,20 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
                               c.first_x,
                               kWinogradPixels + kWinogradTaps - 1};
   Scratch scratch(operand_parts.bytes() + result_parts.bytes() +
-                  WinogradReader::bytes(images, tiles, plan.operands) +
-                  Scratch::bytes<bool>(tiles) +
+                  WinogradReader::bytes(images, most, plan.operands) + Scratch::bytes<bool>(most) +
                   Scratch::bytes<float>(Sink::value_floats(channels)));
   auto* operands = scratch.take<float>(operand_parts.floats());
   auto* sums = scratch.take<float>(result_parts.floats());
-  auto* finite = scratch.take<bool>(tiles);
+  auto* finite = scratch.take<bool>(most);
   const Sink sink(c, plan.tiles, channel, channels,
                   scratch.take<float>(Sink::value_floats(channels)));
-  const WinogradReader source(images, plan.tiles, tiles, plan.operands, scratch);
+  const WinogradReader source(images, plan.tiles, most, plan.operands, scratch);
   WinogradResults results{};
   results.channels = channels;
   results.tile_step = result_parts.tile_step;
   results.part_step = result_parts.part_step;
   results.bias = c.bias + channel;
   results.streamed = sink.streams();
-  const auto each_strip = [&](const auto& visit) { plan.tiles.each_strip(first, last, visit); };
-  if (sink.direct() && !results.streamed) {
-    each_strip([&](const WinogradPlace& place, Index /*tile*/, Index count) {
-      sink.aim(place, count, results);
-      ask_for(results);
-    });
-  }
 
   WinogradProducts products{};
   products.operands = operands;
@@ -216,40 +213,50 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
   products.sums = sums;
   products.sum_tile_step = result_parts.tile_step;
   products.sum_part_step = result_parts.part_step;
-  products.tiles = tiles;
   products.blocks = blocks;
-  for (Index at = 0; at < c.operands; at += plan.operands) {
-    source.transform(winograd_loops().sources, first, last, at, operand_parts, operands);
-    products.weights = c.weights + block * products.weight_block_step + at * lanes;
-    products.accumulate = at > 0;
-    correlation_loops().winograd_products(products);
-  }
+  for (Index begin = first; begin < last; begin += most) {
+    const Index end = std::min(last, begin + most);
+    if (sink.direct() && !results.streamed) {
+      plan.tiles.each_strip(begin, end,
+                            [&](const WinogradPlace& place, Index /*tile*/, Index count) {
+                              sink.aim(place, count, results);
+                              ask_for(results);
+                            });
+    }
+    products.tiles = end - begin;
+    for (Index at = 0; at < c.operands; at += plan.operands) {
+      source.transform(winograd_loops().sources, begin, end, at, operand_parts, operands);
+      products.weights = c.weights + block * products.weight_block_step + at * lanes;
+      products.accumulate = at > 0;
+      correlation_loops().winograd_products(products);
+    }
 
-  // As many tiles at a time as there is room for.
-  const auto finish = [&](const WinogradPlace& place, Index tile, Index count) {
-    results.sums = sums + (tile - first) * result_parts.tile_step;
-    results.finite = finite + (tile - first);
-    sink.aim(place, count, results);
-    winograd_loops().results(results);
-    WinogradPlace own = place;
-    for (Index t = 0; t < count; ++t, own.x += kWinogradPixels * plan.tiles.x.dilation) {
-      if (!results.finite[t]) {
-        add_tile(plan.tiles, own, block, blocks, not_finite);
-      } else if (sink.finishes()) {
-        sink.finish(own);
+    // As many tiles at a time as there is room for.
+    const auto finish = [&](const WinogradPlace& place, Index tile, Index count) {
+      results.sums = sums + (tile - begin) * result_parts.tile_step;
+      results.finite = finite + (tile - begin);
+      sink.aim(place, count, results);
+      winograd_loops().results(results);
+      WinogradPlace own = place;
+      for (Index t = 0; t < count; ++t, own.x += kWinogradPixels * plan.tiles.x.dilation) {
+        if (!results.finite[t]) {
+          add_tile(plan.tiles, own, block, blocks, not_finite);
+        } else if (sink.finishes()) {
+          sink.finish(own);
+        }
       }
-    }
-  };
-  each_strip([&](const WinogradPlace& place, Index tile, Index count) {
-    if (sink.direct()) {
-      finish(place, tile, count);
-      return;
-    }
-    WinogradPlace own = place;
-    for (Index t = 0; t < count; ++t, own.x += kWinogradPixels * plan.tiles.x.dilation) {
-      finish(own, tile + t, 1);
-    }
-  });
+    };
+    plan.tiles.each_strip(begin, end, [&](const WinogradPlace& place, Index tile, Index count) {
+      if (sink.direct()) {
+        finish(place, tile, count);
+        return;
+      }
+      WinogradPlace own = place;
+      for (Index t = 0; t < count; ++t, own.x += kWinogradPixels * plan.tiles.x.dilation) {
+        finish(own, tile + t, 1);
+      }
+    });
+  }
 }
 
 }  // namespace

@@ -359,19 +359,23 @@ void winograd_products(const WinogradProducts& task) {
   t.whole = true;
   t.bias = zeros;
   const auto* tiles = task.accumulate ? kTiles.adding : kTiles.tiles;
+  const Index rest = task.blocks % widest;
+  const TileCut whole(task.tiles, tile_rows(static_cast<int>(widest)));
+  const TileCut last(task.tiles, tile_rows(static_cast<int>(larger(rest, 1))));
   for (Index part = 0; part < kWinogradParts; ++part) {
     const Run run{task.operands + part * task.operand_part_step, 0, task.channels};
     t.runs = &run;
     for (Index block = 0; block < task.blocks; block += widest) {
-      const Index blocks = smaller(widest, task.blocks - block);
-      const Index row_tiles = ceil_div(task.tiles, tile_rows(static_cast<int>(blocks)));
+      const bool narrow = task.blocks - block < widest;
+      const auto* tile = tiles[narrow ? rest : widest];
       t.weights = task.weights + part * task.weight_part_step + block * task.weight_block_step;
-      for (Index i = 0; i < row_tiles; ++i) {
-        const Index first = i * task.tiles / row_tiles;
-        t.offset = first * task.operand_tile_step;
-        t.out = task.sums + part * task.sum_part_step + first * task.sum_tile_step + block * kLanes;
-        tiles[blocks][(i + 1) * task.tiles / row_tiles - first](t);
-      }
+      t.offset = 0;
+      t.out = task.sums + part * task.sum_part_step + block * kLanes;
+      (narrow ? last : whole).each([&](Index rows) {
+        tile[rows](t);
+        t.offset += rows * task.operand_tile_step;
+        t.out += rows * task.sum_tile_step;
+      });
     }
   }
 }

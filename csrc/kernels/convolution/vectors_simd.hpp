@@ -167,6 +167,21 @@ constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 constexpr Index smaller(Index a, Index b) { return a < b ? a : b; }
 constexpr Index larger(Index a, Index b) { return a > b ? a : b; }
 
+// Rows in tiles of about the same height, `most` at most.
+struct TileCut {
+  Index tiles, rows, longer;  // so many tiles, of so many rows, the first ones of one more
+
+  TileCut(Index all, Index most)
+      : tiles(ceil_div(all, most)), rows(all / tiles), longer(all % tiles) {}
+  // Calls visit(rows) for each tile.
+  template <class Visit>
+  MPSGRAD_INLINE void each(const Visit& visit) const {
+    for (Index i = 0; i < tiles; ++i) {
+      visit(rows + (i < longer ? 1 : 0));
+    }
+  }
+};
+
 // How many vectors wide tiles should be for `rows` rows and `vecs` vectors of results: the cheapest
 // of the shapes, where a tile costs its multiply-adds (at least as many as hide their latency) and
 // a little for its loads: of vectors more if they come from the second-level cache.

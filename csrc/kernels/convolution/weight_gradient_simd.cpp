@@ -434,23 +434,25 @@ void winograd_products(const WinogradGradientProducts& task) {
   t.source_step = task.source_tile_step;
   t.pixels = task.tiles;
   t.out_step = task.source_channels;
+  const SourceBlock end(task.source_channels % (widest * kLanes), widest);
+  const TileCut whole(task.gradient_channels, tile_rows(static_cast<int>(widest)));
+  const TileCut last(task.gradient_channels, tile_rows(static_cast<int>(larger(end.vecs, 1))));
   for (Index part = 0; part < kWinogradParts; ++part) {
     const Pair pair{task.gradients + part * task.gradient_part_step,
                     task.sources + part * task.source_part_step};
     t.pairs = &pair;
     for (Index c = 0; c < task.source_channels; c += widest * kLanes) {
       const SourceBlock columns(task.source_channels - c, widest);
-      const Index row_tiles =
-          ceil_div(task.gradient_channels, tile_rows(static_cast<int>(columns.vecs)));
+      const auto* tile = kTiles.source[columns.lanes == kLanes ? 1 : 0][columns.vecs];
       t.source_offset = c;
       t.last = first_lanes(columns.lanes);
-      for (Index i = 0; i < row_tiles; ++i) {
-        const Index first = i * task.gradient_channels / row_tiles;
-        const Index rows = (i + 1) * task.gradient_channels / row_tiles - first;
-        t.gradient_offset = first;
-        t.out = task.sums + part * task.sum_part_step + first * t.out_step + c;
-        kTiles.source[columns.lanes == kLanes ? 1 : 0][columns.vecs][rows](t);
-      }
+      t.gradient_offset = 0;
+      t.out = task.sums + part * task.sum_part_step + c;
+      (columns.vecs == widest ? whole : last).each([&](Index rows) {
+        tile[rows](t);
+        t.gradient_offset += rows;
+        t.out += rows * t.out_step;
+      });
     }
   }
 }
