@@ -209,36 +209,25 @@ class _Normalization:
 
 
 class _Residual:
-    """Layers whose result is added to their source."""
+    """Layers whose result is added to their source: both get the gradient of the sum as it is."""
 
     def __init__(self, device: mg.Device, layers: list[Any]) -> None:
         self.layers = layers
         self.add, self.sum = mg.Add(device=device), mg.Add(device=device)
-        self.for_source, self.for_result = (
-            mg.AddGradient(second, device=device) for second in (False, True)
-        )
 
     def forward(self, buffer: mg.CommandBuffer, x: mg.ImageBatch) -> Any:
-        mg.increment_read_count(x, 2)  # the sum and its gradient
+        mg.increment_read_count(x, 1)  # the sum
         y = x
         for layer in self.layers:
             y = layer.forward(buffer, y)
-        mg.increment_read_count(y, 1)
-        self.sources = x, y
-        result, self.states = self.add.encode_batch(
-            buffer, x, y, with_state=True, temporary_state=True
-        )
-        mg.increment_read_count(self.states, 1)
-        return result
+        return self.add.encode_batch(buffer, x, y)
 
     def backward(self, buffer: mg.CommandBuffer, gradient: mg.ImageBatch) -> Any:
-        mg.increment_read_count(gradient, 1)
-        x, y = self.sources
-        straight = self.for_source.encode_batch(buffer, gradient, x, self.states)
-        through = self.for_result.encode_batch(buffer, gradient, y, self.states)
+        mg.increment_read_count(gradient, 1)  # the sum
+        through = gradient
         for layer in reversed(self.layers):
             through = layer.backward(buffer, through)
-        return self.sum.encode_batch(buffer, straight, through)
+        return self.sum.encode_batch(buffer, gradient, through)
 
 
 class _Mean:
