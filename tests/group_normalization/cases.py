@@ -13,7 +13,11 @@ CASES = [
     ((1, 3, 3, 10), 5),
     ((2, 2, 2, 12), 1),
     ((1, 2, 3, 15), 15),
+    ((2, 1, 2, 74), 2),
+    ((1, 2, 2, 48), 3),
 ]
+# groups of more channels than fill a vector, and more channels than loops take at a time
+MANY_CHANNELS = [((1, 2, 3, 2100), 3), ((3, 7, 7, 1056), 32)]
 
 LAYERS = {
     "resnet50/conv2": ((8, 56, 56, 256), 32),

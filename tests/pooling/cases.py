@@ -109,6 +109,12 @@ CASES = [
     PoolingCase("channels 17", (1, 5, 4, 17), (2, 2), (1, 2)),
 ]
 
+# Pixels that are pages apart: of whole images, and of rows of windows.
+PAGES = [
+    PoolingCase("whole image, pixels of pages", (2, 3, 5, 1030), (5, 3), method=VALID),
+    PoolingCase("5x2 s5, pixels of pages", (1, 2, 11, 1024), (5, 2), (5, 1)),
+]
+
 DILATED = [
     PoolingCase("2x2 d2", (1, 5, 7, 3), (2, 2), dilation=(2, 2)),
     PoolingCase("3x3 d2", (2, 7, 6, 4), (3, 3), dilation=(2, 2)),

@@ -31,7 +31,7 @@ CLASSES = {
     "DILATED": (mg.DilatedPoolingMax, mg.DilatedPoolingMaxGradient),
 }
 PLAIN = [*oracle.KINDS]
-ALL = cases.CASES + cases.DILATED
+ALL = cases.CASES + cases.PAGES + cases.DILATED
 
 
 # --- Running kernels ------------------------------------------------------------
