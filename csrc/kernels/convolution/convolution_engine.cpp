@@ -590,8 +590,6 @@ const float* ConvolutionWeights::packed(const Form& form) const {
 
 namespace {
 
-constexpr Index kChannelGroup = 4;  // the least that a group can have
-
 // Groups of a few channels, as many results as operands, are depthwise with several operands.
 void set_channels(Correlation& c, const ConvolutionGeometry& g, Index operands, Index results) {
   c.groups = g.groups;
@@ -599,9 +597,8 @@ void set_channels(Correlation& c, const ConvolutionGeometry& g, Index operands, 
   c.group_results = results / g.groups;
   c.depthwise = g.depthwise;
   c.mixed = 1;
-  const bool power_of_two = (c.group_results & (c.group_results - 1)) == 0;
-  if (g.groups > 1 && c.group_operands == c.group_results && c.group_results >= kChannelGroup &&
-      power_of_two && c.group_results <= correlation_loops().most_mixed) {
+  if (g.groups > 1 &&
+      shares_vectors(c.group_operands, c.group_results, correlation_loops().most_mixed)) {
     c.mixed = c.group_results;
     c.groups = 1;
     c.group_operands = c.group_results = results;

@@ -29,6 +29,14 @@ constexpr Index work_on_weights(Index flops, Index weights) {
   return std::max<Index>(flops, weights * 4 * kFlopsPerByte);
 }
 
+// Whether groups of so many channels lie side by side in a vector, of which loops take groups of at
+// most `most_mixed`.
+inline bool shares_vectors(Index operands, Index results, Index most_mixed) {
+  constexpr Index kLeast = 4;
+  return operands == results && operands >= kLeast && operands <= most_mixed &&
+         (operands & (operands - 1)) == 0;
+}
+
 // What rows under one window may take in the first-level cache.
 inline constexpr Index kFirstLevelBytes = 24 * 1024;
 

@@ -115,6 +115,7 @@ struct WeightGradientTask {
   const std::int64_t* begin;
   const std::int64_t* end;
   std::int64_t groups, group_sources, group_gradients;  // channels of one group
+  std::int64_t mixed;  // depthwise: neighbouring channels that make a group
   // Blocks to do, but for depthwise: of source channels, or of gradient channels, all groups in one
   // count.
   std::int64_t first, last;
@@ -161,6 +162,16 @@ struct WeightGradientLoops {
 };
 
 MPSGRAD_LOOPS(WeightGradientLoops, weight_gradient_loops)
+
+struct GroupedGradientLoops {
+  // Of depthwise with groups of `mixed` channels, a power of two from 4 to most_mixed: gradient
+  // channel by channel, for each source channel of its group. out is [source channel of the
+  // group][tap][channel]; the bias is left to others.
+  std::int64_t most_mixed;
+  void (*weights)(const WeightGradientTask&);
+};
+
+MPSGRAD_LOOPS(GroupedGradientLoops, grouped_gradient_loops)
 
 // Stands for a column of zeros.
 inline constexpr std::int64_t kWinogradOutside = -1;

@@ -18,6 +18,7 @@ constexpr Index kFarApart = 512;
 struct Sums {
   ConvolutionGeometry g;
   Index taps = 0, group_sources = 0, group_gradients = 0;
+  Index mixed = 1;  // depthwise: neighbouring channels that make a group; g.groups is 1
   // How many taps of a row count as one whose channels are theirs: a run of the source, as of the
   // weights.
   Index merged = 1;
@@ -120,6 +121,7 @@ void run_part(const Sums& sums, const Part& part) {
   task.groups = g.groups;
   task.group_sources = sums.group_sources * sums.merged;
   task.group_gradients = sums.group_gradients;
+  task.mixed = sums.mixed;
   task.first = part.first_block;
   task.last = part.last_block;
   task.first_gradient = part.first_gradient;
@@ -185,6 +187,14 @@ void run_part(const Sums& sums, const Part& part) {
         }
       }
       task.rows = last - band;
+      if (sums.mixed > 1) {
+        grouped_gradient_loops().weights(task);
+        for (Index row = 0; row < task.rows && task.bias != nullptr; ++row) {
+          sums.loops->channel_sums(gradient_rows[row], width, task.gradient_step,
+                                   task.last_gradient - task.first_gradient, task.bias);
+        }
+        continue;
+      }
       (g.depthwise      ? sums.loops->depthwise
        : sums.one_tap   ? sums.loops->one_tap
        : sums.by_source ? sums.loops->by_source
@@ -216,20 +226,24 @@ void finish(const Sums& sums, float* result, bool accumulate) {
   // Weight (group, o, tap, c) is found at these distances in the sums, and goes to those in the
   // result.
   const Index taps = sums.taps;
-  const Index inputs = g.depthwise ? 1 : sums.group_sources;
-  const Index outputs = sums.group_gradients;
+  const Index groups = sums.mixed > 1 ? sums.group_gradients / sums.mixed : g.groups;
+  const Index inputs = g.depthwise ? sums.mixed : sums.group_sources;
+  const Index outputs = sums.mixed > 1 ? sums.mixed : sums.group_gradients;
+  const Index weights = taps * inputs * outputs;  // of a group
   const Index from_o = sums.by_source ? taps * inputs : 1;
-  const Index from_c = sums.by_source ? 1 : outputs;
-  const Index from_tap = from_o == 1 ? inputs * outputs : inputs;
+  const Index from_c = sums.by_source ? 1 : g.depthwise ? taps * sums.group_gradients : outputs;
+  const Index from_tap = sums.by_source ? inputs
+                         : g.depthwise  ? sums.group_gradients
+                                        : inputs * outputs;
+  const Index from_group = g.depthwise ? outputs : weights;
   const bool transposed = g.transposed_weights && !g.depthwise;
   const Index to_o = transposed ? 1 : taps * inputs;
   const Index to_c = transposed ? taps * outputs : 1;
   const Index to_tap = transposed ? outputs : inputs;
-  for (Index group = 0; group < g.groups; ++group) {
-    const Index start = group * taps * inputs * outputs;
+  for (Index group = 0; group < groups; ++group) {
     for (Index tap = 0; tap < taps; ++tap) {
-      const float* from = sums.first_partial + start + tap * from_tap;
-      float* to = result + start + (g.transposed_weights ? taps - 1 - tap : tap) * to_tap;
+      const float* from = sums.first_partial + group * from_group + tap * from_tap;
+      float* to = result + group * weights + (g.transposed_weights ? taps - 1 - tap : tap) * to_tap;
       for (Index c = 0; c < inputs; ++c) {
         for (Index o = 0; o < outputs; ++o) {
           const float value = from[o * from_o + c * from_c];
@@ -253,6 +267,14 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   Sums sums;
   sums.g = g;
   sums.loops = &loops;
+  const Index group = g.source_channels / g.groups;
+  if (g.groups > 1 && !g.depthwise && !g.transposed_weights &&
+      shares_vectors(group, g.destination_channels / g.groups,
+                     grouped_gradient_loops().most_mixed)) {
+    sums.mixed = group;
+    sums.g.groups = g.groups = 1;
+    sums.g.depthwise = g.depthwise = true;
+  }
   sums.taps = g.kernel_height * g.kernel_width;
   sums.group_sources = g.source_channels / g.groups;
   sums.group_gradients = g.destination_channels / g.groups;
@@ -314,7 +336,8 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
                    sums.source.gap};
   sums.panels = sums.one_tap || (sums.by_source && sums.group_gradients >= kFarApart);
 
-  const Index weights = g.destination_channels * sums.taps * (g.depthwise ? 1 : sums.group_sources);
+  const Index weights =
+      g.destination_channels * sums.taps * (g.depthwise ? sums.mixed : sums.group_sources);
   const Index rows = g.batch * g.destination_height;
   const Index copied = (sums.source.direct ? 0 : g.source_channels * g.stride_x) +
                        (sums.gradient.direct ? 0 : g.destination_channels);

@@ -462,12 +462,6 @@ MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const
   put_pixels(t, c, sums, mask...);
 }
 
-// Value kMember of each run of kMixed lanes, in all lanes of its run.
-template <int kMixed, int kMember, int... kLane>
-MPSGRAD_INLINE Vec member(Vec x, std::integer_sequence<int, kLane...>) {
-  return __builtin_shufflevector(x, x, kLane / kMixed * kMixed + kMember...);
-}
-
 // sum += the products of weights[k] with value k of each run.
 template <int... kMember>
 MPSGRAD_INLINE void add_mixed(Vec& sum, const Vec* weights, Vec x,
@@ -548,8 +542,6 @@ const DepthwiseFunction* depthwise_tiles() {
 }
 
 // Larger groups fill a vector by themselves; smaller ones than of four channels there are not.
-constexpr Index kMostMixed = kLanes / 2;
-
 template <int kMixed = 4>
 const DepthwiseFunction* mixed_tiles(Index mixed) {
   if constexpr (kMixed <= kMostMixed) {

@@ -163,6 +163,15 @@ MPSGRAD_INLINE void add_products(Vec (&sums)[kVecs], const Vec (&vectors)[kVecs]
   }
 }
 
+// Value kMember of each run of kMixed lanes, in all lanes of its run.
+template <int kMixed, int kMember, int... kLane>
+MPSGRAD_INLINE Vec member(Vec x, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(x, x, kLane / kMixed * kMixed + kMember...);
+}
+
+// Most channels of a group that lie beside others in a vector.
+constexpr Index kMostMixed = kLanes / 2;
+
 constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 constexpr Index smaller(Index a, Index b) { return a < b ? a : b; }
 constexpr Index larger(Index a, Index b) { return a > b ? a : b; }
