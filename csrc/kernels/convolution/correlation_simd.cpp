@@ -415,9 +415,29 @@ MPSGRAD_INLINE void put_pixels(const DepthwiseArguments& t, Index c, const Vec (
   }
 }
 
+// sums[r] += the products of the weights of its tap of a column with the members of each group.
+template <int kPixels, int kTaps, int kStride, int kMixed, int... kMember>
+MPSGRAD_INLINE void add_column(Vec (&sums)[kPixels], const Vec (&weights)[kTaps][kMixed],
+                               int column, Vec x, std::integer_sequence<int, kMember...>) {
+  constexpr std::make_integer_sequence<int, kLanes> kAll;
+  const auto add = [&](int k, Vec value) MPSGRAD_LAMBDA_INLINE {
+#pragma GCC unroll 8
+    for (int r = 0; r < kPixels; ++r) {
+      if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
+        sums[r] += weights[column - r * kStride][k] * value;
+      }
+    }
+  };
+  if constexpr (kMixed == 1) {
+    add(0, x);
+  } else {
+    (add(kMember, member<kMixed, kMember>(x, kAll)), ...);
+  }
+}
+
 // kPixels neighbours from kTaps taps of each row, kStride taps apart: what neighbours share is
-// loaded once.
-template <int kPixels, int kTaps, int kStride, class... Masks>
+// loaded once, and for groups of kMixed neighbouring channels spread over their lanes once.
+template <int kPixels, int kTaps, int kStride, int kMixed, class... Masks>
 MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const Masks&... mask) {
   Vec sums[kPixels];
   const Vec bias = load(t.bias + c);
@@ -431,21 +451,19 @@ MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const
   for (const Run* run = t.runs; run != end; ++run) {
     const float* operand = run->operand + t.offset + c;
     const float* weights = t.weights + run->weights + c;
-    Vec w[kTaps];
+    Vec w[kTaps][kMixed];
 #pragma GCC unroll 8
     for (int p = 0; p < kTaps; ++p) {
-      w[p] = load(weights + p * t.weight_step, mask...);
+#pragma GCC unroll 8
+      for (int k = 0; k < kMixed; ++k) {
+        w[p][k] = load(weights + (p * kMixed + k) * t.weight_step, mask...);
+      }
     }
 #pragma GCC unroll 32
     for (int column = 0; column < (kPixels - 1) * kStride + kTaps; ++column) {
       if (static_cast<std::uint64_t>(column - t.first_column) < columns) {
-        const Vec x = load(operand, mask...);
-#pragma GCC unroll 8
-        for (int r = 0; r < kPixels; ++r) {
-          if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
-            sums[r] += w[column - r * kStride] * x;
-          }
-        }
+        add_column<kPixels, kTaps, kStride>(sums, w, column, load(operand, mask...),
+                                            std::make_integer_sequence<int, kMixed>{});
       }
       operand += tap_step;
     }
@@ -512,7 +530,7 @@ void depthwise_tile(const DepthwiseArguments& arguments) {
   const DepthwiseArguments t = arguments;
   const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
     if constexpr (kTaps > 0) {
-      depthwise_vector<kPixels, kTaps, kStride>(t, c, mask...);
+      depthwise_vector<kPixels, kTaps, kStride, kMixed>(t, c, mask...);
     } else {
       depthwise_any_vector<kPixels, kMixed>(t, c, mask...);
     }
@@ -542,20 +560,28 @@ const DepthwiseFunction* depthwise_tiles() {
 }
 
 // Larger groups fill a vector by themselves; smaller ones than of four channels there are not.
-template <int kMixed = 4>
+template <int kTaps, int kStride, int kMixed = 4>
 const DepthwiseFunction* mixed_tiles(Index mixed) {
   if constexpr (kMixed <= kMostMixed) {
-    return mixed == kMixed ? depthwise_tiles<0, 0, kMixed>() : mixed_tiles<2 * kMixed>(mixed);
+    return mixed == kMixed ? depthwise_tiles<kTaps, kStride, kMixed>()
+                           : mixed_tiles<kTaps, kStride, 2 * kMixed>(mixed);
   } else {
     return nullptr;
   }
 }
 
 const DepthwiseFunction* choose_depthwise_tiles(const CorrelationTask& task) {
+  const bool dense = task.operand_step == task.operand_tap_step;
+  const bool halved = task.operand_step == 2 * task.operand_tap_step;
   if (task.mixed > 1) {
-    return mixed_tiles(task.mixed);
+    if (kRegisters <= 16) {  // too few for the weights of all taps of a row
+      return mixed_tiles<0, 0>(task.mixed);
+    }
+    return task.taps_x == 3 && dense    ? mixed_tiles<3, 1>(task.mixed)
+           : task.taps_x == 3 && halved ? mixed_tiles<3, 2>(task.mixed)
+                                        : mixed_tiles<0, 0>(task.mixed);
   }
-  if (task.operand_step == task.operand_tap_step) {
+  if (dense) {
     switch (task.taps_x) {
       case 1:
         return depthwise_tiles<1, 1>();
@@ -568,7 +594,7 @@ const DepthwiseFunction* choose_depthwise_tiles(const CorrelationTask& task) {
       default:
         break;
     }
-  } else if (task.operand_step == 2 * task.operand_tap_step) {
+  } else if (halved) {
     switch (task.taps_x) {
       case 3:
         return depthwise_tiles<3, 2>();
