@@ -63,10 +63,6 @@ std::array<float*, kTiles> coefficient_tiles(Index tile) {
 struct ChannelArray {
   float* values = nullptr;
   std::shared_ptr<void> alive;
-
-  double at(Index channel, double otherwise) const {
-    return values != nullptr ? static_cast<double>(values[channel]) : otherwise;
-  }
 };
 
 inline ChannelArray array_of(const std::shared_ptr<Buffer>& buffer) {

@@ -139,6 +139,8 @@ CASES = [
     _case("groups of 4", (2, 5, 11, 28), 28, (3, 3), groups=7),
     _case("groups of 4 s2", (1, 9, 10, 20), 20, (3, 3), (2, 2), groups=5),
     _case("groups of 8, clamp", (1, 5, 6, 40), 40, (3, 2), groups=5, edge="clamp"),
+    _case("groups of 4, 5x2", (1, 5, 9, 24), 24, (5, 2), groups=6),
+    _case("groups of 8 s2", (2, 7, 9, 48), 48, (3, 3), (2, 2), groups=6),
     _case("depthwise", (2, 6, 5, 5), 5, (3, 3), depthwise=True),
     _case("depthwise s2", (1, 9, 8, 9), 9, (3, 3), (2, 2), depthwise=True, method=0x1C),
     _case("depthwise even, dilated", (3, 7, 6, 2), 2, (2, 4), dilation=(3, 1), depthwise=True),
@@ -165,6 +167,9 @@ CHANNELS = [
 
 # Windows of 3x3 taps at stride 1 over enough pixels and channels for the CPU device to compute them
 # with fewer multiplications.
+# Too many weights for differences of the oracle.
+WIDE = [_case("groups of 4, many", (1, 4, 5, 256), 256, (3, 3), groups=64)]
+
 DENSE = [
     _case("dense", (2, 9, 11, 16), 16, (3, 3)),
     _case("dense, odd channels", (1, 13, 12, 17), 35, (3, 3)),

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:ConvolutionGradient. after a forward pass with edge mode CLAMP:RuntimeWarning"
 )
 
-EVERY_CASE = [*cases.CASES, *cases.CHANNELS, *cases.DENSE]
+EVERY_CASE = [*cases.CASES, *cases.CHANNELS, *cases.WIDE, *cases.DENSE]
 
 
 def exact_arrays(case, rng):

@@ -56,6 +56,8 @@ MaskPayload& mask_of(const std::shared_ptr<State>& state) {
 Index bytes_of_bits(const Region& clip, Index channels) {
   return (clip.size.width * clip.size.height * channels + 7) / 8;
 }
+// From the mask of an image to the next.
+Index stride_of_masks(Index bytes) { return bytes + 1; }
 
 // What a recorded command holds of the masks of its images.
 struct Masks {
@@ -65,7 +67,7 @@ struct Masks {
     return images.empty() ? ClampMask{} : images[static_cast<std::size_t>(sample)];
   }
   ClampMask& add(std::uint8_t* bits, Index bytes) {
-    return images.emplace_back(bits, bits + bytes);
+    return images.emplace_back(ClampMask{bits, bits + bytes});
   }
 };
 
@@ -76,7 +78,7 @@ Masks make_masks(const CommandBuffer& command_buffer, const BinaryCall& call) {
     return masks;
   }
   const Index bytes = bytes_of_bits(call.clip, call.produced_channels);
-  const Index stride = bytes + 1;
+  const Index stride = stride_of_masks(bytes);
   const auto total = static_cast<std::size_t>(stride * call.images());
   auto block = cpu::MemoryPool::instance().acquire(total);
   const bool may_be_skipped = command_buffer.predicate != nullptr;  // and then passes nothing back
@@ -103,7 +105,7 @@ Masks find_masks(const GradientCall& call, const BinarySnapshot& shot) {
     const MaskPayload& payload =
         mask_of(call.states[static_cast<std::size_t>(call.batch ? image : 0)]);
     const Index before = call.batch ? 0 : image - shot.clip.origin.z;
-    masks.add(payload.data() + before * (bytes + 1), bytes);
+    masks.add(payload.data() + before * stride_of_masks(bytes), bytes);
     if (masks.alive.empty() || masks.alive.back() != payload.block()) {
       masks.alive.push_back(payload.block());
     }

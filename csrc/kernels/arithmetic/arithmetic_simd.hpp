@@ -26,7 +26,9 @@ struct ArithmeticFunction {
 // Of an image: one bit an element, the lowest bit of a byte first, set where minimum < r < maximum.
 struct ClampMask {
   std::uint8_t* bits = nullptr;
-  std::uint8_t* some_clear = nullptr;  // 0: all bits are set, and nobody needs to read them
+  // 0: all bits are set, and nobody needs to read them. Whoever makes a mask begins with 0, or with
+  // 1 if the bits may stay as they are; forward() only ever sets it.
+  std::uint8_t* some_clear = nullptr;
 };
 
 // No array overlaps another. Sums are taken in double, in an order that depends on the counts

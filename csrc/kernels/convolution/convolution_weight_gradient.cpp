@@ -95,8 +95,9 @@ void run_part(const Sums& sums, const Part& part) {
   const Index slots = RowCache::slots(source, positions);
   const Index gradient_slots = RowCache::slots(gradient, per_sample);
   const Index zeros =
-      sums.by_source ? 0
-                     : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
+      sums.by_source || sums.mixed > 1
+          ? 0
+          : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
   const Index panels = sums.panels ? sums.loops->panel_floats() : 0;
   Scratch scratch(RowCache::bytes(source, source_rows, slots) +
                   RowCache::bytes(gradient, rows, gradient_slots) +
@@ -189,9 +190,11 @@ void run_part(const Sums& sums, const Part& part) {
       task.rows = last - band;
       if (sums.mixed > 1) {
         grouped_gradient_loops().weights(task);
-        for (Index row = 0; row < task.rows && task.bias != nullptr; ++row) {
-          sums.loops->channel_sums(gradient_rows[row], width, task.gradient_step,
-                                   task.last_gradient - task.first_gradient, task.bias);
+        if (task.bias != nullptr) {
+          for (Index row = 0; row < task.rows; ++row) {
+            sums.loops->channel_sums(gradient_rows[row], width, task.gradient_step,
+                                     task.last_gradient - task.first_gradient, task.bias);
+          }
         }
         continue;
       }
@@ -240,7 +243,7 @@ void finish(const Sums& sums, float* result, bool accumulate) {
   const Index to_o = transposed ? 1 : taps * inputs;
   const Index to_c = transposed ? taps * outputs : 1;
   const Index to_tap = transposed ? outputs : inputs;
-  for (Index group = 0; group < groups; ++group) {
+  const auto put_group = [&](Index group) {
     for (Index tap = 0; tap < taps; ++tap) {
       const float* from = sums.first_partial + group * from_group + tap * from_tap;
       float* to = result + group * weights + (g.transposed_weights ? taps - 1 - tap : tap) * to_tap;
@@ -252,7 +255,13 @@ void finish(const Sums& sums, float* result, bool accumulate) {
         }
       }
     }
-  }
+  };
+  const Index together = std::max<Index>(1, kChunk / std::max<Index>(1, weights));
+  parallel_for(ceil_div(groups, together), [&](Index chunk) {
+    for (Index i = chunk * together; i < std::min(groups, (chunk + 1) * together); ++i) {
+      put_group(i);
+    }
+  });
 }
 
 void direct_weight_gradient(const ConvolutionGeometry& geometry,
@@ -267,11 +276,11 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   Sums sums;
   sums.g = g;
   sums.loops = &loops;
-  const Index group = g.source_channels / g.groups;
+  const Index group_channels = g.source_channels / g.groups;
   if (g.groups > 1 && !g.depthwise && !g.transposed_weights &&
-      shares_vectors(group, g.destination_channels / g.groups,
+      shares_vectors(group_channels, g.destination_channels / g.groups,
                      grouped_gradient_loops().most_mixed)) {
-    sums.mixed = group;
+    sums.mixed = group_channels;
     sums.g.groups = g.groups = 1;
     sums.g.depthwise = g.depthwise = true;
   }

@@ -46,7 +46,7 @@ struct Plan {
     ranges = ceil_div(blocks, range);
     chunk = winograd_chunk(tiles.count(), budget / tile_bytes(), ranges);
     chunks = ceil_div(tiles.count(), chunk);
-    // Few tiles stay in a first-level cache; their products read all weights once more.
+    // Few tiles stay in nearer caches; their products read all weights once more.
     constexpr Index kFewWeights = 64 * 1024;
     const Index weights = 4 * kWinogradParts * c.operands * range * lanes;
     together = weights <= kFewWeights ? kWinogradLeastTiles : chunk;
@@ -173,7 +173,7 @@ void add_tile(const WinogradTiles& tiles, const WinogradPlace& place, Index bloc
 void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Index last, Index range,
                std::vector<ResultArea>& not_finite) {
   const Index lanes = plan.lanes;
-  const Index most = std::min(plan.together, last - first);
+  const Index most = ceil_div(last - first, ceil_div(last - first, plan.together));
   const Index block = range * plan.range;
   const Index blocks = std::min(plan.range, plan.blocks - block);
   const Index channel = block * lanes;

@@ -1,5 +1,6 @@
 // The weight gradient of groups of a few channels: groups lie side by side in a vector, and each
 // value of the source is spread over the lanes of its group.
+#include <type_traits>
 #include <utility>
 
 #include "kernels/convolution/convolution_simd.hpp"

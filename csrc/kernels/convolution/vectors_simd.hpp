@@ -176,7 +176,7 @@ constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 constexpr Index smaller(Index a, Index b) { return a < b ? a : b; }
 constexpr Index larger(Index a, Index b) { return a > b ? a : b; }
 
-// Rows in tiles of about the same height, `most` at most.
+// Rows, one or more, in tiles of about the same height, `most` at most.
 struct TileCut {
   Index tiles, rows, longer;  // so many tiles, of so many rows, the first ones of one more
 

@@ -173,14 +173,14 @@ struct ForwardWork {
     loops.statistics(groups, totals.data(), totals.data() + channels,
                      static_cast<double>(settings.epsilon), statistics.data());
     const auto tiles = coefficient_tiles<3>(tile);
-    const auto [mean, scale, shift] = tiles;
-    loops.forward(groups, statistics.data(), beta.values, mean, scale, shift);
+    const auto [mean, scale, offset_tile] = tiles;
+    loops.forward(groups, statistics.data(), beta.values, mean, scale, offset_tile);
     for (float* coefficients : tiles) {
       repeat_pixel(coefficients, channels, tile);
     }
-    const auto transform = [&, mean = mean, scale = scale, shift = shift](const auto* x, auto out,
-                                                                          Index pixels) {
-      standardize_loops().of(x).forward(x, out, pixels * channels, mean, scale, shift, tile,
+    const auto transform = [&, mean = mean, scale = scale, offset_tile = offset_tile](
+                               const auto* x, auto out, Index pixels) {
+      standardize_loops().of(x).forward(x, out, pixels * channels, mean, scale, offset_tile, tile,
                                         nullptr);
     };
 
@@ -251,8 +251,8 @@ struct GradientWork {
           standardize_loops().of(g).gradient_moments(g, load(source, y, x, pixels, kSecond),
                                                      pixels * channels, shift, sums, tile);
         });
-    const double* const by_beta = totals.data();
-    const double* const by_gamma = totals.data() + channels;
+    const double* const sum_g = totals.data();
+    const double* const sum_gx = totals.data() + channels;
     const double* const sums = totals.data() + 2 * channels;
     const GroupNormalizationLoops& loops = group_normalization_loops();
     const ChannelGroups groups = groups_of(source, settings, own.gamma.values, shift);
@@ -261,7 +261,7 @@ struct GradientWork {
                      statistics.data());
     const auto tiles = coefficient_tiles<4>(tile);
     const auto [mean, scale, constant, slope] = tiles;
-    loops.gradient(groups, statistics.data(), by_beta, by_gamma,
+    loops.gradient(groups, statistics.data(), sum_g, sum_gx,
                    {mean, scale, constant, slope, own.beta_sums.values, own.gamma_sums.values});
     for (float* coefficients : tiles) {
       repeat_pixel(coefficients, channels, tile);

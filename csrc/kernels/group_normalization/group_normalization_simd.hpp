@@ -13,13 +13,14 @@ struct GroupStatistics {
   double mean, r;  // r = 1 / sqrt(variance + epsilon)
 };
 
-// The channels of one image in groups; a group has `count` values. Arrays named here and below hold
-// a value a channel; gamma and beta may be null, which stands for ones and zeros.
+// The channels of one image in groups; a group has `count` values. Arrays of numbers here and below
+// hold one a channel, `statistics` one of each group; gamma and beta may be null, which stands for
+// ones and zeros.
 struct ChannelGroups {
   std::int64_t groups, channels;  // channels of a group
   double count;
   const float* gamma;
-  const double* shift;  // what sums over x are relative to, one value a group
+  const double* shift;  // what sums over x are relative to, the same for all of a group
 };
 
 // The tiles' first pixels of what a gradient is computed with, and the sums that its state gets.

@@ -404,12 +404,12 @@ MPSGRAD_INLINE void for_numbered_runs(const PoolingRow& row, const Visit& visit)
   });
 }
 
-// Calls body(block, offset, first tap, last) for all taps of a window in a row: for each block of
-// channels all of them, or, where these are pages apart, one pixel after the other.
+// Calls body(block, offset, first tap, past the last) for all taps of a window in a row: for each
+// block of channels all of them, or, where taps are far apart, one pixel after the other.
 template <class Taps, class Body>
 MPSGRAD_INLINE void for_taps(Taps taps, Index step, Index elements, const Body& body) {
-  constexpr Index kPageFloats = 1024;
-  if (step < kPageFloats || elements > step) {
+  constexpr Index kFarApart = 1024;
+  if (step < kFarApart || elements > step) {
     return for_blocks(elements,
                       [=](auto block, Index c) MPSGRAD_MELT { body(block, c, Index{0}, taps); });
   }
