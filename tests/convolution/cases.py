@@ -165,11 +165,11 @@ CHANNELS = [
     for i, o in [(1, 1), (2, 3), (3, 1), (4, 4), (5, 2), (6, 9), (7, 5), (8, 8), (9, 6), (1, 16)]
 ]
 
-# Windows of 3x3 taps at stride 1 over enough pixels and channels for the CPU device to compute them
-# with fewer multiplications.
 # Too many weights for differences of the oracle.
 WIDE = [_case("groups of 4, many", (1, 4, 5, 256), 256, (3, 3), groups=64)]
 
+# Windows of 3x3 taps at stride 1 over enough pixels and channels for the CPU device to compute them
+# with fewer multiplications.
 DENSE = [
     _case("dense", (2, 9, 11, 16), 16, (3, 3)),
     _case("dense, odd channels", (1, 13, 12, 17), 35, (3, 3)),
