@@ -9,15 +9,35 @@
 #include "cpu/cpu_device.hpp"
 #include "cpu/memory.hpp"
 #include "cpu/rows.hpp"
+#include "cpu/threads.hpp"
 
 namespace mpsgrad::cpu {
 
 // How many values a tile of coefficients holds: whole pixels, and for few channels so many that
 // vector registers are full and that a loop over a tile is more than its beginning and its end.
-inline Index tile_of(Index channels) {
+constexpr Index tile_of(Index channels) {
   constexpr Index kLong = 256;
   const Index full = channels * (16 / std::gcd(channels, Index{16}));
   return channels >= kLong ? channels : full * ((kLong + full - 1) / full);
+}
+
+// Pixels of the about equal runs, of whole tiles, that rows of pixels are cut into where columns
+// are summed; `floats` in all are cut into `most_runs` at most, unless runs become too long. Loops
+// read places far apart of a run, and what processors foresee begins anew with each run: the longer
+// the faster, if only the work can be shared out. What is converted first is nearby only in short
+// runs. Of long tiles a run has so many that it is worth to load their sums.
+constexpr Index pixels_of_runs(Index row_pixels, Index channels, Index floats, Index most_runs,
+                               bool in_place) {
+  constexpr Index kLeast = 16384;
+  constexpr Index kMost = 524288;
+  constexpr Index kConverted = 8192;
+  const Index shared = std::max(floats / most_runs, std::min(floats / 8, kMost / 8));
+  const Index run_floats = in_place ? std::clamp(shared, kLeast, kMost) : kConverted;
+  const Index tile = tile_of(channels);
+  const Index tile_pixels = tile / channels;
+  const Index tiles = chunks_of(row_pixels, tile_pixels);
+  const Index runs = chunks_of(tiles, std::max<Index>(in_place ? 16 : 4, run_floats / tile));
+  return std::min(row_pixels, chunks_of(tiles, runs) * tile_pixels);
 }
 
 // Doubles that start at a cache line: vectors of sums that lie across two lines take loops which

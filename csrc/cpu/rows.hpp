@@ -96,10 +96,10 @@ bool streams_lines(const CpuImages& images, Index sample, Index y, Index x) {
 // A float array of the calling thread, grown as needed and kept. Slots tell apart arrays in use at
 // the same time.
 float* thread_scratch(int slot, Index floats);
-// The same for elements of either type.
+// The same for elements of either type; null where none are needed.
 template <class Element>
 Element* scratch_of(int slot, Index elements) {
-  return reinterpret_cast<Element*>(thread_scratch(slot, elements));
+  return elements == 0 ? nullptr : reinterpret_cast<Element*>(thread_scratch(slot, elements));
 }
 
 }  // namespace mpsgrad::cpu

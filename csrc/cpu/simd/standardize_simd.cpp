@@ -23,12 +23,16 @@ MPSGRAD_INLINE void for_tiles(Index count, Index tile, Results<Element> y, const
 template <class Element>
 void moments(const Element* x, Index count, const double* shift, double* sum, double* squares,
              Index tile, Index step) {
-  add_tiles<2, 4>(
-      count, tile, step, {sum, squares}, [=](auto block, Index i, Index j, auto& terms) {
-        const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-        terms[0] += d;
-        terms[1] += d * d;
-      });
+  const auto add = [=](auto block, Index i, Index j, auto& terms) {
+    const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
+    terms[0] += d;
+    terms[1] += d * d;
+  };
+  if (count > kLongRun) {
+    add_tiles<2, 2>(count, tile, step, {sum, squares}, add);
+  } else {
+    add_tiles<2, 4>(count, tile, step, {sum, squares}, add);
+  }
 }
 
 template <class Element>

@@ -17,6 +17,7 @@ namespace {
 
 constexpr Index kRunFloats = 2048;
 constexpr Index kTaskFloats = 32768;
+constexpr Index kParts = 8;  // of an image that is summed, if it is not small
 
 // Roles of the calling thread's scratch arrays; readers take two each.
 enum Scratch : int { kFirst = 0, kSecond = 2, kStore = 4, kTerms = 5, kSums = 6 };
@@ -154,12 +155,6 @@ Operand view_operand(const ImageBatch::Images& images, bool batch, Index first, 
           moves_channels};
 }
 
-// A scratch array, if there is need of one.
-template <class Element>
-Element* scratch_for(int slot, Index elements) {
-  return elements == 0 ? nullptr : cpu::scratch_of<Element>(slot, elements);
-}
-
 // Runs of an operand as `channels` elements a pixel, for one task; of none if it needs no scratch.
 template <class Element>
 class Reader {
@@ -170,7 +165,7 @@ class Reader {
         run_(scratch_pixels),
         flat_(flat),
         slot_(slot),
-        scratch_(scratch_for<Element>(slot, scratch_pixels * operand.images.channels)) {}
+        scratch_(cpu::scratch_of<Element>(slot, scratch_pixels * operand.images.channels)) {}
 
   const Element* read(Index sample, Index y, Index x, Index pixels) {
     const Operand& o = operand_;
@@ -312,7 +307,7 @@ struct ForwardWork {
         [&] {
           return Scratch{{primary, channels, run, flat, kFirst},
                          {secondary, channels, run, flat, kSecond},
-                         scratch_for<Element>(kStore, run * channels)};
+                         cpu::scratch_of<Element>(kStore, run * channels)};
         },
         [&](Scratch& scratch, Index sample, Index y, Index x, Index pixels) {
           const Element* first = scratch.primary.read(sample, y, x, pixels);
@@ -515,27 +510,27 @@ struct GradientWork {
     const Tasks tasks(clip.size.depth, flat ? 1 : height, flat ? width * height : width, channels,
                       !in_place);
     const Index run = tasks.scratch_pixels();
-    tasks.each([&] { return Terms<Element>(*this, run, flat); },
-               [&](Terms<Element>& terms, Index sample, Index y, Index x, Index pixels) {
-                 const Range rows = flat ? Range{0, 1} : down.readers(y);
-                 const Index first = flat ? x : std::clamp(across.offset, x, x + pixels);
-                 const Index last =
-                     flat ? x + pixels
-                          : std::clamp(std::min(across.offset + across.results, across.length),
-                                       first, x + pixels);
-                 if (rows.empty() || first >= last) {
-                   return put_zeros(sample, y, x, x + pixels);
-                 }
-                 put_zeros(sample, y, x, first);
-                 const Index to_y = flat ? 0 : clip.origin.y + y;
-                 const Index to_x = flat ? first : clip.origin.x + first;
-                 const auto out = cpu::begin_results(destination, sample, to_y, to_x,
-                                                     scratch_for<Element>(kStore, run * channels));
-                 terms.make(sample, rows.begin, flat ? first : first - across.offset, last - first,
-                            out);
-                 cpu::finish_results(destination, sample, to_y, to_x, last - first, out);
-                 put_zeros(sample, y, last, x + pixels);
-               });
+    tasks.each(
+        [&] { return Terms<Element>(*this, run, flat); },
+        [&](Terms<Element>& terms, Index sample, Index y, Index x, Index pixels) {
+          const Range rows = flat ? Range{0, 1} : down.readers(y);
+          const Index first = flat ? x : std::clamp(across.offset, x, x + pixels);
+          const Index last =
+              flat ? x + pixels
+                   : std::clamp(std::min(across.offset + across.results, across.length), first,
+                                x + pixels);
+          if (rows.empty() || first >= last) {
+            return put_zeros(sample, y, x, x + pixels);
+          }
+          put_zeros(sample, y, x, first);
+          const Index to_y = flat ? 0 : clip.origin.y + y;
+          const Index to_x = flat ? first : clip.origin.x + first;
+          const auto out = cpu::begin_results(destination, sample, to_y, to_x,
+                                              cpu::scratch_of<Element>(kStore, run * channels));
+          terms.make(sample, rows.begin, flat ? first : first - across.offset, last - first, out);
+          cpu::finish_results(destination, sample, to_y, to_x, last - first, out);
+          put_zeros(sample, y, last, x + pixels);
+        });
   }
 
   // Adds a run of terms to the sums of columns [first, ...) of the source.
@@ -662,7 +657,10 @@ struct GradientWork {
     const bool flat = gradient.is_flat(across.results, down.results) &&
                       (!multiplies || other.is_flat(across.results, down.results));
     const Index row_pixels = flat ? across.results * down.results : across.results;
-    const Index run = std::min(run_pixels_of(channels, kTaskFloats), row_pixels);
+    const bool in_place = flat && gradient.needs_no_scratch<Element>(channels) &&
+                          (!multiplies || other.needs_no_scratch<Element>(channels));
+    const Index run =
+        cpu::pixels_of_runs(row_pixels, channels, row_pixels * channels, kParts, in_place);
     const Index row_runs = cpu::chunks_of(row_pixels, run);
     const Index runs = (flat ? 1 : down.results) * row_runs;
     const Index part_runs = std::max<Index>(1, kTaskFloats / (run * channels));
@@ -671,7 +669,7 @@ struct GradientWork {
     const cpu::Doubles sums(clip.size.depth * parts * narrow);
     cpu::parallel_for(clip.size.depth * parts, [&](Index task) {
       const Index begin = task % parts * part_runs;
-      Terms<Element> terms(*this, run, flat);
+      Terms<Element> terms(*this, in_place ? 0 : run, flat);
       add_runs(terms, task / parts, row_pixels, run, begin, std::min(runs, begin + part_runs),
                sums.data() + task * narrow);
     });

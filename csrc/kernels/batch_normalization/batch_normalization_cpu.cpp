@@ -23,8 +23,7 @@ using cpu::repeat_pixel;
 using cpu::thread_doubles;
 using cpu::tile_of;
 
-constexpr Index kRunFloats = 32768;  // of one call of a loop, which reads parts of it in turns
-constexpr Index kLeastTiles = 16;
+constexpr Index kRuns = 32;  // about so many, that can be shared out
 constexpr Index kFewBlocks = 8;
 constexpr Index kPartChannels = 512;
 // Scratch beside what map_pixels() and coefficient_tiles() use.
@@ -93,13 +92,10 @@ void sum_runs(const cpu::CpuImages* const (&sources)[kSources], bool divisible, 
   }
   const Index row_pixels = packed ? shape.width * shape.height : shape.width;
   const Index rows = packed ? 1 : shape.height;
-  // A run is a whole number of tiles, so that the next one starts at a tile's start too; of long
-  // tiles so many that it is worth to load their sums. What is converted first is nearby only in
-  // shorter runs.
-  const Index tile_pixels = tile / channels;
-  const Index shrink = in_place ? 1 : 4;
-  const Index tiles = std::max(kLeastTiles / shrink, kRunFloats / shrink / tile);
-  const Index run_pixels = std::min(row_pixels, tiles * tile_pixels);
+  const Index image_floats = rows * row_pixels * channels;
+  const Index run_pixels =
+      cpu::pixels_of_runs(row_pixels, channels, shape.count() * image_floats, kRuns, in_place);
+  const Index scratch_elements = in_place ? 0 : run_pixels * channels;
   const Index runs = cpu::chunks_of(row_pixels, run_pixels);
   const Index per_sample = rows * runs;
   const Index items = shape.count() * per_sample;
@@ -132,7 +128,7 @@ void sum_runs(const cpu::CpuImages* const (&sources)[kSources], bool divisible, 
       const Index pixels = std::min(run_pixels, row_pixels - first);
       const Element* inputs[kSources];
       for (std::size_t k = 0; k < kSources; ++k) {
-        auto* scratch = cpu::scratch_of<Element>(static_cast<int>(k), run_pixels * channels);
+        auto* scratch = cpu::scratch_of<Element>(static_cast<int>(k), scratch_elements);
         inputs[k] = cpu::load_run(*sources[k], sample, row, first, pixels, scratch) + begin;
       }
       add(inputs, Run{pixels, pixels * channels - (tile - (end - begin)), begin, end - begin},

@@ -24,8 +24,7 @@ using cpu::thread_doubles;
 using cpu::tile_of;
 using Settings = GroupNormalizationSettings;
 
-constexpr Index kRunFloats = 32768;      // of one call of a loop
-constexpr Index kLeastTiles = 16;        // of one call, so that it is worth to load their sums
+constexpr Index kRuns = 8;               // of an image, about, that can be shared out
 constexpr Index kBlockFloats = 1 << 16;  // about what one task reads
 constexpr Index kMostBlocks = 64;        // of an image, which have sums of their own
 
@@ -35,16 +34,15 @@ enum Slot { kFirst = 0, kSecond = 1, kShift = 5, kSums = 6 };
 // How the pixels of an image are cut into blocks of whole runs: by shape alone.
 struct Blocks {
   Index row_pixels, rows, run_pixels, runs, items, group, count;
+  Index scratch_pixels;  // of the longest run, if it is not read and written where it lies
 
-  Blocks(const CpuImages& shape, bool packed) {
+  Blocks(const CpuImages& shape, bool packed, bool in_place) {
     row_pixels = packed ? shape.width * shape.height : shape.width;
     rows = packed ? 1 : shape.height;
-    // Every run but the last of a row is a whole number of tiles; runs and blocks are about equal.
-    const Index tile = tile_of(shape.channels);
-    const Index tile_pixels = tile / shape.channels;
-    const Index tiles = cpu::chunks_of(row_pixels, tile_pixels);
-    runs = cpu::chunks_of(tiles, std::max(kLeastTiles, kRunFloats / tile));
-    run_pixels = std::min(row_pixels, cpu::chunks_of(tiles, runs) * tile_pixels);
+    run_pixels = cpu::pixels_of_runs(row_pixels, shape.channels, rows * row_pixels * shape.channels,
+                                     kRuns, in_place);
+    scratch_pixels = in_place ? 0 : run_pixels;
+    runs = cpu::chunks_of(row_pixels, run_pixels);
     items = rows * runs;
     const Index item_floats = run_pixels * shape.channels;
     count = cpu::chunks_of(items, std::max(std::max<Index>(1, kBlockFloats / item_floats),
@@ -139,8 +137,10 @@ struct ForwardWork {
   ChannelArray gamma, beta;
 
   void run() const {
-    const Blocks blocks(source, source.packed_rows());
     const bool halves = is_whole() && source.has_halves() && destination.has_halves();
+    const bool in_place =
+        halves || (cpu::lies_as<float>(source) && cpu::lies_as<float>(destination));
+    const Blocks blocks(source, source.packed_rows(), in_place);
     for_images(clip.size.depth, blocks, [&](Index sample) {
       halves ? run_image<Half>(sample, blocks) : run_image<float>(sample, blocks);
     });
@@ -159,11 +159,12 @@ struct ForwardWork {
   void run_image(Index sample, const Blocks& blocks) const {
     const Index channels = source.channels;
     const Index tile = tile_of(channels);
+    const Index scratch = blocks.scratch_pixels * channels;
     const double* const shifts = shift_of(source, sample, channels / settings.groups);
     const Doubles totals =
         blocks.sum<2>(channels, [&](Index y, Index x, Index pixels, double* sums) {
           const auto* values = cpu::load_run(source, sample, y, x, pixels,
-                                             cpu::scratch_of<Element>(kFirst, pixels * channels));
+                                             cpu::scratch_of<Element>(kFirst, scratch));
           standardize_loops().of(values).moments(values, pixels * channels, shifts, sums,
                                                  sums + tile, tile, tile);
         });
@@ -188,9 +189,9 @@ struct ForwardWork {
       cpu::parallel_for(blocks.count, [&](Index block) {
         blocks.each_run(block, [&](Index y, Index x, Index pixels) {
           const auto* values = cpu::load_run(source, sample, y, x, pixels,
-                                             cpu::scratch_of<Element>(kFirst, pixels * channels));
+                                             cpu::scratch_of<Element>(kFirst, scratch));
           const auto out = cpu::begin_results(destination, sample, y, x,
-                                              cpu::scratch_of<Element>(kSecond, pixels * channels));
+                                              cpu::scratch_of<Element>(kSecond, scratch));
           transform(values, out, pixels);
           cpu::finish_results(destination, sample, y, x, pixels, out);
         });
@@ -222,9 +223,11 @@ struct GradientWork {
   std::vector<ImageArrays> arrays;
 
   void run() const {
-    const Blocks blocks(
-        source, source.packed_rows() && gradient.packed_rows() && destination.packed_rows());
     const bool halves = gradient.has_halves() && source.has_halves() && destination.has_halves();
+    const auto is_float = [](const CpuImages& images) { return cpu::lies_as<float>(images); };
+    const Blocks blocks(
+        source, source.packed_rows() && gradient.packed_rows() && destination.packed_rows(),
+        halves || (is_float(gradient) && is_float(source) && is_float(destination)));
     for_images(source.count(), blocks, [&](Index sample) {
       halves ? run_image<Half>(sample, blocks) : run_image<float>(sample, blocks);
     });
@@ -234,11 +237,11 @@ struct GradientWork {
   template <class Element>
   void run_image(Index sample, const Blocks& blocks) const {
     const Index channels = source.channels;
+    const Index scratch = blocks.scratch_pixels * channels;
     const ImageArrays& own = arrays[static_cast<std::size_t>(sample)];
     const Index group_channels = channels / settings.groups;
     const auto load = [&](const CpuImages& images, Index y, Index x, Index pixels, Slot slot) {
-      return cpu::load_run(images, sample, y, x, pixels,
-                           cpu::scratch_of<Element>(slot, pixels * channels));
+      return cpu::load_run(images, sample, y, x, pixels, cpu::scratch_of<Element>(slot, scratch));
     };
 
     // One pass for the statistics and for what the gradients need: sums of g * (x - shift) become
@@ -271,8 +274,8 @@ struct GradientWork {
       blocks.each_run(block, [&](Index y, Index x, Index pixels) {
         const auto* g = load(gradient, y, x, pixels, kFirst);
         const auto* values = load(source, y, x, pixels, kSecond);
-        const auto out = cpu::begin_results(
-            destination, sample, y, x, cpu::scratch_of<Element>(kSecond + 1, pixels * channels));
+        const auto out = cpu::begin_results(destination, sample, y, x,
+                                            cpu::scratch_of<Element>(kSecond + 1, scratch));
         standardize_loops().of(g).gradient(g, values, out, pixels * channels, mean, scale, constant,
                                            slope, tile, nullptr);
         cpu::finish_results(destination, sample, y, x, pixels, out);
