@@ -94,8 +94,6 @@ const Function kFunctions[] = {
     {"log2", &VectorMathLoops::log2, [](double x) { return exactly(std::log2(x)); }, 2.0},
     {"log1p", &VectorMathLoops::log1p, [](double x) { return exactly(std::log1p(x)); }, 2.0},
     {"tanh", &VectorMathLoops::tanh, [](double x) { return exactly(std::tanh(x)); }, 4.0},
-    {"tanh_slope", &VectorMathLoops::tanh_slope,
-     [](double x) { return exactly(4.0 * logistic_slope(2.0 * x)); }, 5.0},
     {"sigmoid", &VectorMathLoops::sigmoid,
      [](double x) { return exactly(1.0 / (1.0 + std::exp(-x))); }, 3.0},
     {"sigmoid_slope", &VectorMathLoops::sigmoid_slope,

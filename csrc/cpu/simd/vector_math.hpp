@@ -344,13 +344,6 @@ MPSGRAD_INLINE float tanh(float x) {
   return copysign(e / (2.0F + e), x);
 }
 
-// 1 - tanh(x)^2, without cancellation at large x.
-MPSGRAD_INLINE float tanh_slope(float x) {
-  const float e = exp_of_negative(-2.0F * abs(x));
-  const float sum = 1.0F + e;
-  return 4.0F * e / (sum * sum);
-}
-
 // 1 / (1 + e^-x).
 MPSGRAD_INLINE float sigmoid(float x) {
   const float e = exp_of_negative(-abs(x));
