@@ -51,11 +51,29 @@ void RowWindow::copy(Index sample, Index y, float* out) const {
   edge_pixel(width - 1, behind, after);
 }
 
+namespace {
+
+// Brings a run into the caches. Requests would not do: of pages that were not used lately
+// processors drop them.
+void read_through(const float* run, Index count) {
+  constexpr Index kLineFloats = 16;
+  for (Index i = 0; i < count; i += kLineFloats) {
+    static_cast<void>(*static_cast<const volatile float*>(run + i));
+  }
+}
+
+}  // namespace
+
 const float* RowCache::fetch(Index y) {
   if (window_.direct) {
     const ConvolutionImages& images = *window_.images;
-    return reinterpret_cast<const float*>(images.samples[sample_]) + y * images.row_stride +
-           window_.first_x * images.pixel_stride + window_.channel;
+    const float* row = reinterpret_cast<const float*>(images.samples[sample_]) +
+                       y * images.row_stride + window_.first_x * images.pixel_stride +
+                       window_.channel;
+    if (window_.read_first) {
+      read_through(row, (window_.span - 1) * images.pixel_stride + window_.channels);
+    }
+    return row;
   }
   float* memory = memory_ + used_++ * window_.row_floats();
   window_.copy(sample_, y, memory);

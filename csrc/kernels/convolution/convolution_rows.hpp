@@ -81,6 +81,9 @@ struct RowWindow {
   Index first_x = 0, span = 0;
   bool direct = false;
   Index gap = 0;  // between copied pixels, floats
+  // Direct rows are read through when they are found: for loops that then read parts of each pixel,
+  // in an order that processors do not foresee.
+  bool read_first = false;
 
   // Whether float32 pixels can be read in place, given which positions are needed.
   bool can_be_direct() const {
