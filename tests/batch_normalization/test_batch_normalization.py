@@ -155,6 +155,13 @@ def test_large_images(device, size, rng):
     check_step(step, x.astype(float), g.astype(float), gamma, beta, None)
 
 
+def test_long_runs(device, rng):
+    """Images of several megabytes, which are summed in runs of another length."""
+    x, g = rng.standard_normal((2, 1, 1100, 1001, 5), dtype=np.float32)
+    step = train(device, forward_kernel(device, 5), x, g, (1,))
+    check_step(step, x.astype(float), g.astype(float), None, None, None)
+
+
 def test_worked_example(device):
     a, b = row(1, 2), row(3, 6)
     g_a, g_b = row(1, 2), row(3, -1)

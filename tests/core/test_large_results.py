@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.images import Work, empty, filled, read
-from tests.tolerance import assert_same_bytes
+from tests.tolerance import assert_exact, assert_same_bytes, grid
 
 SAMPLES, SHAPE = 11, (61, 83, 27)  # 137 kB a sample in float16, and nowhere a multiple of a line
 REPEAT = 6  # so that a batch is over 16 MiB, the most that any machine keeps in its caches
@@ -192,6 +192,36 @@ def test_convolutions(dtype, window, stride, few, many, device, rng):
     for i in range(0, samples, 7):
         _, own = forward(x[i : i + 1], with_state=True)
         assert_same_bytes(whole[i : i + 1], backward(g[i : i + 1], x[i : i + 1], own))
+
+
+@pytest.mark.parametrize(("sources", "results"), [(32, 64), (24, 40), (48, 33)])
+def test_weight_gradients(sources, results, device, rng):
+    """Sums of small integers are exact, in whatever order the caches like best."""
+    samples, height, width = 3, 301, 420
+    x = grid(rng, (samples, height, width, sources))
+    g = grid(rng, (samples, height, width, results))
+    assert x.nbytes + g.nbytes > 64 << 20
+    source = mg.ArrayConvolutionDataSource(np.ones((results, 1, 1, sources), np.float32))
+    _, state = mg.Convolution(source, device=device)(x, with_state=True)
+    backward = mg.ConvolutionGradient(source, device=device)
+    backward.gradient_option = mg.ConvolutionGradientOption.WEIGHTS_AND_BIAS
+    backward(g, x, state)
+    weights = state.gradient_for_weights.to_numpy().reshape(results, sources)
+    assert_exact(weights, g.reshape(-1, results).T @ x.reshape(-1, sources))
+    assert_exact(state.gradient_for_biases.to_numpy(), g.sum(axis=(0, 1, 2), dtype=float))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 24, 600])
+def test_sums_over_a_large_image(channels, device, rng):
+    """Parts of an image are added up in whatever order the caches like best."""
+    kernel = mg.Add(device=device)
+    kernel.secondary_stride_in_pixels_x = kernel.secondary_stride_in_pixels_y = 0
+    height, width = 701, 4200 // channels
+    x, g = grid(rng, (2, 1, height, width, channels))
+    y = np.ones((1, 1, 1, channels), np.float32)
+    _, states = kernel(x, y, with_state=True)
+    sums = mg.AddGradient(True, device=device)
+    assert_exact(sums(g, y, states), g.sum(axis=(1, 2), dtype=float, keepdims=True), nonzero=0)
 
 
 def test_a_region_of_a_large_image(device, rng):

@@ -18,6 +18,8 @@ CASES = [
 ]
 # groups of more channels than fill a vector, and more channels than loops take at a time
 MANY_CHANNELS = [((1, 2, 3, 2100), 3), ((3, 7, 7, 1056), 32)]
+# an image of several megabytes, which is summed in runs of another length
+LONG_RUNS = [((1, 701, 700, 3), 1)]
 
 LAYERS = {
     "resnet50/conv2": ((8, 56, 56, 256), 32),

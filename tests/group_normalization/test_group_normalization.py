@@ -111,7 +111,9 @@ def run(device, kind, x, g, gamma=None, beta=None, *, groups, epsilon=0.25, nonz
 
 
 @pytest.mark.parametrize("affine", ["both", "gamma", "beta", "none"])
-@pytest.mark.parametrize(("shape", "groups"), cases.CASES + cases.MANY_CHANNELS, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "groups"), cases.CASES + cases.MANY_CHANNELS + cases.LONG_RUNS, ids=str
+)
 def test_groups(device, shape, groups, affine, rng):
     x, g = rng.standard_normal((2, *shape), dtype=np.float32)
     gamma, beta = rng.standard_normal((2, shape[3]), dtype=np.float32)
