@@ -53,11 +53,10 @@ void RowWindow::copy(Index sample, Index y, float* out) const {
 
 namespace {
 
-// Brings a run into the caches. Requests would not do: of pages that were not used lately
-// processors drop them.
+// Brings a run into the caches. So many requests at once would not do: they had no effect.
 void read_through(const float* run, Index count) {
-  constexpr Index kLineFloats = 16;
-  for (Index i = 0; i < count; i += kLineFloats) {
+  constexpr auto kLine = static_cast<Index>(kAlignment / sizeof(float));
+  for (Index i = 0; i < count; i += kLine) {
     static_cast<void>(*static_cast<const volatile float*>(run + i));
   }
 }
