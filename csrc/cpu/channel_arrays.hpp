@@ -22,16 +22,16 @@ constexpr Index tile_of(Index channels) {
 }
 
 // Pixels of the about equal runs, of whole tiles, that rows of pixels are cut into where columns
-// are summed; `floats` in all are cut into `most_runs` at most, unless runs become too long. Loops
-// read places far apart of a run, and what processors foresee begins anew with each run: the longer
-// the faster, if only the work can be shared out. What is converted first is nearby only in short
-// runs. Of long tiles a run has so many that it is worth to load their sums.
-constexpr Index pixels_of_runs(Index row_pixels, Index channels, Index floats, Index most_runs,
-                               bool in_place) {
+// of `floats` in all are summed. Loops read places far apart of a run, and what processors foresee
+// begins anew with each run: the longer the faster, if only the work can be shared out, in eight
+// runs at least and in about 32 if these are long. What is not read in place is nearby only in
+// short runs. Of long tiles a run has so many that it is worth to load their sums.
+constexpr Index pixels_of_runs(Index row_pixels, Index channels, Index floats, bool in_place) {
   constexpr Index kLeast = 16384;
+  constexpr Index kLong = 65536;
   constexpr Index kMost = 524288;
   constexpr Index kConverted = 8192;
-  const Index shared = std::max(floats / most_runs, std::min(floats / 8, kMost / 8));
+  const Index shared = std::max(floats / 32, std::min(floats / 8, kLong));
   const Index run_floats = in_place ? std::clamp(shared, kLeast, kMost) : kConverted;
   const Index tile = tile_of(channels);
   const Index tile_pixels = tile / channels;

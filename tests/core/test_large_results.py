@@ -211,17 +211,22 @@ def test_weight_gradients(sources, results, device, rng):
     assert_exact(state.gradient_for_biases.to_numpy(), g.sum(axis=(0, 1, 2), dtype=float))
 
 
+@pytest.mark.parametrize("clamps", [False, True])
 @pytest.mark.parametrize("channels", [1, 3, 24, 600])
-def test_sums_over_a_large_image(channels, device, rng):
+def test_sums_over_a_large_image(channels, clamps, device, rng):
     """Parts of an image are added up in whatever order the caches like best."""
     kernel = mg.Add(device=device)
     kernel.secondary_stride_in_pixels_x = kernel.secondary_stride_in_pixels_y = 0
+    kernel.maximum_value = 5 if clamps else 6
     height, width = 701, 4200 // channels
     x, g = grid(rng, (2, 1, height, width, channels))
     y = np.ones((1, 1, 1, channels), np.float32)
     _, states = kernel(x, y, with_state=True)
     sums = mg.AddGradient(True, device=device)
-    assert_exact(sums(g, y, states), g.sum(axis=(1, 2), dtype=float, keepdims=True), nonzero=0)
+    passed = np.where(x + y < kernel.maximum_value, g, 0)
+    assert (passed != g).any() == clamps
+    expected = passed.sum(axis=(1, 2), dtype=float, keepdims=True)
+    assert_exact(sums(g, y, states), expected, nonzero=0)
 
 
 def test_a_region_of_a_large_image(device, rng):

@@ -13,7 +13,8 @@ namespace mpsgrad::MPSGRAD_ISA {
 // Sums of so many channels, or a few coefficients, stay in a first-level cache while a run goes by.
 inline constexpr std::int64_t kColumnsOfSums = 512;
 inline constexpr std::int64_t kColumnsOfCoefficients = 2048;
-// Longer runs are parts of images past the caches, of which two places are read faster than four.
+// Longer runs are mostly parts of images past the caches, of which two places are read faster than
+// four.
 inline constexpr std::int64_t kLongRun = 131072;
 
 template <int kCount>

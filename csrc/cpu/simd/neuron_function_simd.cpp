@@ -46,9 +46,10 @@ struct HardSigmoid {
 struct TanH {
   float a, b;
   MPSGRAD_INLINE float value(float x) const { return a * tanh(b * x); }
-  // 1 - tanh(z)^2 is four times the slope of the sigmoid at 2 z; the factors are the same for all
-  // x.
-  MPSGRAD_INLINE float slope(float x) const { return 4.0F * a * b * sigmoid_slope(2.0F * b * x); }
+  // 1 - tanh(z)^2 is four times the slope of the sigmoid at 2 z.
+  MPSGRAD_INLINE float slope(float x) const {
+    return a * b * (4.0F * sigmoid_slope(2.0F * (b * x)));
+  }
 };
 struct Absolute {
   MPSGRAD_INLINE float value(float x) const { return abs(x); }

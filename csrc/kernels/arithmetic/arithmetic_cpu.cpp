@@ -1,6 +1,6 @@
 // Arithmetic kernels of the CPU device. Forward, and backward where nothing was broadcast, one pass
 // over runs of elements; a broadcast source's gradient is summed in double, in an order that
-// depends on the shape alone.
+// depends on shape and format alone.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -17,7 +17,6 @@ namespace {
 
 constexpr Index kRunFloats = 2048;
 constexpr Index kTaskFloats = 32768;
-constexpr Index kParts = 8;  // of an image that is summed, if it is not small
 
 // Roles of the calling thread's scratch arrays; readers take two each.
 enum Scratch : int { kFirst = 0, kSecond = 2, kStore = 4, kTerms = 5, kSums = 6 };
@@ -659,8 +658,7 @@ struct GradientWork {
     const Index row_pixels = flat ? across.results * down.results : across.results;
     const bool in_place = flat && gradient.needs_no_scratch<Element>(channels) &&
                           (!multiplies || other.needs_no_scratch<Element>(channels));
-    const Index run =
-        cpu::pixels_of_runs(row_pixels, channels, row_pixels * channels, kParts, in_place);
+    const Index run = cpu::pixels_of_runs(row_pixels, channels, row_pixels * channels, in_place);
     const Index row_runs = cpu::chunks_of(row_pixels, run);
     const Index runs = (flat ? 1 : down.results) * row_runs;
     const Index part_runs = std::max<Index>(1, kTaskFloats / (run * channels));

@@ -23,7 +23,6 @@ using cpu::repeat_pixel;
 using cpu::thread_doubles;
 using cpu::tile_of;
 
-constexpr Index kRuns = 32;  // about so many, that can be shared out
 constexpr Index kFewBlocks = 8;
 constexpr Index kPartChannels = 512;
 // Scratch beside what map_pixels() and coefficient_tiles() use.
@@ -75,8 +74,8 @@ struct Run {
 
 // Calls add(inputs, run, sums) for runs of pixels of every sample, `sums` being two tiles, of which
 // it adds to what the run has, and adds up what they hold: totals[0, channels) and totals[channels,
-// 2 channels). Only if `divisible`, a run may be of some channels. Inputs are float32, or all are
-// float16 if `add` takes it.
+// 2 channels). Only if `divisible`, a run may be of some channels, or long. Inputs are float32, or
+// all are float16 if `add` takes it.
 template <class Element, std::size_t kSources, class Add>
 void sum_runs(const cpu::CpuImages* const (&sources)[kSources], bool divisible, double* totals,
               const Add& add) {
@@ -87,14 +86,13 @@ void sum_runs(const cpu::CpuImages* const (&sources)[kSources], bool divisible, 
   bool in_place = true;
   for (const cpu::CpuImages* source : sources) {
     packed = packed && source->packed_rows();
-    in_place =
-        in_place && (source->is_float() || std::is_same_v<Element, Half>) && source->dense_pixels();
+    in_place = in_place && cpu::lies_as<Element>(*source);
   }
   const Index row_pixels = packed ? shape.width * shape.height : shape.width;
   const Index rows = packed ? 1 : shape.height;
   const Index image_floats = rows * row_pixels * channels;
-  const Index run_pixels =
-      cpu::pixels_of_runs(row_pixels, channels, shape.count() * image_floats, kRuns, in_place);
+  const Index run_pixels = cpu::pixels_of_runs(row_pixels, channels, shape.count() * image_floats,
+                                               in_place && divisible);
   const Index scratch_elements = in_place ? 0 : run_pixels * channels;
   const Index runs = cpu::chunks_of(row_pixels, run_pixels);
   const Index per_sample = rows * runs;

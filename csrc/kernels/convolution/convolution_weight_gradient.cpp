@@ -391,9 +391,13 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   sums.splits = std::min(wanted, sums.blocks);
   // No sum depends on how these are cut, which may thus be as the threads need it.
   sums.gradient_units = std::max<Index>(1, sums.group_gradients / kNarrowGroup);
-  sums.source.read_first = sums.gradient.read_first = sums.by_source && !sums.panels &&
-                                                      sums.group_gradients >= kNarrowGroup &&
-                                                      activations >= streamed_bytes();
+  // Worth it where several tiles read what only memory has, and a band stays near until they do.
+  const Index band_bytes = 4 * sums.band_rows * g.destination_width *
+                           (g.source_channels * g.stride_x + g.destination_channels);
+  sums.source.read_first = sums.gradient.read_first =
+      sums.by_source && !sums.panels && sums.group_gradients >= kNarrowGroup && sums.splits == 1 &&
+      source.pixel_stride == g.source_channels && gradient.pixel_stride == g.destination_channels &&
+      band_bytes <= 4 * kPieceBytes && activations >= streamed_bytes();
   if (thread_count() > 1 && (g.depthwise || (sums.by_source && !sums.one_tap))) {
     const Index few = (g.depthwise ? 2 : 1) * thread_count();  // ranges make other tiles narrower
     sums.gradient_splits =

@@ -1,6 +1,6 @@
 // Instance and group normalization of the CPU device. Sums run over blocks of pixels that depend on
-// the shape alone, in double, and are added in the order of the blocks; one image after the other,
-// so that a small image is still in the cache when it is read again.
+// shape and format alone, in double, and are added in the order of the blocks; one image after the
+// other, so that a small image is still in the cache when it is read again.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -24,14 +24,13 @@ using cpu::thread_doubles;
 using cpu::tile_of;
 using Settings = GroupNormalizationSettings;
 
-constexpr Index kRuns = 8;               // of an image, about, that can be shared out
-constexpr Index kBlockFloats = 1 << 16;  // about what one task reads
+constexpr Index kBlockFloats = 1 << 16;  // what one task reads, about or at least
 constexpr Index kMostBlocks = 64;        // of an image, which have sums of their own
 
 // Scratch of a thread; of the others two are for results and for coefficient_tiles().
 enum Slot { kFirst = 0, kSecond = 1, kShift = 5, kSums = 6 };
 
-// How the pixels of an image are cut into blocks of whole runs: by shape alone.
+// How the pixels of an image are cut into blocks of whole runs: by shape and format alone.
 struct Blocks {
   Index row_pixels, rows, run_pixels, runs, items, group, count;
   Index scratch_pixels;  // of the longest run, if it is not read and written where it lies
@@ -40,7 +39,7 @@ struct Blocks {
     row_pixels = packed ? shape.width * shape.height : shape.width;
     rows = packed ? 1 : shape.height;
     run_pixels = cpu::pixels_of_runs(row_pixels, shape.channels, rows * row_pixels * shape.channels,
-                                     kRuns, in_place);
+                                     in_place);
     scratch_pixels = in_place ? 0 : run_pixels;
     runs = cpu::chunks_of(row_pixels, run_pixels);
     items = rows * runs;
