@@ -24,7 +24,7 @@ constexpr Index tile_of(Index channels) {
 // Pixels of the about equal runs, of whole tiles, that rows of pixels are cut into where columns
 // of `floats` in all are summed. Loops read places far apart of a run, and what processors foresee
 // begins anew with each run: the longer the faster, if only the work can be shared out, in eight
-// runs at least and in about 32 if these are long. What is not read in place is nearby only in
+// runs that are not short, or in 32 that are long. What is not read in place is nearby only in
 // short runs. Of long tiles a run has so many that it is worth to load their sums.
 constexpr Index pixels_of_runs(Index row_pixels, Index channels, Index floats, bool in_place) {
   constexpr Index kLeast = 16384;
