@@ -115,6 +115,18 @@ struct Squares {
   }
 };
 
+// Of windows with many taps so many vectors are reduced at a time: taps lie far apart, and whole
+// stretches of each are read faster than one line of one after the other.
+constexpr Index kVectorsTogether = kWidest >= 16 ? 8 : 4;
+
+template <Index kVectors, class Body>
+MPSGRAD_INLINE void for_each_vector(const Body& body) {
+#pragma GCC unroll 8
+  for (Index v = 0; v < kVectors; ++v) {
+    body(v);
+  }
+}
+
 template <bool kStream, class Element, class Make>
 MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource<Element>* sources,
                            Index count, float* pooled, const Make& make) {
@@ -128,16 +140,36 @@ MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource<Element>* 
       from_row[r] = sources[r];
     }
     for_windows(row, run, [&](Index from, Index to, Index elements) MPSGRAD_MELT {
-      for_blocks(elements, [&](auto block, Index c) MPSGRAD_MELT {
+      const auto reduce_vectors = [&](auto vectors, auto block, Index c) MPSGRAD_MELT {
         using V = typename decltype(block)::Floats;
-        V value = begins ? V{} + fold.start : block.floats(pooled + to + c);
+        constexpr Index kVectors = decltype(vectors){};
+        constexpr Index kLanes = sizeof(V) / sizeof(float);
+        V values[kVectors];
+        for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+          values[v] = begins ? V{} + fold.start : block.floats(pooled + to + c + v * kLanes);
+        });
         for (Index r = 0; r < rows; ++r) {
           const Element* x = from_row[r].x + from + c;
           for (Index t = 0; t < taps; ++t) {
-            value = fold.tap(value, block.floats(x + t * step), from_row[r].weight);
+            for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+              values[v] = fold.tap(values[v], block.floats(x + t * step + v * kLanes),
+                                   from_row[r].weight);
+            });
           }
         }
-        put_result<kStream>(block, pooled + to + c, fold.finish(value));
+        for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+          put_result<kStream>(block, pooled + to + c + v * kLanes, fold.finish(values[v]));
+        });
+      };
+      Index wide = 0;
+      if constexpr (std::is_same_v<decltype(taps), Index>) {
+        constexpr Index kWide = kVectorsTogether * kWidest;
+        for (; wide + kWide <= elements; wide += kWide) {
+          reduce_vectors(Exactly<kVectorsTogether>{}, WholeBlock<kWidest>{}, wide);
+        }
+      }
+      for_blocks(elements - wide, [&](auto block, Index c) MPSGRAD_MELT {
+        reduce_vectors(Exactly<1>{}, block, wide + c);
       });
     });
   });
