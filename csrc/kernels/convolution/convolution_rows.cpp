@@ -63,14 +63,27 @@ void read_through(const float* run, Index count) {
 
 }  // namespace
 
+const float* RowCache::direct_row(Index y) const {
+  const ConvolutionImages& images = *window_.images;
+  return reinterpret_cast<const float*>(images.samples[sample_]) + y * images.row_stride +
+         window_.first_x * images.pixel_stride + window_.channel;
+}
+
+LinesAhead RowCache::lines_of(Index y, Index count) const {
+  const Index rows = std::min(count, window_.height - y);
+  if (!window_.direct || rows <= 0) {
+    return {};
+  }
+  const Index floats = (rows - 1) * window_.images->row_stride +
+                       (window_.span - 1) * window_.images->pixel_stride + window_.channels;
+  return {direct_row(y), floats / static_cast<Index>(kAlignment / sizeof(float))};
+}
+
 const float* RowCache::fetch(Index y) {
   if (window_.direct) {
-    const ConvolutionImages& images = *window_.images;
-    const float* row = reinterpret_cast<const float*>(images.samples[sample_]) +
-                       y * images.row_stride + window_.first_x * images.pixel_stride +
-                       window_.channel;
+    const float* row = direct_row(y);
     if (window_.read_first) {
-      read_through(row, (window_.span - 1) * images.pixel_stride + window_.channels);
+      read_through(row, (window_.span - 1) * window_.images->pixel_stride + window_.channels);
     }
     return row;
   }

@@ -133,9 +133,12 @@ class RowCache {
     }
     return found;
   }
+  // Where the rows [y, y + count) of the sample lie, as far as it has them, if they are direct.
+  LinesAhead lines_of(Index y, Index count) const;
 
  private:
   Index clamp(Index y) const { return std::clamp<Index>(y, 0, window_.height - 1); }
+  const float* direct_row(Index y) const;
   const float* fetch(Index y);
 
   RowWindow window_;

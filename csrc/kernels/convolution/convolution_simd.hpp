@@ -98,6 +98,12 @@ struct CorrelationLoops {
 
 MPSGRAD_LOOPS(CorrelationLoops, correlation_loops)
 
+// So many cache lines from an address on.
+struct LinesAhead {
+  const float* first;
+  std::int64_t count;
+};
+
 // weights(o, q, p, c) += sum over positions of gradient(position, o) * source(position under tap
 // (q, p), c), for a band of rows of the gradient.
 struct WeightGradientTask {
@@ -128,6 +134,8 @@ struct WeightGradientTask {
   // Scratch, panel_floats() long, for one_tap; by_source copies the gradient there if it is given,
   // of a band of at most kConvolutionPanelPixels.
   float* panels;
+  // by_source: of both images what the next band reads, if that is worth a request.
+  LinesAhead next[2];
 };
 
 // sums(i, o, c) += sum over tiles of gradients(i, t, o) * sources(i, t, c), for the 16 parts i.

@@ -26,6 +26,7 @@ struct Sums {
   bool by_source = false;    // else by gradient or depthwise
   bool one_tap = false;      // a case of by_source
   bool panels = false;       // one_tap, or by_source with copies of the gradient
+  bool asks_ahead = false;   // tiles request the next band
   bool every_pixel = false;  // source rows hold what lies outside
   Index band_rows = 0, columns = 0;
   Index inside = 0, outside = 0;  // depthwise: columns whose source rows need not be copied
@@ -188,6 +189,10 @@ void run_part(const Sums& sums, const Part& part) {
         }
       }
       task.rows = last - band;
+      const Index next = last % g.destination_height;
+      const bool asks = sums.asks_ahead && next > 0 && last < part.last;
+      task.next[0] = asks ? source_cache.lines_of(next, rows) : LinesAhead{};
+      task.next[1] = asks ? gradient_cache.lines_of(next, rows) : LinesAhead{};
       if (sums.mixed > 1) {
         grouped_gradient_loops().weights(task);
         if (task.bias != nullptr) {
@@ -398,6 +403,8 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
       sums.by_source && !sums.panels && sums.group_gradients >= kNarrowGroup && sums.splits == 1 &&
       source.pixel_stride == g.source_channels && gradient.pixel_stride == g.destination_channels &&
       band_bytes <= 4 * kPieceBytes && activations >= streamed_bytes();
+  // Larger windows read some rows again, and strides leave some out.
+  sums.asks_ahead = sums.source.read_first && sums.taps == 1 && g.first_y == 0 && g.stride_y == 1;
   if (thread_count() > 1 && (g.depthwise || (sums.by_source && !sums.one_tap))) {
     const Index few = (g.depthwise ? 2 : 1) * thread_count();  // ranges make other tiles narrower
     sums.gradient_splits =

@@ -152,8 +152,8 @@ MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource<Element>* 
           const Element* x = from_row[r].x + from + c;
           for (Index t = 0; t < taps; ++t) {
             for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-              values[v] = fold.tap(values[v], block.floats(x + t * step + v * kLanes),
-                                   from_row[r].weight);
+              values[v] =
+                  fold.tap(values[v], block.floats(x + t * step + v * kLanes), from_row[r].weight);
             });
           }
         }
