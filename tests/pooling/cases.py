@@ -115,6 +115,13 @@ PAGES = [
     PoolingCase("5x2 s5, pixels of pages", (1, 2, 11, 1024), (5, 2), (5, 1)),
 ]
 
+# Windows of many taps over pixels of many vectors, and some channels more.
+WIDE = [
+    PoolingCase("5x4 s2x3, wide pixels", (2, 6, 7, 150), (5, 4), (2, 3)),
+    PoolingCase("4x4 s1, wide pixels", (1, 5, 6, 70), (4, 4)),
+    PoolingCase("4x3 s3x2 full, wide pixels", (1, 3, 4, 261), (4, 3), (3, 2), method=FULL),
+]
+
 DILATED = [
     PoolingCase("2x2 d2", (1, 5, 7, 3), (2, 2), dilation=(2, 2)),
     PoolingCase("3x3 d2", (2, 7, 6, 4), (3, 3), dilation=(2, 2)),

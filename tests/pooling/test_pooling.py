@@ -31,7 +31,7 @@ CLASSES = {
     "DILATED": (mg.DilatedPoolingMax, mg.DilatedPoolingMaxGradient),
 }
 PLAIN = [*oracle.KINDS]
-ALL = cases.CASES + cases.PAGES + cases.DILATED
+ALL = cases.CASES + cases.PAGES + cases.WIDE + cases.DILATED
 
 
 # --- Running kernels ------------------------------------------------------------
@@ -145,6 +145,16 @@ def test_forward_and_gradient(device, case):
         incoming = grid(rng, case.result_shape)
         actual = pool_gradient(device, gradient, incoming, source, states)
         check_gradient(p, actual, incoming, source)
+
+
+@pytest.mark.parametrize("fmt", ["float32", "float16"])
+@pytest.mark.parametrize("case", cases.WIDE, ids=str)
+def test_wide_pixels(device, case, fmt):
+    for p in cases.kernels(case):
+        source = grid(rng_for(f"{case} {p}"), case.shape)
+        forward, _ = kernels(p, device)
+        result, _ = pool(device, forward, source, case.result_shape, fmt)
+        check_forward(p, result, source, case.size)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 31, 33, 64])

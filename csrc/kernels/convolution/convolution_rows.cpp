@@ -55,33 +55,31 @@ namespace {
 
 // Brings a run into the caches. So many requests at once would not do: they had no effect.
 void read_through(const float* run, Index count) {
-  constexpr auto kLine = static_cast<Index>(kAlignment / sizeof(float));
-  for (Index i = 0; i < count; i += kLine) {
+  for (Index i = 0; i < count; i += kLineFloats) {
     static_cast<void>(*static_cast<const volatile float*>(run + i));
   }
 }
 
 }  // namespace
 
-const float* RowCache::direct_row(Index y) const {
+const float* RowCache::direct_row(Index sample, Index y) const {
   const ConvolutionImages& images = *window_.images;
-  return reinterpret_cast<const float*>(images.samples[sample_]) + y * images.row_stride +
+  return reinterpret_cast<const float*>(images.samples[sample]) + y * images.row_stride +
          window_.first_x * images.pixel_stride + window_.channel;
 }
 
-LinesAhead RowCache::lines_of(Index y, Index count) const {
+LinesAhead RowCache::lines_of(Index sample, Index y, Index count) const {
   const Index rows = std::min(count, window_.height - y);
-  if (!window_.direct || rows <= 0) {
+  const Index row_floats = window_.images->row_stride;
+  if (!window_.direct || rows <= 0 || row_floats != window_.span * window_.channels) {
     return {};
   }
-  const Index floats = (rows - 1) * window_.images->row_stride +
-                       (window_.span - 1) * window_.images->pixel_stride + window_.channels;
-  return {direct_row(y), floats / static_cast<Index>(kAlignment / sizeof(float))};
+  return {direct_row(sample, y), rows * row_floats / kLineFloats};
 }
 
 const float* RowCache::fetch(Index y) {
   if (window_.direct) {
-    const float* row = direct_row(y);
+    const float* row = direct_row(sample_, y);
     if (window_.read_first) {
       read_through(row, (window_.span - 1) * window_.images->pixel_stride + window_.channels);
     }

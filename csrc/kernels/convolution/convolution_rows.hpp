@@ -133,12 +133,13 @@ class RowCache {
     }
     return found;
   }
-  // Where the rows [y, y + count) of the sample lie, as far as it has them, if they are direct.
-  LinesAhead lines_of(Index y, Index count) const;
+  // Where the rows [y, y + count) of a sample lie, as far as it has them, if they are direct and
+  // follow each other.
+  LinesAhead lines_of(Index sample, Index y, Index count) const;
 
  private:
   Index clamp(Index y) const { return std::clamp<Index>(y, 0, window_.height - 1); }
-  const float* direct_row(Index y) const;
+  const float* direct_row(Index sample, Index y) const;
   const float* fetch(Index y);
 
   RowWindow window_;

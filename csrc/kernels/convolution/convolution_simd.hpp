@@ -99,6 +99,7 @@ struct CorrelationLoops {
 MPSGRAD_LOOPS(CorrelationLoops, correlation_loops)
 
 // So many cache lines from an address on.
+inline constexpr std::int64_t kLineFloats = 16;
 struct LinesAhead {
   const float* first;
   std::int64_t count;
@@ -134,7 +135,8 @@ struct WeightGradientTask {
   // Scratch, panel_floats() long, for one_tap; by_source copies the gradient there if it is given,
   // of a band of at most kConvolutionPanelPixels.
   float* panels;
-  // by_source: of both images what the next band reads, if that is worth a request.
+  // by_source: what the next band reads of the source and of the gradient, if a request for it is
+  // worth its time.
   LinesAhead next[2];
 };
 

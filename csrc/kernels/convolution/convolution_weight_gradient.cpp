@@ -189,10 +189,11 @@ void run_part(const Sums& sums, const Part& part) {
         }
       }
       task.rows = last - band;
+      const Index next_rows = sums.asks_ahead ? std::min(rows, part.last - last) : 0;
+      const Index sample = last / g.destination_height;
       const Index next = last % g.destination_height;
-      const bool asks = sums.asks_ahead && next > 0 && last < part.last;
-      task.next[0] = asks ? source_cache.lines_of(next, rows) : LinesAhead{};
-      task.next[1] = asks ? gradient_cache.lines_of(next, rows) : LinesAhead{};
+      task.next[0] = source_cache.lines_of(sample, next, next_rows);
+      task.next[1] = gradient_cache.lines_of(sample, next, next_rows);
       if (sums.mixed > 1) {
         grouped_gradient_loops().weights(task);
         if (task.bias != nullptr) {
@@ -403,8 +404,9 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
       sums.by_source && !sums.panels && sums.group_gradients >= kNarrowGroup && sums.splits == 1 &&
       source.pixel_stride == g.source_channels && gradient.pixel_stride == g.destination_channels &&
       band_bytes <= 4 * kPieceBytes && activations >= streamed_bytes();
-  // Larger windows read some rows again, and strides leave some out.
-  sums.asks_ahead = sums.source.read_first && sums.taps == 1 && g.first_y == 0 && g.stride_y == 1;
+  // Larger windows read some rows again, and strides leave some pixels out.
+  sums.asks_ahead = sums.source.read_first && sums.taps == 1 && g.first_y == 0 && g.stride_y == 1 &&
+                    g.stride_x == 1;
   if (thread_count() > 1 && (g.depthwise || (sums.by_source && !sums.one_tap))) {
     const Index few = (g.depthwise ? 2 : 1) * thread_count();  // ranges make other tiles narrower
     sums.gradient_splits =

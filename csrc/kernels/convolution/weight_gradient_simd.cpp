@@ -15,8 +15,6 @@ struct Pair {
 };
 static_assert(sizeof(Pair) == 16);
 
-constexpr Index kLineFloats = 16;
-
 // Narrower vectors take longer for the products than memory does for what they read: 0.94 to 1.08
 // with requests.
 constexpr bool kAsksAhead = kLanes >= 16;
@@ -359,9 +357,10 @@ MPSGRAD_INLINE void for_source_columns(const WeightGradientTask& task, const Bod
 // What the next band reads, handed out to the tiles of this one.
 class Requests {
  public:
+  Requests() = default;
   explicit Requests(const WeightGradientTask& task) : left_{task.next[0], task.next[1]} {}
 
-  // Where so many lines begin that have not been requested; null: nowhere.
+  // Where so many lines begin that no tile has requested; null: fewer are left of either image.
   const float* take(Index lines) {
     for (LinesAhead& next : left_) {
       if (kAsksAhead && next.count >= lines) {
@@ -375,7 +374,7 @@ class Requests {
   }
 
  private:
-  LinesAhead left_[2];
+  LinesAhead left_[2] = {};
 };
 
 // The tiles of all taps of one row, for gradient channels [o, o + rows). `t.pairs` are the rows;
@@ -411,7 +410,7 @@ void by_source_from_panels(const WeightGradientTask& task) {
   const Index gradients = task.last_gradient - task.first_gradient;
   const Index panels = ceil_div(gradients, kConvolutionPanel);
   auto* pairs = static_cast<Pair*>(task.pairs);
-  Requests requests(task);
+  Requests none;
   for_source_columns(task, [&](Index group, Index c, const SourceBlock& columns) {
     for (Index panel = 0; panel < panels; ++panel) {
       const Index first = task.first_gradient + panel * gradients / panels;
@@ -431,7 +430,7 @@ void by_source_from_panels(const WeightGradientTask& task) {
             }
           }
           add_taps(task, t, rows.first + rows.begin[tile], rows.rows(tile), q, group, c, columns,
-                   requests);
+                   none);
         }
       }
     }

@@ -115,7 +115,7 @@ struct Squares {
   }
 };
 
-// Of windows with many taps so many vectors are reduced at a time: taps lie far apart, and whole
+// So many vectors are reduced at a time, but of the usual windows: taps lie far apart, and whole
 // stretches of each are read faster than one line of one after the other.
 constexpr Index kVectorsTogether = kWidest >= 16 ? 8 : 4;
 
