@@ -98,8 +98,9 @@ struct CorrelationLoops {
 
 MPSGRAD_LOOPS(CorrelationLoops, correlation_loops)
 
-// So many cache lines from an address on.
 inline constexpr std::int64_t kLineFloats = 16;
+
+// So many cache lines from an address on.
 struct LinesAhead {
   const float* first;
   std::int64_t count;
