@@ -31,27 +31,19 @@ struct TileArguments {
   Mask last;  // lanes of the last vector
   bool whole;
   bool streamed;  // past the caches; only if whole
-  bool once;      // no other tile reads these operands: memory has to be asked for them
+  bool first;     // no other tile has read these operands: memory has to be asked for them
+  Index ahead;    // of tiles that ask: from a row's operands to those that it requests
 };
 
-constexpr int kTall = 5;  // rows of a tile that pay for asking ahead
-
-// Asks for the operands of the tile to the right.
-template <int kRows>
-MPSGRAD_INLINE void ask_for_next(const TileArguments& t) {
-  const float* next = t.runs->operand + t.offset + kRows * t.step;
-  for (int r = 0; r < kRows; ++r, next += t.step) {
-    for (Index k = 0; k < t.runs->length; k += kLine / kFloat32) {
-      __builtin_prefetch(next + k, 0, 2);
-    }
-  }
-}
+constexpr int kTall = 5;                // rows of a tile that pay for asking ahead
+constexpr Index kOperandsAhead = 1536;  // at least, and at least a tile
 
 // Tile rows that share a pointer: their distances from it fit the addressing of an instruction.
 constexpr int kSharing = 3;
 
-// To a bias, or with kAdd to what is there, in whole vectors.
-template <int kRows, int kVecs, bool kAdd>
+// To a bias, or with kAdd to what is there, in whole vectors. Tiles that ask request a line of each
+// row further on whenever they begin one of their own.
+template <int kRows, int kVecs, bool kAdd, bool kAsks>
 void tile(const TileArguments& t) {
   Vec sums[kRows][kVecs];
 #pragma GCC unroll 16
@@ -64,9 +56,6 @@ void tile(const TileArguments& t) {
   const Index step = t.step;
   const Index block_step = t.block_step;
   const Run* const end = t.runs + t.run_count;
-  if (!kAdd && kRows >= kTall && t.once && t.run_count > 0) {
-    ask_for_next<kRows>(t);
-  }
   for (const Run* run = t.runs; run != end; ++run) {
     const float* operand[(kRows + kSharing - 1) / kSharing];
 #pragma GCC unroll 8
@@ -75,8 +64,18 @@ void tile(const TileArguments& t) {
     }
     const float* weights = t.weights + run->weights;
     const float* const last = weights + run->length * kLanes;
+    const float* ahead = operand[0] + t.ahead;
+    const float* next_line = weights;
 #pragma GCC unroll 1
     while (weights != last) {
+      if (kAsks && weights == next_line) {
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          __builtin_prefetch(ahead + r * step, 0, 2);
+        }
+        ahead += kLine / kFloat32;
+        next_line += kLine / kFloat32 * kLanes;
+      }
       Vec w[kVecs];
 #pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) {
@@ -142,7 +141,7 @@ void dot_tile(const TileArguments& t) {
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        if (t.once) {  // neighbours in turn are a pattern that no processor foresees
+        if (t.first) {  // neighbours in turn are a pattern that no processor foresees
           __builtin_prefetch(operand + (r + kTilesAhead * kRows) * t.step);
         }
         const Vec x = load(operand + r * t.step, mask...);
@@ -180,14 +179,6 @@ constexpr int dot_rows(int outs) {
   return rows < 6 ? rows : 6;
 }
 
-template <int kVecs, bool kAdd, int kRows>
-constexpr void fill_tiles(TileFunction* tiles) {
-  if constexpr (kRows >= 1) {
-    tiles[kRows] = tile<kRows, kVecs, kAdd>;
-    fill_tiles<kVecs, kAdd, kRows - 1>(tiles);
-  }
-}
-
 template <int kOuts, int kRows>
 constexpr void fill_dot_tiles(TileFunction* tiles) {
   if constexpr (kRows >= 1) {
@@ -199,19 +190,26 @@ constexpr void fill_dot_tiles(TileFunction* tiles) {
 struct TileTable {
   TileFunction tiles[kMaxVecs + 1][kMaxRows + 1];
   TileFunction adding[kMaxVecs + 1][kMaxRows + 1];
+  TileFunction asking[kMaxVecs + 1][kMaxRows + 1];
   TileFunction dots[kDotOuts + 1][kMaxRows + 1];
 };
 
+template <int kVecs, int kRows>
+constexpr void fill_tiles(TileTable& table) {
+  if constexpr (kRows >= 1) {
+    table.tiles[kVecs][kRows] = tile<kRows, kVecs, false, false>;
+    table.adding[kVecs][kRows] = tile<kRows, kVecs, true, false>;
+    table.asking[kVecs][kRows] = tile<kRows, kVecs, false, kRows >= kTall>;
+    fill_tiles<kVecs, kRows - 1>(table);
+  }
+}
+
 constexpr TileTable make_tiles() {
   TileTable table{};
-  fill_tiles<1, false, tile_rows(1)>(table.tiles[1]);
-  fill_tiles<1, true, tile_rows(1)>(table.adding[1]);
-  fill_tiles<2, false, tile_rows(2)>(table.tiles[2]);
-  fill_tiles<2, true, tile_rows(2)>(table.adding[2]);
-  fill_tiles<3, false, tile_rows(3)>(table.tiles[3]);
-  fill_tiles<3, true, tile_rows(3)>(table.adding[3]);
-  fill_tiles<4, false, tile_rows(4)>(table.tiles[4]);
-  fill_tiles<4, true, tile_rows(4)>(table.adding[4]);
+  fill_tiles<1, tile_rows(1)>(table);
+  fill_tiles<2, tile_rows(2)>(table);
+  fill_tiles<3, tile_rows(3)>(table);
+  fill_tiles<4, tile_rows(4)>(table);
   fill_dot_tiles<1, dot_rows(1)>(table.dots[1]);
   fill_dot_tiles<2, dot_rows(2)>(table.dots[2]);
   fill_dot_tiles<3, dot_rows(3)>(table.dots[3]);
@@ -292,7 +290,8 @@ class TileSink {
 // in a tile.
 template <class RowsOf>
 void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, const RowsOf& rows_of,
-                     const TileFunction (*tiles)[kMaxRows + 1]) {
+                     const TileFunction (*plain)[kMaxRows + 1],
+                     const TileFunction (*asking)[kMaxRows + 1]) {
   const Index blocks_per_group = ceil_div(task.group_results, lanes);
   const Index block_step = task.kernel_taps * task.group_operands * lanes;
   auto* runs = static_cast<Run*>(task.runs);
@@ -314,7 +313,9 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
     t.bias = task.bias + block * lanes;
     t.last = first_lanes(smaller(last, kLanes));
     t.whole = last == lanes;
-    t.once = task.taps_y * task.taps_x == 1 && widest >= task.last_block - task.first_block;
+    t.first = task.taps_y * task.taps_x == 1 && block == task.first_block;
+    t.ahead = larger(rows_of(blocks), ceil_div(kOperandsAhead, task.group_operands)) * t.step;
+    const TileFunction* const tiles = (t.first ? asking : plain)[blocks];
     const Index channel = group * task.group_results + first_channel;
     for (Index row = 0; row < task.rows; ++row) {
       t.run_count = make_runs(task, row, group * task.group_operands, lanes, runs);
@@ -325,7 +326,7 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
         t.out = sink.begin(row, x, channel, channels);
         t.out_step = sink.step();
         t.streamed = sink.streams(t.out, channels);
-        tiles[blocks][pixels](t);
+        tiles[pixels](t);
         sink.finish(t.out, row, x, pixels, channel, channels);
       }
     }
@@ -339,13 +340,14 @@ void correlate(const CorrelationTask& task) {
   correlate_tiles(
       task, kLanes, best_vecs(task.width, blocks, false),
       [](Index vecs) { return static_cast<Index>(tile_rows(static_cast<int>(vecs))); },
-      kTiles.tiles);
+      kTiles.tiles, kTiles.asking);
 }
 
 void correlate_dot(const CorrelationTask& task) {
   correlate_tiles(
       task, 1, kDotOuts,
-      [](Index outs) { return static_cast<Index>(dot_rows(static_cast<int>(outs))); }, kTiles.dots);
+      [](Index outs) { return static_cast<Index>(dot_rows(static_cast<int>(outs))); }, kTiles.dots,
+      kTiles.dots);
 }
 
 void winograd_products(const WinogradProducts& task) {
