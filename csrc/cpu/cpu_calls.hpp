@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -19,17 +20,29 @@ inline void record(CommandBuffer& command_buffer, Command command) {
   as<CpuCommandBuffer>(command_buffer).record(std::move(command));
 }
 
+// What a kernel reads of so many channels of the images, to whose pixels those of the destinations
+// belong, for the results in a clip.
+inline Index bytes_read(const ImageBatch::Images& images, Index channels,
+                        const ImageBatch::Images& destinations, const Region& clip) {
+  const ImageDescriptor& image = images.front()->descriptor();
+  const ImageDescriptor& result = destinations.front()->descriptor();
+  const Index pixels = image.width * image.height * (clip.size.width * clip.size.height) /
+                       (result.width * result.height);
+  return pixels * clip.size.depth * channels * item_size(image.channel_format);
+}
+
 // The produced channels of the destination, and as its tail the rest of their last group of four,
-// for a kernel that reads `sources` images as large.
+// for a kernel that reads so many bytes, by default as many as it writes.
 inline CpuImages view_destination(const ImageBatch::Images& images, bool batch, const Region& clip,
-                                  Index channel, Index produced, Index sources = 1) {
+                                  Index channel, Index produced,
+                                  std::optional<Index> read = std::nullopt) {
   CpuImages view = view_images(images, batch, clip.origin.z, clip.size.depth, channel, produced);
   const Index group_end = channel + (produced + 3) / 4 * 4;
   view.tail =
       std::min(group_end, images.front()->descriptor().feature_channels) - channel - produced;
   const Index bytes =
       clip.size.width * clip.size.height * clip.size.depth * produced * item_size(view.format);
-  view.streamed = view.dense_pixels() && (sources + 1) * bytes >= streamed_bytes();
+  view.streamed = view.dense_pixels() && read.value_or(bytes) + bytes >= streamed_bytes();
   return view;
 }
 
@@ -39,8 +52,10 @@ inline CpuImages view_source(const UnaryCall& call) {
 }
 
 inline CpuImages view_destination(const UnaryCall& call) {
-  return view_destination(call.destinations, call.batch, call.clip,
-                          call.properties.destination_channel_offset, call.produced_channels);
+  return view_destination(
+      call.destinations, call.batch, call.clip, call.properties.destination_channel_offset,
+      call.produced_channels,
+      bytes_read(call.sources, call.consumed_channels, call.destinations, call.clip));
 }
 
 inline CpuImages view_gradient(const GradientCall& call) {
@@ -53,14 +68,15 @@ inline CpuImages view_source(const GradientCall& call) {
                      call.properties.secondary.channel_offset, call.source_channels);
 }
 
-// Of a gradient that needs sums of its two sources first: they had better stay in a cache.
-inline constexpr Index kReadTwice = 4;
-
-// For a kernel that reads the gradient, or so many `sources`.
-inline CpuImages view_destination(const GradientCall& call, Index sources = 1) {
+// For a kernel that reads the gradient and the source so many times.
+inline CpuImages view_destination(const GradientCall& call, Index of_gradient, Index of_source) {
+  const auto read = [&](const ImageBatch::Images& images, Index channels) {
+    return bytes_read(images, channels, call.destinations, call.clip);
+  };
   return view_destination(call.destinations, call.batch, call.clip,
                           call.properties.destination_channel_offset, call.produced_channels,
-                          sources);
+                          of_gradient * read(call.gradients, call.gradient_channels) +
+                              of_source * read(call.sources, call.source_channels));
 }
 
 // One source of a kernel that works pixel by pixel: destination pixel (i, j) of the clip reads

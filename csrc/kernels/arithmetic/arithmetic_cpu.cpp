@@ -715,7 +715,7 @@ class CpuArithmeticGradient final : public GradientEncoder {
                        forward.window.stride_y != 0, clamps},
                       moves_across_channels(shot.properties, secondary_),
                       shot.produced_channels,
-                      cpu::view_destination(call),
+                      cpu::view_destination(call, 1, 0),
                       call.clip};
     if (multiplies_) {
       work.other =

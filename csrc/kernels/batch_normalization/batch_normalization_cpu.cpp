@@ -386,7 +386,7 @@ class CpuBatchNormalizationGradient final : public BatchNormalizationGradientEnc
                 [neuron = neuron_, operands = Operands(operands),
                  gradient = cpu::PixelSource{cpu::view_gradient(call), {}, EdgeMode::Zero},
                  source = cpu::PixelSource{cpu::view_source(call), {}, EdgeMode::Zero},
-                 destination = cpu::view_destination(call, cpu::kReadTwice), clip = call.clip,
+                 destination = cpu::view_destination(call, 2, 2), clip = call.clip,
                  gamma_sums = array_of(state.gamma_sums()), beta_sums = array_of(state.beta_sums()),
                  samples = static_cast<double>(state.samples())] {
                   run(neuron, operands, gradient, source, destination, clip, gamma_sums.values,

@@ -335,7 +335,8 @@ class CpuConvolutionGradient final : public ConvolutionGradientEncoder {
               ConvolutionGradientOption option, ConvolutionGradientState& state,
               bool accumulate) override {
     if (option != ConvolutionGradientOption::WeightsAndBias) {
-      encode_data(command_buffer, call);
+      // If weights follow, they read the source.
+      encode_data(command_buffer, call, option == ConvolutionGradientOption::Data ? 0 : 1);
     }
     if (option != ConvolutionGradientOption::Data) {
       encode_weights(command_buffer, call, state, accumulate);
@@ -343,7 +344,7 @@ class CpuConvolutionGradient final : public ConvolutionGradientEncoder {
   }
 
  private:
-  void encode_data(CommandBuffer& command_buffer, const GradientCall& call) const {
+  void encode_data(CommandBuffer& command_buffer, const GradientCall& call, Index of_source) const {
     const BinaryProperties& p = call.properties;
     ConvolutionGeometry g = geometry_of(descriptor_);
     g.batch = call.images();
@@ -359,17 +360,17 @@ class CpuConvolutionGradient final : public ConvolutionGradientEncoder {
         first_tap(p.primary.offset.y, g.stride_y, p.kernel_offset_y, descriptor_.window.extent_y());
     g.source_width = call.clip.size.width;
     g.source_height = call.clip.size.height;
-    cpu::record(command_buffer,
-                [g, slot = store_.slot(), gradient = cpu::view_gradient(call),
-                 destination = cpu::view_destination(call), clip = call.clip]() mutable {
-                  g.destination_width = gradient.width;
-                  g.destination_height = gradient.height;
-                  const auto written = samples_at(destination, clip.origin.x, clip.origin.y);
-                  cpu::convolution_data_gradient(g, engine_images(gradient, gradient.samples),
-                                                 *slot->get().weights, nullptr,
-                                                 engine_images(destination, written));
-                  clear_tail(destination, clip);
-                });
+    cpu::record(command_buffer, [g, slot = store_.slot(), gradient = cpu::view_gradient(call),
+                                 destination = cpu::view_destination(call, 1, of_source),
+                                 clip = call.clip]() mutable {
+      g.destination_width = gradient.width;
+      g.destination_height = gradient.height;
+      const auto written = samples_at(destination, clip.origin.x, clip.origin.y);
+      cpu::convolution_data_gradient(g, engine_images(gradient, gradient.samples),
+                                     *slot->get().weights, nullptr,
+                                     engine_images(destination, written));
+      clear_tail(destination, clip);
+    });
   }
 
   void encode_weights(CommandBuffer& command_buffer, const GradientCall& call,

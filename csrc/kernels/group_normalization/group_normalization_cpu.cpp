@@ -322,10 +322,10 @@ class CpuGroupNormalizationGradient final : public GradientEncoder {
     }
     const auto& first =
         dynamic_cast<const GroupNormalizationGradientStateBase&>(*call.states.front());
-    cpu::record(command_buffer, [work = GradientWork{first.settings(), cpu::view_gradient(call),
-                                                     cpu::view_source(call),
-                                                     cpu::view_destination(call, cpu::kReadTwice),
-                                                     std::move(arrays)}] { work.run(); });
+    cpu::record(command_buffer,
+                [work = GradientWork{first.settings(), cpu::view_gradient(call),
+                                     cpu::view_source(call), cpu::view_destination(call, 2, 2),
+                                     std::move(arrays)}] { work.run(); });
   }
 };
 

@@ -136,7 +136,7 @@ class CpuCrossChannelGradient final : public GradientEncoder {
          windows = Channels(call.source_channels, kernel_size_),
          gradient = cpu::PixelSource{cpu::view_gradient(call), primary.offset, primary.edge_mode},
          source = cpu::PixelSource{cpu::view_source(call), secondary.offset, secondary.edge_mode},
-         destination = cpu::view_destination(call, 2), clip = call.clip] {
+         destination = cpu::view_destination(call, 1, 1), clip = call.clip] {
           const LocalNormalizationLoops& loops = local_normalization_loops();
           cpu::map_pixels({gradient, source}, destination, clip,
                           [&](const float* const* in, float* out, Index pixels) {
@@ -609,7 +609,7 @@ class CpuLocalNormalizationGradient final : public GradientEncoder {
                              formula_of(kind_, parameters_of(call.properties), kernel_size_),
                              cpu::view_gradient(call),
                              cpu::view_source(call),
-                             cpu::view_destination(call, 2),
+                             cpu::view_destination(call, 1, 1),
                              {primary.x - secondary.x, primary.y - secondary.y, 0},
                              secondary,
                              call.clip}] { work.run(); });

@@ -48,7 +48,7 @@ class CpuNeuronGradient final : public GradientEncoder {
         [neuron = neuron_,
          gradient = cpu::PixelSource{cpu::view_gradient(call), primary.offset, primary.edge_mode},
          source = cpu::PixelSource{cpu::view_source(call), secondary.offset, secondary.edge_mode},
-         destination = cpu::view_destination(call, 2), clip = call.clip] {
+         destination = cpu::view_destination(call, 1, 1), clip = call.clip] {
           const NeuronFunction f = function_of(*neuron);
           cpu::map_pixels(
               {gradient, source}, destination, clip,

@@ -191,12 +191,12 @@ class CpuPoolingGradient final : public GradientEncoder {
     const auto first_read = [&](const Axis& axis) {
       return shifted ? std::max<Index>(0, axis.start) : Index{0};
     };
-    record(command_buffer,
-           [work = GradientWork{geometry, view_gradient(call), std::move(source),
-                                view_destination(call), p.primary.offset, source_size_of(p),
-                                call.clip, first_read(geometry.y), first_read(geometry.x)}] {
-             run_gradient(work);
-           });
+    record(
+        command_buffer,
+        [work = GradientWork{geometry, view_gradient(call), std::move(source),
+                             view_destination(call, 1, kind_ == PoolingKind::Average ? 0 : 1),
+                             p.primary.offset, source_size_of(p), call.clip, first_read(geometry.y),
+                             first_read(geometry.x)}] { run_gradient(work); });
   }
 
  private:

@@ -58,7 +58,7 @@ class CpuSoftMaxGradient final : public GradientEncoder {
         [kind = kind_,
          gradient = cpu::PixelSource{cpu::view_gradient(call), primary.offset, primary.edge_mode},
          result = cpu::PixelSource{cpu::view_source(call), secondary.offset, secondary.edge_mode},
-         destination = cpu::view_destination(call, 2), clip = call.clip] {
+         destination = cpu::view_destination(call, 1, 1), clip = call.clip] {
           const Index channels = destination.channels;
           map_rows({gradient, result}, destination, clip,
                    [&](const auto* const* in, auto* out, Index pixels) {
