@@ -70,6 +70,8 @@ void run_part(const Sums& sums, const Part& part) {
   const ConvolutionGeometry& g = sums.g;
   RowWindow source = sums.source;
   RowWindow gradient = sums.gradient;
+  // Sums for the biases read all of it first.
+  gradient.read_first = gradient.read_first && part.bias == nullptr;
   Index source_channel = 0;  // where the source rows begin
   if (sums.by_source && !sums.one_tap && !source.direct && sums.merged == 1) {
     const Index blocks_per_group = ceil_div(sums.group_sources, kConvolutionBlock);

@@ -192,28 +192,43 @@ constexpr TileTable make_tiles() {
 
 constexpr TileTable kTiles = make_tiles();
 
-void channel_sums(const float* row, Index pixels, Index step, Index channels, float* sums) {
-  const auto add = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
-    Vec even{};
-    Vec odd{};
-    const float* pixel = row + c;
-    Index i = 0;
-    for (; i + 2 <= pixels; i += 2) {
-      even += load(pixel, mask...);
-      odd += load(pixel + step, mask...);
-      pixel += 2 * step;
+// Of kVecs vectors of channels.
+template <int kVecs, class... Masks>
+MPSGRAD_INLINE void add_vectors(const float* pixel, Index pixels, Index step, float* sums,
+                                const Masks&... mask) {
+  Vec even[kVecs] = {};
+  Vec odd[kVecs] = {};
+  Index i = 0;
+  for (; i + 2 <= pixels; i += 2) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      even[v] += load(pixel + v * kLanes, mask...);
+      odd[v] += load(pixel + step + v * kLanes, mask...);
     }
+    pixel += 2 * step;
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVecs; ++v) {
     if (i < pixels) {
-      even += load(pixel, mask...);
+      even[v] += load(pixel + v * kLanes, mask...);
     }
-    store(sums + c, load(sums + c, mask...) + (even + odd), mask...);
-  };
+    float* const sum = sums + v * kLanes;
+    store(sum, load(sum, mask...) + (even[v] + odd[v]), mask...);
+  }
+}
+
+// Many channels of each pixel at a time, for pixels may be pages apart.
+void channel_sums(const float* row, Index pixels, Index step, Index channels, float* sums) {
+  constexpr int kTogether = kRegisters / 4;
   Index c = 0;
+  for (; c + kTogether * kLanes <= channels; c += kTogether * kLanes) {
+    add_vectors<kTogether>(row + c, pixels, step, sums + c);
+  }
   for (; c + kLanes <= channels; c += kLanes) {
-    add(c);
+    add_vectors<1>(row + c, pixels, step, sums + c);
   }
   if (c < channels) {
-    add(c, first_lanes(channels - c));
+    add_vectors<1>(row + c, pixels, step, sums + c, first_lanes(channels - c));
   }
 }
 
@@ -438,9 +453,9 @@ void by_source_from_panels(const WeightGradientTask& task) {
 }
 
 void by_source(const WeightGradientTask& task) {
+  add_bias(task);  // first: it brings the gradient into the caches, in the order of its memory
   if (task.panels != nullptr) {
     by_source_from_panels(task);
-    add_bias(task);
     return;
   }
   auto* pairs = static_cast<Pair*>(task.pairs);
@@ -466,7 +481,6 @@ void by_source(const WeightGradientTask& task) {
       }
     }
   });
-  add_bias(task);
 }
 
 void winograd_products(const WinogradGradientProducts& task) {
