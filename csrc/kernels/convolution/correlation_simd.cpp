@@ -337,8 +337,9 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
 void correlate(const CorrelationTask& task) {
   const Index blocks_per_group = ceil_div(task.group_results, kLanes);
   const Index blocks = smaller(blocks_per_group, task.last_block - task.first_block);
+  const Index products = task.taps_y * task.taps_x * task.group_operands;
   correlate_tiles(
-      task, kLanes, best_vecs(task.width, blocks, false),
+      task, kLanes, best_vecs(task.width, blocks, false, products),
       [](Index vecs) { return static_cast<Index>(tile_rows(static_cast<int>(vecs))); },
       kTiles.tiles, kTiles.asking);
 }

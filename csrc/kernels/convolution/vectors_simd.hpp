@@ -193,15 +193,21 @@ struct TileCut {
 
 // How many vectors wide tiles should be for `rows` rows and `vecs` vectors of results: the cheapest
 // of the shapes, where a tile costs its multiply-adds (at least as many as hide their latency) and
-// a little for its loads: of vectors more if they come from the second-level cache.
-inline Index best_vecs(Index rows, Index vecs, bool near) {
+// a little for its loads: of vectors more if they come from the second-level cache, and if each
+// result is the sum of many products, more where no register is left for a scalar, for then a sum
+// is kept in memory.
+inline Index best_vecs(Index rows, Index vecs, bool near, Index products = 0) {
+  constexpr Index kManyProducts = 128;  // of fewer, results are best written all at once
+  constexpr Index kSumInMemory = 9;
   Index best = 1;
   Index best_cost = INT64_MAX;
   for (int width = 1; width <= kMaxVecs; ++width) {
     const Index row_tiles = ceil_div(rows, tile_rows(width));
     const Index height = ceil_div(rows, row_tiles);
     const auto cost = [&](Index columns) {
-      return 8 * larger(height * columns, 8) + 2 * height + (near ? 2 : 4) * columns + 4;
+      const bool full = height * columns + columns + 1 > kRegisters;
+      const Index sums = full && products >= kManyProducts ? kSumInMemory : 0;
+      return 8 * larger(height * columns, 8) + 2 * height + (near ? 2 : 4) * columns + 4 + sums;
     };
     Index total = row_tiles * (vecs / width) * cost(width);
     if (vecs % width != 0) {
