@@ -42,7 +42,9 @@ inline CpuImages view_destination(const ImageBatch::Images& images, bool batch, 
       std::min(group_end, images.front()->descriptor().feature_channels) - channel - produced;
   const Index bytes =
       clip.size.width * clip.size.height * clip.size.depth * produced * item_size(view.format);
-  view.streamed = view.dense_pixels() && read.value_or(bytes) + bytes >= streamed_bytes();
+  constexpr Index kSmallPart = 8;  // such a part of the cache, for results that take no more of it
+  view.streamed = view.dense_pixels() && bytes >= streamed_bytes() / kSmallPart &&
+                  read.value_or(bytes) + bytes >= streamed_bytes();
   return view;
 }
 
@@ -68,7 +70,8 @@ inline CpuImages view_source(const GradientCall& call) {
                      call.properties.secondary.channel_offset, call.source_channels);
 }
 
-// For a kernel that reads the gradient and the source so many times.
+// For a kernel that reads the gradient and the source so many times. Those that follow sums of both
+// count them twice: what the sums have read had better stay in a cache.
 inline CpuImages view_destination(const GradientCall& call, Index of_gradient, Index of_source) {
   const auto read = [&](const ImageBatch::Images& images, Index channels) {
     return bytes_read(images, channels, call.destinations, call.clip);

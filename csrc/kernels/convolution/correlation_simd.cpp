@@ -31,7 +31,7 @@ struct TileArguments {
   Mask last;  // lanes of the last vector
   bool whole;
   bool streamed;  // past the caches; only if whole
-  bool first;     // no other tile has read these operands: memory has to be asked for them
+  bool first;     // no other tile of the task has read these operands: memory is asked for them
   Index ahead;    // of tiles that ask: from a row's operands to those that it requests
 };
 
@@ -313,7 +313,7 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, con
     t.bias = task.bias + block * lanes;
     t.last = first_lanes(smaller(last, kLanes));
     t.whole = last == lanes;
-    t.first = task.taps_y * task.taps_x == 1 && block == task.first_block;
+    t.first = task.taps_y * task.taps_x == 1 && (block == task.first_block || in_group == 0);
     t.ahead = larger(rows_of(blocks), ceil_div(kOperandsAhead, task.group_operands)) * t.step;
     const TileFunction* const tiles = (t.first ? asking : plain)[blocks];
     const Index channel = group * task.group_results + first_channel;

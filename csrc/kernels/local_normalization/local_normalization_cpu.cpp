@@ -169,6 +169,7 @@ CpuImages narrowed(const CpuImages& images, Index first, Index count) {
     sample += first * item_size(images.format);
   }
   result.channels = count;
+  result.streamed = images.streamed && count == images.channels;  // whole pixels alone can be
   result.tail = first + count == images.channels ? images.tail : 0;
   return result;
 }
