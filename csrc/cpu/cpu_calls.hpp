@@ -42,7 +42,7 @@ inline CpuImages view_destination(const ImageBatch::Images& images, bool batch, 
       std::min(group_end, images.front()->descriptor().feature_channels) - channel - produced;
   const Index bytes =
       clip.size.width * clip.size.height * clip.size.depth * produced * item_size(view.format);
-  constexpr Index kSmallPart = 8;  // such a part of the cache, for results that take no more of it
+  constexpr Index kSmallPart = 8;  // results of less than an eighth of the cache do no harm in it
   view.streamed = view.dense_pixels() && bytes >= streamed_bytes() / kSmallPart &&
                   read.value_or(bytes) + bytes >= streamed_bytes();
   return view;

@@ -195,7 +195,7 @@ struct TileCut {
 // of the shapes, where a tile costs its multiply-adds (at least as many as hide their latency) and
 // a little for its loads: of vectors more if they come from the second-level cache, and if each
 // result is the sum of many products, more where no register is left for a scalar, for then a sum
-// is kept in memory.
+// is kept in memory. 0 products: that does not count.
 inline Index best_vecs(Index rows, Index vecs, bool near, Index products = 0) {
   constexpr Index kManyProducts = 128;  // of fewer, results are best written all at once
   constexpr Index kSumInMemory = 9;

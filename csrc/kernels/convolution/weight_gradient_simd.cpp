@@ -453,7 +453,7 @@ void by_source_from_panels(const WeightGradientTask& task) {
 }
 
 void by_source(const WeightGradientTask& task) {
-  add_bias(task);  // first: it brings the gradient into the caches, in the order of its memory
+  add_bias(task);  // first: it brings the gradient into the caches, by runs of many channels
   if (task.panels != nullptr) {
     by_source_from_panels(task);
     return;
