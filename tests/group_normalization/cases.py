@@ -18,6 +18,14 @@ CASES = [
 ]
 # groups of more channels than fill a vector, and more channels than loops take at a time
 MANY_CHANNELS = [((1, 2, 3, 2100), 3), ((3, 7, 7, 1056), 32)]
+# small images that are normalized slice by slice of their channels: pixels less than a page apart
+# and more, slices of equal width and not, channels that fill no vector
+SLICES = [
+    ((2, 7, 7, 320), 32),
+    ((1, 3, 4, 77), 7),
+    ((2, 15, 14, 288), 9),
+    ((16, 2, 3, 1072), 67),
+]
 # an image of several megabytes, which is summed in runs of another length
 LONG_RUNS = [((1, 701, 700, 3), 1)]
 

@@ -112,7 +112,9 @@ def run(device, kind, x, g, gamma=None, beta=None, *, groups, epsilon=0.25, nonz
 
 @pytest.mark.parametrize("affine", ["both", "gamma", "beta", "none"])
 @pytest.mark.parametrize(
-    ("shape", "groups"), cases.CASES + cases.MANY_CHANNELS + cases.LONG_RUNS, ids=str
+    ("shape", "groups"),
+    cases.CASES + cases.MANY_CHANNELS + cases.SLICES + cases.LONG_RUNS,
+    ids=str,
 )
 def test_groups(device, shape, groups, affine, rng):
     x, g = rng.standard_normal((2, *shape), dtype=np.float32)
@@ -363,11 +365,11 @@ def test_arrays_with_and_without_out(device, kind, dtype, rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("shape", [(5, 13, 11, 24), (2, 97, 83, 24)], ids=str)
+@pytest.mark.parametrize("shape", [(5, 13, 11, 24), (2, 97, 83, 24), (4, 7, 7, 336)], ids=str)
 @kinds
 def test_results_do_not_depend_on_threads_or_runs(device, kind, shape, dtype, rng):
     x, g = rng.standard_normal((2, *shape)).astype(dtype)
-    forward, backward = kernels(device, kind, channels=24, groups=3)
+    forward, backward = kernels(device, kind, channels=shape[3], groups=3)
     before = mg.get_num_threads()
     results = []
     try:
@@ -381,6 +383,28 @@ def test_results_do_not_depend_on_threads_or_runs(device, kind, shape, dtype, rn
     for result in results[1:]:
         for one, other in zip(result, results[0], strict=True):
             assert_same_bytes(one, other)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("channels", [256, 264, 1088])
+@kinds
+def test_a_large_batch_of_slices_gives_the_bytes_of_its_samples(device, kind, channels, dtype, rng):
+    """Neither where channels are cut nor whether results go past the caches shows in them."""
+    samples, repeat = 3, max(1, (17 << 20) // (3 * 49 * channels * np.dtype(dtype).itemsize))
+    x, g = (
+        np.tile(rng.standard_normal((samples, 7, 7, channels)), (repeat, 1, 1, 1)).astype(dtype)
+        for _ in range(2)
+    )
+    gamma, beta = rng.standard_normal((2, channels), dtype=np.float32)
+    forward, backward = kernels(device, kind, gamma, beta, channels=channels, groups=8)
+    y, states = forward(x, with_state=True)
+    dx = backward(g, x, states)
+    for i in range(samples):
+        one, state = forward(x[i], with_state=True)
+        slope = backward(g[i], x[i], state)
+        for at in range(i, len(x), samples):
+            assert_same_bytes(y[at], one)
+            assert_same_bytes(dx[at], slope)
 
 
 @kinds

@@ -1,8 +1,10 @@
 // Instance and group normalization of the CPU device. Sums run over blocks of pixels that depend on
 // shape and format alone, in double, and are added in the order of the blocks; one image after the
-// other, so that a small image is still in the cache when it is read again.
+// other, so that a small image is still in the cache when it is read again; of small images of many
+// channels one slice of channels after the other.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "cpu/channel_arrays.hpp"
@@ -10,6 +12,7 @@
 #include "cpu/simd/standardize.hpp"
 #include "kernels/group_normalization/group_normalization.hpp"
 #include "kernels/group_normalization/group_normalization_simd.hpp"
+#include "kernels/group_normalization/group_slices_simd.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -104,27 +107,71 @@ void for_images(Index images, const Blocks& blocks, const Work& work) {
   }
 }
 
-// What sums of one image are relative to: one of each group's own values, so that a mean that is
-// large against the spread costs no digits. One tile.
-const double* shift_of(const CpuImages& source, Index sample, Index group_channels) {
-  const Index channels = source.channels;
-  const float* first =
-      cpu::load_run(source, sample, 0, 0, 1, cpu::thread_scratch(kFirst, channels));
-  const Index tile = tile_of(channels);
+// How the images of one encode are cut into slices of channels, whole groups, of which the
+// second-level cache of a core holds all that sums read: by shape and format alone. Sums of a
+// channel are the same however the channels are cut.
+struct Slices {
+  Index channels = 0;  // of a slice; 0: the images are better taken as a whole
+
+  // `read`: arrays of the image's size.
+  Slices(const CpuImages& source, Index groups, Index images, Index read) {
+    constexpr Index kBytes = 1 << 18;
+    constexpr Index kShort = 128;  // memory is slow to read in pieces of fewer channels
+    constexpr Index kLeast = 64;
+    constexpr Index kTasks = 16;
+    const Index most = kBytes / (source.width * source.height * item_size(source.format) * read);
+    const Index unit = std::lcm(source.channels / groups, Index{16});
+    if (source.channels < kLeast || most < std::min(std::max(kShort, unit), source.channels)) {
+      return;
+    }
+    const Index wanted = std::min(most, std::max(kLeast, source.channels * images / kTasks));
+    const Index units = cpu::chunks_of(source.channels, unit);
+    const Index count = cpu::chunks_of(units, std::max<Index>(1, wanted / unit));
+    channels = std::min(source.channels, unit * cpu::chunks_of(units, count));
+  }
+
+  // Calls work(sample, first channel, channels) for every slice.
+  template <class Work>
+  void each(const CpuImages& source, Index images, const Work& work) const {
+    const Index slices = cpu::chunks_of(source.channels, channels);
+    cpu::parallel_for(images * slices, [&](Index i) {
+      const Index first = i % slices * channels;
+      work(i / slices, first, std::min(channels, source.channels - first));
+    });
+  }
+};
+
+GroupSlice slice_of(const CpuImages& source, Index channels) {
+  return {source.width * source.height, source.channels, channels};
+}
+
+// An image's elements from a channel of its first pixel on, where they lie as such elements do.
+template <class Element>
+Element* elements_of(const CpuImages& images, Index sample, Index channel) {
+  return reinterpret_cast<Element*>(images.pixel(sample, 0, 0)) + channel;
+}
+
+// What sums of some channels of one image are relative to: one of each group's own values, so that
+// a mean that is large against the spread costs no digits. One tile.
+const double* shift_of(const CpuImages& source, Index sample, Index group_channels, Index channel,
+                       Index channels, Index tile) {
+  const float* values = channel + cpu::load_run(source, sample, 0, 0, 1,
+                                                cpu::thread_scratch(kFirst, source.channels));
   double* const shift = thread_doubles(kShift, tile);
   for (Index c = 0; c < channels; c += group_channels) {
     std::fill_n(shift + c, group_channels,
-                std::isfinite(first[c]) ? static_cast<double>(first[c]) : 0.0);
+                std::isfinite(values[c]) ? static_cast<double>(values[c]) : 0.0);
   }
   repeat_pixel(shift, channels, tile);
   return shift;
 }
 
-ChannelGroups groups_of(const CpuImages& source, const Settings& settings, const float* gamma,
-                        const double* shift) {
-  const Index channels = source.channels / settings.groups;
-  return {settings.groups, channels, static_cast<double>(source.width * source.height * channels),
-          gamma, shift};
+// The groups of some channels, `first` among them.
+ChannelGroups groups_of(const CpuImages& source, const Settings& settings, Index first,
+                        Index channels, const float* gamma, const double* shift) {
+  const Index each = source.channels / settings.groups;
+  return {channels / each, each, static_cast<double>(source.width * source.height * each),
+          gamma == nullptr ? nullptr : gamma + first, shift};
 }
 
 struct ForwardWork {
@@ -139,6 +186,12 @@ struct ForwardWork {
     const bool halves = is_whole() && source.has_halves() && destination.has_halves();
     const bool in_place =
         halves || (cpu::lies_as<float>(source) && cpu::lies_as<float>(destination));
+    const Slices slices(source, settings.groups, clip.size.depth, 1);
+    if (slices.channels > 0 && in_place && is_whole() && source.packed_rows()) {
+      return slices.each(source, clip.size.depth, [&](auto... slice) {
+        halves ? run_slice<Half>(slice...) : run_slice<float>(slice...);
+      });
+    }
     const Blocks blocks(source, source.packed_rows(), in_place);
     for_images(clip.size.depth, blocks, [&](Index sample) {
       halves ? run_image<Half>(sample, blocks) : run_image<float>(sample, blocks);
@@ -155,11 +208,33 @@ struct ForwardWork {
   }
 
   template <class Element>
+  void run_slice(Index sample, Index first, Index channels) const {
+    const auto* x = elements_of<const Element>(source, sample, first);
+    const double* const shift =
+        shift_of(source, sample, source.channels / settings.groups, first, channels, channels);
+    const GroupSlice slice = slice_of(source, channels);
+    double* const sums = thread_doubles(kSums, 2 * channels);
+    group_slice_loops().of(x).moments(slice, x, shift, sums);
+    const GroupNormalizationLoops& loops = group_normalization_loops();
+    const ChannelGroups groups = groups_of(source, settings, first, channels, gamma.values, shift);
+    std::vector<GroupStatistics> statistics(static_cast<std::size_t>(groups.groups));
+    loops.statistics(groups, sums, sums + channels, static_cast<double>(settings.epsilon),
+                     statistics.data());
+    const auto [mean, scale, offset_tile] = coefficient_tiles<3>(channels);
+    loops.forward(groups, statistics.data(), beta.values == nullptr ? nullptr : beta.values + first,
+                  mean, scale, offset_tile);
+    group_slice_loops().of(x).forward(
+        slice, x, {elements_of<Element>(destination, sample, first), destination.streamed}, mean,
+        scale, offset_tile);
+  }
+
+  template <class Element>
   void run_image(Index sample, const Blocks& blocks) const {
     const Index channels = source.channels;
     const Index tile = tile_of(channels);
     const Index scratch = blocks.scratch_pixels * channels;
-    const double* const shifts = shift_of(source, sample, channels / settings.groups);
+    const double* const shifts =
+        shift_of(source, sample, channels / settings.groups, 0, channels, tile);
     const Doubles totals =
         blocks.sum<2>(channels, [&](Index y, Index x, Index pixels, double* sums) {
           const auto* values = cpu::load_run(source, sample, y, x, pixels,
@@ -168,7 +243,7 @@ struct ForwardWork {
                                                  sums + tile, tile, tile);
         });
     const GroupNormalizationLoops& loops = group_normalization_loops();
-    const ChannelGroups groups = groups_of(source, settings, gamma.values, shifts);
+    const ChannelGroups groups = groups_of(source, settings, 0, channels, gamma.values, shifts);
     std::vector<GroupStatistics> statistics(static_cast<std::size_t>(settings.groups));
     loops.statistics(groups, totals.data(), totals.data() + channels,
                      static_cast<double>(settings.epsilon), statistics.data());
@@ -224,15 +299,47 @@ struct GradientWork {
   void run() const {
     const bool halves = gradient.has_halves() && source.has_halves() && destination.has_halves();
     const auto is_float = [](const CpuImages& images) { return cpu::lies_as<float>(images); };
-    const Blocks blocks(
-        source, source.packed_rows() && gradient.packed_rows() && destination.packed_rows(),
-        halves || (is_float(gradient) && is_float(source) && is_float(destination)));
+    const bool packed = source.packed_rows() && gradient.packed_rows() && destination.packed_rows();
+    const bool in_place =
+        halves || (is_float(gradient) && is_float(source) && is_float(destination));
+    const Slices slices(source, settings.groups, source.count(), 2);
+    if (slices.channels > 0 && in_place && packed) {
+      return slices.each(source, source.count(), [&](auto... slice) {
+        halves ? run_slice<Half>(slice...) : run_slice<float>(slice...);
+      });
+    }
+    const Blocks blocks(source, packed, in_place);
     for_images(source.count(), blocks, [&](Index sample) {
       halves ? run_image<Half>(sample, blocks) : run_image<float>(sample, blocks);
     });
   }
 
  private:
+  template <class Element>
+  void run_slice(Index sample, Index first, Index channels) const {
+    const ImageArrays& own = arrays[static_cast<std::size_t>(sample)];
+    const auto* g = elements_of<const Element>(gradient, sample, first);
+    const auto* x = elements_of<const Element>(source, sample, first);
+    const double* const shift =
+        shift_of(source, sample, source.channels / settings.groups, first, channels, channels);
+    const GroupSlice slice = slice_of(source, channels);
+    double* const sums = thread_doubles(kSums, 4 * channels);
+    group_slice_loops().of(x).gradient_moments(slice, g, x, shift, sums);
+    const GroupNormalizationLoops& loops = group_normalization_loops();
+    const ChannelGroups groups =
+        groups_of(source, settings, first, channels, own.gamma.values, shift);
+    std::vector<GroupStatistics> statistics(static_cast<std::size_t>(groups.groups));
+    loops.statistics(groups, sums + 2 * channels, sums + 3 * channels,
+                     static_cast<double>(settings.epsilon), statistics.data());
+    const auto [mean, scale, constant, slope] = coefficient_tiles<4>(channels);
+    loops.gradient(groups, statistics.data(), sums, sums + channels,
+                   {mean, scale, constant, slope, own.beta_sums.values + first,
+                    own.gamma_sums.values + first});
+    group_slice_loops().of(x).gradient(
+        slice, g, x, {elements_of<Element>(destination, sample, first), destination.streamed}, mean,
+        scale, constant, slope);
+  }
+
   template <class Element>
   void run_image(Index sample, const Blocks& blocks) const {
     const Index channels = source.channels;
@@ -245,8 +352,8 @@ struct GradientWork {
 
     // One pass for the statistics and for what the gradients need: sums of g * (x - shift) become
     // those of g * (x - mean) afterwards.
-    const double* const shift = shift_of(source, sample, group_channels);
     const Index tile = tile_of(channels);
+    const double* const shift = shift_of(source, sample, group_channels, 0, channels, tile);
     const Doubles totals =
         blocks.sum<4>(channels, [&](Index y, Index x, Index pixels, double* sums) {
           const auto* g = load(gradient, y, x, pixels, kFirst);
@@ -257,7 +364,7 @@ struct GradientWork {
     const double* const sum_gx = totals.data() + channels;
     const double* const sums = totals.data() + 2 * channels;
     const GroupNormalizationLoops& loops = group_normalization_loops();
-    const ChannelGroups groups = groups_of(source, settings, own.gamma.values, shift);
+    const ChannelGroups groups = groups_of(source, settings, 0, channels, own.gamma.values, shift);
     std::vector<GroupStatistics> statistics(static_cast<std::size_t>(settings.groups));
     loops.statistics(groups, sums, sums + channels, static_cast<double>(settings.epsilon),
                      statistics.data());
