@@ -256,9 +256,12 @@ struct LaneCount {
 };
 
 // Calls body(LaneCount) with the widest vectors that a row of `count` elements fills at least once.
+// Of 16 lanes a short row must not leave half of the last vector over: shorter vectors do less.
 template <class Body>
 MPSGRAD_INLINE void with_lanes_for(std::int64_t count, const Body& body) {
-  if (count >= kWidest) {
+  const std::int64_t rest = count % kWidest;
+  const bool wasteful = kWidest >= 16 && count < 4 * kWidest && rest > 0 && rest <= kWidest / 2;
+  if (count >= kWidest && !wasteful) {
     return body(LaneCount<kWidest>{});
   }
   if constexpr (kWidest >= 16) {
