@@ -1,14 +1,20 @@
-"""What one encode from Python costs: kernels on one pixel, where there is nothing to compute."""
+"""What one encode from Python costs: kernels on one pixel, where there is nothing to compute.
+
+With the run that it leads to, and the encode alone, without the arithmetic.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import mpsgrad as mg
 import numpy as np
 
 from .check import Samples
+from .results import ALONE
 from .suite import Case, Output, Work
+from .timing import Reported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,19 +25,22 @@ __all__ = ["cases"]
 
 CHANNELS = 4
 CALLS = 100
+BUFFERS = 20
 
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield a few kernels, each encoded many times into one command buffer."""
-    if "float32" in request.dtypes:
+    if "float32" not in request.dtypes:
+        return
+    for prefix in ("", ALONE):
         for name in KERNELS:
             yield Case(
                 "encode",
-                name,
+                prefix + name,
                 "pixel",
                 None,
                 "float32",
-                lambda context, name=name: build(context, name),
+                lambda context, name=name, alone=bool(prefix): build(context, name, alone),
                 (1, 1, 1, CHANNELS),
             )
 
@@ -66,7 +75,7 @@ KERNELS: dict[str, tuple[Callable[[mg.Device], tuple[Any, Any]], str]] = {
 }
 
 
-def build(context: Context, name: str) -> Work:
+def build(context: Context, name: str, alone: bool) -> Work:
     """Make a kernel which hands its input on, and images of one pixel."""
     make, direction = KERNELS[name]
     forward, gradient = make(context.device)
@@ -87,10 +96,25 @@ def build(context: Context, name: str) -> Work:
         for _ in range(CALLS):
             once(buffer)
 
+    def encoding() -> float:
+        """Return the seconds that the encodes of a run take by themselves, of several runs."""
+        seconds = 0.0
+
+        def timed(buffer: mg.CommandBuffer) -> None:
+            nonlocal seconds
+            start = time.perf_counter()
+            encode(buffer)
+            seconds += time.perf_counter() - start
+
+        context.run(encode)
+        for _ in range(BUFFERS):
+            context.run(timed)
+        return seconds / BUFFERS
+
     index = tuple(np.indices(x.shape).reshape(4, -1))
     exact = x[index].astype(np.float64)
     return Work(
-        lambda: context.run(encode),
+        Reported(encoding) if alone else lambda: context.run(encode),
         [Output("y", lambda: context.read(results), Samples(index, exact, exact, 2))],
         arrays=2 * x.nbytes,
         calls=CALLS,

@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from .results import ResultsError, geometric_mean, peers_of
+from .results import ALONE, ResultsError, geometric_mean, peers_of
 from .scaling import fits
 from .tables import amount, duration
 
@@ -86,12 +86,14 @@ def _means(records: Sequence[Record]) -> str:
 
 
 def _encodes(records: Sequence[Record]) -> str:
-    rows = [
-        [record["kernel"], duration(record["seconds"]["median"] / record["calls_a_run"])]
+    each = {
+        record["kernel"]: duration(record["seconds"]["median"] / record["calls_a_run"])
         for record in records
         if record["calls_a_run"] > 1
-    ]
-    return _table(["one encode of one pixel", "time"], rows) if rows else ""
+    }
+    names = dict.fromkeys(name.removeprefix(ALONE) for name in each)
+    rows = [[name, each.get(ALONE + name, ""), each.get(name, "")] for name in names]
+    return _table(["one encode of one pixel", "alone", "with its run"], rows) if rows else ""
 
 
 def _scaling(points: Sequence[dict[str, Any]]) -> str:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "ALONE",
     "Record",
     "ResultsError",
     "geometric_mean",
@@ -21,6 +22,8 @@ __all__ = [
 ]
 
 Record = dict[str, Any]
+
+ALONE = "encoding_"  # before the name of a kernel whose encode is timed without its run
 
 
 class ResultsError(Exception):

@@ -108,33 +108,39 @@ ImageDescriptor GradientKernel::destination_descriptor(
           " images");
   require(states.size() == 1, class_name(), ": destination_descriptor takes one state, got ",
           states.size());
-  const ForwardPass pass = forward_pass(states.front().get());
   const BinaryProperties saved = properties_;
   const std::weak_ptr<State> previous = configured_for_;
-  configured_for_ = states.front();
   try {
-    properties_.primary.window.stride_x = pass.primary_stride_x;
-    properties_.primary.window.stride_y = pass.primary_stride_y;
-    properties_.secondary.window = pass.secondary_window;
-    properties_.secondary.edge_mode = pass.secondary_edge_mode;
-    properties_.secondary.channel_offset = pass.secondary_channel_offset;
-    properties_.secondary.channel_maximum = pass.secondary_channels;
-    apply_forward(*states.front());
-    ImageDescriptor result;
-    result.width = pass.result_width;
-    result.height = pass.result_height;
-    result.feature_channels = properties_.destination_channel_offset + pass.result_channels;
-    result.channel_format = gradient_and_source.front()->descriptor().channel_format;
-    if (padding()->method() & padding_method::kCustom) {
-      result = padding()->customize(gradient_and_source, states, *this, result);
-    }
-    result.check(class_name());
-    return result;
+    return configure_for(gradient_and_source.front(), gradient_and_source.back(), states.front());
   } catch (...) {
     properties_ = saved;
     configured_for_ = previous;
     throw;
   }
+}
+
+ImageDescriptor GradientKernel::configure_for(const std::shared_ptr<Image>& gradient,
+                                              const std::shared_ptr<Image>& source,
+                                              const std::shared_ptr<State>& state) {
+  const ForwardPass pass = forward_pass(state.get());
+  configured_for_ = state;
+  properties_.primary.window.stride_x = pass.primary_stride_x;
+  properties_.primary.window.stride_y = pass.primary_stride_y;
+  properties_.secondary.window = pass.secondary_window;
+  properties_.secondary.edge_mode = pass.secondary_edge_mode;
+  properties_.secondary.channel_offset = pass.secondary_channel_offset;
+  properties_.secondary.channel_maximum = pass.secondary_channels;
+  apply_forward(*state);
+  ImageDescriptor result;
+  result.width = pass.result_width;
+  result.height = pass.result_height;
+  result.feature_channels = properties_.destination_channel_offset + pass.result_channels;
+  result.channel_format = gradient->descriptor().channel_format;
+  if (padding()->method() & padding_method::kCustom) {
+    result = padding()->customize({gradient, source}, {state}, *this, result);
+  }
+  result.check(class_name());
+  return result;
 }
 
 void GradientKernel::check_sources(const CommandBuffer& command_buffer,
@@ -251,7 +257,7 @@ std::shared_ptr<ImageBatch> GradientKernel::encode_creating(
     reads.add(states);
     reads.check();
     const ImageDescriptor descriptor =
-        destination_descriptor({gradients.front(), sources.front()}, {states.front()});
+        configure_for(gradients.front(), sources.front(), states.front());
     const bool zeroed = !writes_whole_destination() || properties_.clip_rect != Region{} ||
                         properties_.destination_channel_offset != 0 || command_buffer->predicate;
     result = (chosen ? *chosen : *allocator())

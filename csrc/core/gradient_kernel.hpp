@@ -111,6 +111,10 @@ class GradientKernel : public BinaryKernel {
   void require_equal_channels(const GradientCall& call) const;
 
  private:
+  // destination_descriptor() for a caller that puts the properties back if something throws.
+  ImageDescriptor configure_for(const std::shared_ptr<Image>& gradient,
+                                const std::shared_ptr<Image>& source,
+                                const std::shared_ptr<State>& state);
   void encode_checked(const std::shared_ptr<CommandBuffer>& command_buffer,
                       const ImageBatch::Images& gradients, const ImageBatch::Images& sources,
                       const StateBatch& states, const ImageBatch::Images& destinations, bool batch,

@@ -537,7 +537,8 @@ py::object encode_gradient(GradientKernel& self,
   const auto allocator = allocator_argument(allocator_object);
   const std::shared_ptr<ImageBatch> images = self.encode_creating(
       command_buffer, gradient.images(), source.images(), states, gradient.batch, allocator.get());
-  return image_result(images, gradient.batch);
+  const bool given = dynamic_cast<GivenImages*>(allocator.get()) != nullptr;
+  return given && gradient.batch ? allocator_object : image_result(images, gradient.batch);
 }
 
 void bind_gradient(py::module_& m) {
