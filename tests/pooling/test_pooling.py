@@ -393,12 +393,13 @@ TIED = {
     "5x4": ((5, 4), (1, 1), (1, 1)),
     "9x9": ((9, 9), (1, 1), (1, 1)),
     "11x10": ((11, 10), (1, 1), (1, 1)),
+    "5x5 stride 5": ((5, 5), (5, 5), (1, 1)),
     "1x1 stride 2": ((1, 1), (2, 2), (1, 1)),
 }
 
 
 @pytest.mark.parametrize("edge", ["zero", "clamp"])
-@pytest.mark.parametrize("channels", [3, 16, 37])
+@pytest.mark.parametrize("channels", [3, 16, 37, 150])
 @pytest.mark.parametrize("method", [cases.SAME, cases.VALID])
 @pytest.mark.parametrize("fmt", ["float32", "float16"])
 @pytest.mark.parametrize("window", TIED.values(), ids=TIED)

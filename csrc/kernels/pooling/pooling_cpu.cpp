@@ -65,7 +65,7 @@ class CpuPooling final : public UnaryEncoder {
                        Index sample, Index j, Results<float> results) {
     float* const pooled = results.at;
     for_source_rows<Element>(
-        geometry, source, sample, j,
+        geometry, source, sample, j, rows_together<Element>(geometry, source),
         [&](const PoolingSource<Element>* rows, Index count, bool begins, bool ends) {
           const auto& loops = pooling_loops().of(rows->x);
           PoolingRow row = columns.row(begins, ends, geometry.meets_padding(geometry.y, j));

@@ -71,7 +71,7 @@ class SharedGradient {
 template <class Element>
 void SharedGradient::sum_squares(Index sample, Index j, float* squares) const {
   for_source_rows<Element>(
-      geometry_, work_.source, sample, j,
+      geometry_, work_.source, sample, j, rows_together<Element>(geometry_, work_.source),
       [&](const PoolingSource<Element>* rows, Index count, bool begins, bool ends) {
         pooling_loops().of(rows->x).squares(columns_.row(begins, ends, false), rows, count,
                                             squares);

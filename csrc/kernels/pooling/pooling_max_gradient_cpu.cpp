@@ -153,21 +153,22 @@ void MaxGradient<Element, kAlone>::award(Index sample, Index j, Rows& open) cons
   const Index elements = columns_.floats();
   const Element* gradient =
       work_.load_gradient(columns_, sample, j, scratch_of<Element>(kGradientRow, elements));
+  const Index together = rows_together<Element>(geometry_, work_.source);
+  // A loop goes over one run after the other, all rows of each, which is the order of equal pixels
+  // only where windows have one run or calls one row.
+  const Index most = columns_.repeats ? 1 : most_rows<Element>(work_.source);
   std::int32_t* winner = nullptr;
   std::int32_t number = 0;
-  for_source_rows<Element>(geometry_, work_.source, sample, j,
+  for_source_rows<Element>(geometry_, work_.source, sample, j, most,
                            [&](const Source* rows, Index count, bool begins, bool ends) {
-                             if (begins && ends && !columns_.repeats) {
+                             if (begins && ends && count <= together && !columns_.repeats) {
                                return award_together(j, rows, count, gradient, open);
                              }
                              float* best = thread_scratch(kWindowRow, elements);
                              winner = scratch_of<std::int32_t>(kWinnerRow, elements);
-                             for (Index i = 0; i < count; ++i) {
-                               loops().winners(
-                                   row(j, begins && i == 0, ends && i == count - 1, open),
-                                   rows[i].x, number, best, winner);
-                               number += numbers();
-                             }
+                             loops().winners(row(j, begins, ends, open), rows, count, number,
+                                             numbers(), best, winner);
+                             number += static_cast<std::int32_t>(count) * numbers();
                            });
   if (winner != nullptr) {
     award_row_by_row(j, gradient, winner, open);

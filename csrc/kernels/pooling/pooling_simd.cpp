@@ -115,15 +115,36 @@ struct Squares {
   }
 };
 
-// So many vectors are reduced at a time, but of the usual windows: taps lie far apart, and whole
-// stretches of each are read faster than one line of one after the other.
-constexpr Index kVectorsTogether = kWidest >= 16 ? 8 : 4;
-
 template <Index kVectors, class Body>
 MPSGRAD_INLINE void for_each_vector(const Body& body) {
 #pragma GCC unroll 8
   for (Index v = 0; v < kVectors; ++v) {
     body(v);
+  }
+}
+
+// Calls body(vectors, block, first) for stretches of a window's elements. Those of the usual
+// windows are one vector long, others eight: taps lie far apart, and whole stretches of each are
+// read faster than one line of one after the other.
+template <class Taps, class Body>
+MPSGRAD_INLINE void for_stretches(Taps /*taps*/, Index elements, const Body& body) {
+  Index wide = 0;
+  if constexpr (std::is_same_v<Taps, Index>) {
+    constexpr Index kTogether = 8;
+    constexpr Index kWide = kTogether * kWidest;
+    for (; wide + kWide <= elements; wide += kWide) {
+      body(Exactly<kTogether>{}, WholeBlock<kWidest>{}, wide);
+    }
+  }
+  for_blocks(elements - wide,
+             [&](auto block, Index c) MPSGRAD_MELT { body(Exactly<1>{}, block, wide + c); });
+}
+
+// Asks for the lines of a stretch, which may lie outside its array.
+template <Index kElements, class Element>
+MPSGRAD_INLINE void request_stretch(const Element* array, Index first) {
+  for (Index e = 0; e < kElements; e += kLine / static_cast<Index>(sizeof(Element))) {
+    request_later(array, first + e);
   }
 }
 
@@ -140,7 +161,7 @@ MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource<Element>* 
       from_row[r] = sources[r];
     }
     for_windows(row, run, [&](Index from, Index to, Index elements) MPSGRAD_MELT {
-      const auto reduce_vectors = [&](auto vectors, auto block, Index c) MPSGRAD_MELT {
+      for_stretches(taps, elements, [&](auto vectors, auto block, Index c) MPSGRAD_MELT {
         using V = typename decltype(block)::Floats;
         constexpr Index kVectors = decltype(vectors){};
         constexpr Index kLanes = sizeof(V) / sizeof(float);
@@ -160,16 +181,6 @@ MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource<Element>* 
         for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
           put_result<kStream>(block, pooled + to + c + v * kLanes, fold.finish(values[v]));
         });
-      };
-      Index wide = 0;
-      if constexpr (std::is_same_v<decltype(taps), Index>) {
-        constexpr Index kWide = kVectorsTogether * kWidest;
-        for (; wide + kWide <= elements; wide += kWide) {
-          reduce_vectors(Exactly<kVectorsTogether>{}, WholeBlock<kWidest>{}, wide);
-        }
-      }
-      for_blocks(elements - wide, [&](auto block, Index c) MPSGRAD_MELT {
-        reduce_vectors(Exactly<1>{}, block, wide + c);
       });
     });
   });
@@ -451,30 +462,51 @@ MPSGRAD_INLINE void for_taps(Taps taps, Index step, Index elements, const Body& 
 }
 
 template <class Element>
-void winners(const PoolingRow& row, const Element* source, std::int32_t first_number, float* best,
-             std::int32_t* winner) {
+void winners(const PoolingRow& row, const PoolingSource<Element>* sources, Index count,
+             std::int32_t first_number, std::int32_t numbers, float* best, std::int32_t* winner) {
   const Index step = row.dilation * row.channels;
+  const Element* from_row[kMostPoolingRows];
+  for (Index r = 0; r < count; ++r) {
+    from_row[r] = sources[r].x;
+  }
   for_numbered_runs(row, [&](const PoolingRun& run, auto taps, std::int32_t number) MPSGRAD_MELT {
     const std::int32_t first = first_number + number;
     const bool begins = row.begins && run.begins;
     const bool hides = row.ends && (row.meets_padding || run.meets_padding);
     for_windows(row, run, [=](Index from, Index window, Index elements) MPSGRAD_MELT {
-      for_taps(taps, step, elements, [=](auto block, Index c, Index tap, auto past) MPSGRAD_MELT {
+      for_stretches(taps, elements, [=](auto vectors, auto block, Index c) MPSGRAD_MELT {
         using V = typename decltype(block)::Floats;
         using I = typename decltype(block)::Ints;
-        const bool starts = begins && tap == 0;
-        V top = starts ? V{} - __builtin_inff() : block.floats(best + window + c);
-        I here = starts ? I{} + first : block.ints(winner + window + c);
-        for (Index t = tap; t < past; ++t) {
-          const V value = block.floats(source + from + c + t * step);
-          here = value > top ? I{} + (first + static_cast<std::int32_t>(t)) : here;
-          top = value > top ? value : top;
+        constexpr Index kVectors = decltype(vectors){};
+        constexpr Index kLanes = sizeof(V) / sizeof(float);
+        V top[kVectors];
+        I here[kVectors];
+        for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+          const Index at = window + c + v * kLanes;
+          top[v] = begins ? V{} - __builtin_inff() : block.floats(best + at);
+          here[v] = begins ? I{} + first : block.ints(winner + at);
+        });
+        for (Index r = 0; r < count; ++r) {
+          const std::int32_t row_first = first + static_cast<std::int32_t>(r) * numbers;
+          for (Index t = 0; t < taps; ++t) {
+            const Element* x = from_row[r] + from + c + t * step;
+            const std::int32_t tap = row_first + static_cast<std::int32_t>(t);
+            if constexpr (kVectors > 1) {
+              request_stretch<kVectors * kLanes>(x, kVectors * kLanes);
+            }
+            for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+              const V value = block.floats(x + v * kLanes);
+              here[v] = value > top[v] ? I{} + tap : here[v];
+              top[v] = value > top[v] ? value : top[v];
+            });
+          }
         }
-        if (hides && past == taps) {
-          here = top < V{} ? I{} - 1 : here;
-        }
-        block.put(winner + window + c, here);
-        block.put(best + window + c, top);
+        for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+          const Index at = window + c + v * kLanes;
+          const I hidden = top[v] < V{} ? I{} - 1 : here[v];
+          block.put(winner + at, hides ? hidden : here[v]);
+          block.put(best + at, top[v]);
+        });
       });
     });
   });

@@ -75,13 +75,15 @@ struct PoolingSourceLoops {
   void (*award_alone)(const PoolingRow& row, const Source* sources, std::int64_t count,
                       const Element* gradient, Element* const* out);
 
-  // The same for windows of any number of rows. Row by row first: `winner` is the number of the
-  // pixel that supplies the maximum, of the first of equal ones, -1 if that is a padding zero. What
-  // a window reads in a row is numbered from `first_number` on. `best` keeps the maxima from row to
-  // row.
-  void (*winners)(const PoolingRow& row, const Element* source, std::int32_t first_number,
-                  float* best, std::int32_t* winner);
-  // Then the gradient's rows.
+  // The same for windows of any number of rows. First some rows after the other: `winner` is the
+  // number of the pixel that supplies the maximum, of the first of equal ones, -1 if that is a
+  // padding zero. What a window reads in the first row is numbered from `first_number` on, in the
+  // others each time from `numbers` further on. `best` keeps the maxima from call to call. Where
+  // windows have several runs, calls are of one row.
+  void (*winners)(const PoolingRow& row, const Source* sources, std::int64_t count,
+                  std::int32_t first_number, std::int32_t numbers, float* best,
+                  std::int32_t* winner);
+  // Then the gradient's rows, one by one.
   void (*award_row_added)(const PoolingRow& row, const std::int32_t* winner,
                           std::int32_t first_number, const Element* gradient, float* out);
   void (*award_row_alone)(const PoolingRow& row, const std::int32_t* winner,

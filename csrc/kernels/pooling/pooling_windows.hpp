@@ -225,23 +225,30 @@ struct Columns {
   }
 };
 
-// How many source rows are handed to a loop at once: as many as give the memory system no more
-// streams of taps than it can foresee.
+// How many source rows can be handed to a loop at once, of as many as it takes: those that need
+// conversion wait in scratch.
+template <class Element>
+Index most_rows(const CpuImages& source, Index taken = kMostPoolingRows) {
+  const bool direct = std::is_same_v<Element, Half> || (source.is_float() && source.dense_pixels());
+  return direct ? taken
+                : std::clamp<Index>(kRowsFloats / (source.width * source.channels), 1, taken);
+}
+
+// How many source rows are handed to a loop that requests nothing: as many as give the memory
+// system no more streams of taps than it can foresee.
 template <class Element>
 Index rows_together(const Geometry& geometry, const CpuImages& source) {
   constexpr Index kStreams = 9;
-  const Index most =
+  const Index foreseen =
       std::clamp<Index>(kStreams / std::min(geometry.x.kernel, source.width), 1, kMostPoolingRows);
-  const bool direct = std::is_same_v<Element, Half> || (source.is_float() && source.dense_pixels());
-  return direct ? most : std::clamp<Index>(kRowsFloats / (source.width * source.channels), 1, most);
+  return most_rows<Element>(source, foreseen);
 }
 
 // Calls visit(rows, count, begins, ends) with the source rows that a row of windows reads, in
-// groups; once without any where it reads none.
+// groups of `most`; once without any where it reads none.
 template <class Element, class Visit>
 void for_source_rows(const Geometry& geometry, const CpuImages& source, Index sample, Index window,
-                     const Visit& visit) {
-  const Index most = rows_together<Element>(geometry, source);
+                     Index most, const Visit& visit) {
   const Index row_floats = source.width * source.channels;
   std::array<PoolingSource<Element>, kMostPoolingRows> rows{};
   Index count = 0;
