@@ -185,6 +185,34 @@ DENSE = [
     _case("dense, dilated", (2, 11, 14, 16), 17, (3, 3), dilation=(3, 2)),
 ]
 
+# Windows one row high. Where many of their taps lie outside an image, in zeros, the CPU device
+# leaves those out, by columns in place of rows: tiles that are full and others, phases of a stride,
+# operands read in place and copied.
+FLAT = [
+    _case("flat, 7x1", (2, 9, 9, 20), 19, (7, 1)),
+    _case("flat, taller", (1, 18, 17, 16), 33, (5, 1)),
+    _case("flat, wider", (2, 4, 12, 17), 16, (7, 1)),
+    _case("flat, one column", (2, 5, 1, 16), 18, (3, 1)),
+    _case("flat, valid", (1, 11, 11, 18), 35, (7, 1), method=VALID),
+    _case("flat, full", (3, 7, 5, 16), 21, (4, 1), method=FULL),
+    _case("flat, lopsided", (1, 8, 7, 24), 17, (6, 1), pads=(4, 0, 0, 0)),
+    _case("flat, s2", (2, 14, 13, 19), 22, (5, 1), (2, 2)),
+    _case("flat, s3x1", (1, 12, 12, 16), 16, (7, 1), (3, 1), method=0x1C),
+    _case("flat, stride beyond kernel", (1, 9, 9, 16), 17, (2, 1), (3, 2), pads=(2, 1, 0, 0)),
+    _case("flat, dilated", (2, 10, 9, 16), 18, (3, 1), dilation=(4, 1)),
+    _case("flat, dilated s2", (1, 10, 10, 16), 16, (5, 1), (2, 1), (3, 1)),
+    _case("flat, windows outside", (1, 7, 6, 16), 16, (3, 1), shift=(-5, 0), grow=(4, 0)),
+    _case("flat, rows outside", (1, 6, 6, 16), 16, (5, 1), shift=(0, -2), grow=(0, 3)),
+    _case("flat, clamp", (1, 8, 8, 16), 19, (7, 1), edge="clamp"),
+    _case("flat, groups", (2, 8, 8, 32), 48, (5, 1), groups=2),
+    _case("flat, groups of 4", (1, 8, 8, 24), 24, (7, 1), groups=6),
+    _case("flat, depthwise", (1, 9, 9, 21), 21, (7, 1), depthwise=True),
+    _case("flat, few channels", (2, 9, 9, 3), 5, (7, 1)),
+    _case("flat, one result", (2, 7, 7, 40), 1, (5, 1)),
+    _case("flat, many channels", (2, 9, 9, 40), 48, (7, 1)),
+    _case("flat, rows 4096 bytes apart", (1, 12, 16, 64), 64, (7, 1)),
+]
+
 
 @dataclass(frozen=True)
 class TransposeCase:

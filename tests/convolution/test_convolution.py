@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:ConvolutionGradient. after a forward pass with edge mode CLAMP:RuntimeWarning"
 )
 
-EVERY_CASE = [*cases.CASES, *cases.CHANNELS, *cases.WIDE, *cases.DENSE]
+EVERY_CASE = [*cases.CASES, *cases.CHANNELS, *cases.FLAT, *cases.WIDE, *cases.DENSE]
 
 
 def exact_arrays(case, rng):
@@ -63,7 +63,7 @@ def test_exact_sums_are_exact(queue, case, rng):
         np.testing.assert_array_equal(got, want, err_msg=f"{case}: {name}")
 
 
-@pytest.mark.parametrize("case", cases.CASES, ids=str)
+@pytest.mark.parametrize("case", [*cases.CASES, *cases.FLAT], ids=str)
 def test_errors_are_those_of_the_additions(queue, case, rng):
     arrays = real_arrays(case, rng)
     scales = expected(case, *map(np.abs, arrays))
@@ -130,6 +130,19 @@ def test_what_is_not_finite_stays_in_its_windows(queue, case, rng):
     with np.errstate(invalid="ignore"):
         want = expected(case, x, w, b, g)
     for got, exact in zip(computed(queue, case, x, w, b, g), want, strict=True):
+        np.testing.assert_array_equal(got, exact)
+
+
+@pytest.mark.parametrize("case", cases.FLAT, ids=str)
+def test_what_is_not_finite_stays_in_flat_windows(queue, case, rng):
+    x, w, b, g = exact_arrays(case, rng)
+    x[0, 0, 0, 0] = np.nan
+    x[-1, -1, -1, 0] = np.inf
+    g[0, -1, 0, 0] = np.nan
+    g[-1, 0, -1, 0] = -np.inf
+    with np.errstate(invalid="ignore"):
+        want = expected(case, x, w, b, g)
+    for got, exact in zip(computed(queue, case, x, w, b, g)[:2], want[:2], strict=True):
         np.testing.assert_array_equal(got, exact)
 
 
@@ -311,9 +324,10 @@ def test_depthwise_example(queue):
 # ---- formats, windows of images, kinds of batches ------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["3x3 s2", "flat, many channels"])
 @pytest.mark.parametrize("dtype", [np.float16, np.uint8, np.uint16], ids=lambda t: np.dtype(t).name)
-def test_formats_round_once_on_store(queue, dtype, rng):
-    case = next(c for c in cases.CASES if c.name == "3x3 s2")
+def test_formats_round_once_on_store(queue, dtype, name, rng):
+    case = next(c for c in cases.CASES + cases.FLAT if c.name == name)
     device = queue.device
     if dtype == np.float16:
         x = rng.standard_normal(case.shape).astype(dtype)
@@ -335,8 +349,9 @@ def test_formats_round_once_on_store(queue, dtype, rng):
     assert_close(kernels.read(queue, destinations), exact, ulps=ulps, scale=scale)
 
 
-def test_float16_gradients_round_once(queue, rng):
-    case = next(c for c in cases.CASES if c.name == "3x3")
+@pytest.mark.parametrize("name", ["3x3", "flat, many channels"])
+def test_float16_gradients_round_once(queue, name, rng):
+    case = next(c for c in cases.CASES + cases.FLAT if c.name == name)
     x, w, b, g = real_arrays(case, rng)
     x, g = x.astype(np.float16), g.astype(np.float16)
     data_source = kernels.source(case, w, b)
@@ -422,10 +437,11 @@ def test_states_know_how_many_images_a_clip_rectangle_covers(queue, cls):
     kernels.run(queue, encode)
 
 
-def test_channel_windows_and_clip_rectangles(queue, rng):
+@pytest.mark.parametrize("window", [(3, 3), (1, 9)], ids=["3x3", "flat"])
+def test_channel_windows_and_clip_rectangles(queue, window, rng):
     device = queue.device
     x = grid(rng, (2, 6, 7, 12))
-    w, b = grid(rng, (5, 3, 3, 4)), grid(rng, 5)
+    w, b = grid(rng, (5, *window, 4)), grid(rng, 5)
     data_source = mg.ArrayConvolutionDataSource(w, b)
     kernel = mg.Convolution(data_source, device=device)
     kernel.source_feature_channel_offset = 4
@@ -451,7 +467,7 @@ def test_channel_windows_and_clip_rectangles(queue, rng):
     backward, dx, dw, db = kernels.backward(queue, data_source, g, sources, states)
     assert dx.shape == (2, 6, 7, 4)
     np.testing.assert_array_equal(dx, oracle.data_gradient(p, g, w, source_size=(7, 6)))
-    want = oracle.weight_gradient(p, g, x[..., 4:8], kernel=(3, 3))
+    want = oracle.weight_gradient(p, g, x[..., 4:8], kernel=window[::-1])
     np.testing.assert_array_equal(dw.reshape(w.shape), want)
     np.testing.assert_array_equal(db, oracle.bias_gradient(g))
     assert backward.secondary_source_feature_channel_offset == 4
@@ -511,38 +527,40 @@ def test_batch_normalization_is_folded(queue):
     assert pickle.loads(pickle.dumps(kernel))(np.zeros((1, 1, 1, 1), np.float32)).item() == 1
 
 
-def test_fused_neuron(queue, rng):
+@pytest.mark.parametrize(("columns", "rows"), [(3, 3), (7, 1)])
+def test_fused_neuron(queue, columns, rows, rng):
     d = mg.ConvolutionDescriptor(
-        3, 3, input_feature_channels=5, output_feature_channels=6,
+        columns, rows, input_feature_channels=5, output_feature_channels=6,
         fused_neuron_descriptor=mg.NeuronDescriptor(mg.NeuronType.PRELU, data=[0, 1, 2, 3, -1, -2]),
     )  # fmt: skip
-    x, w = grid(rng, (2, 4, 5, 5)), grid(rng, (6, 3, 3, 5))
+    x, w = grid(rng, (2, 5, 4, 5)), grid(rng, (6, rows, columns, 5))
     kernel = mg.Convolution(mg.ArrayConvolutionDataSource(w, descriptor=d), device=queue.device)
     slopes = np.array([0, 1, 2, 3, -1, -2])
     want = oracle.forward(
-        oracle.Convolution(), x, w, size=(5, 4), neuron=lambda v: np.where(v >= 0, v, slopes * v)
+        oracle.Convolution(), x, w, size=(4, 5), neuron=lambda v: np.where(v >= 0, v, slopes * v)
     )
     np.testing.assert_array_equal(kernel(x), want)
     assert kernel.fused_neuron_descriptor.neuron_type == mg.NeuronType.PRELU
 
 
 @pytest.mark.parametrize(("factor", "outputs"), [(2, 8), (3, 9)])
-def test_sub_pixel(queue, factor, outputs, rng):
+@pytest.mark.parametrize(("columns", "rows"), [(3, 3), (7, 1)])
+def test_sub_pixel(queue, factor, outputs, columns, rows, rng):
     d = mg.SubPixelConvolutionDescriptor(
-        3,
-        3,
+        columns,
+        rows,
         input_feature_channels=3,
         output_feature_channels=outputs,
         sub_pixel_scale_factor=factor,
     )
-    x, w, b = grid(rng, (2, 4, 5, 3)), grid(rng, (outputs, 3, 3, 3)), grid(rng, outputs)
+    x, w, b = grid(rng, (2, 5, 4, 3)), grid(rng, (outputs, rows, columns, 3)), grid(rng, outputs)
     kernel = mg.Convolution(mg.ArrayConvolutionDataSource(w, b, descriptor=d), device=queue.device)
     want = oracle.sub_pixel(
-        oracle.Convolution(), x, w, b, factor=factor, size=(5 * factor, 4 * factor)
+        oracle.Convolution(), x, w, b, factor=factor, size=(4 * factor, 5 * factor)
     )
     np.testing.assert_array_equal(kernel(x), want)
     # A destination that cuts the last blocks.
-    size = 5 * factor - 1, 4 * factor - 1
+    size = 4 * factor - 1, 5 * factor - 1
     out = np.full((2, size[1], size[0], outputs // factor**2), np.nan, np.float32)
     kernel.offset = 0, 0
     destinations = kernels.batch(queue.device, out)
@@ -876,6 +894,7 @@ THREAD_CASES = [
         for c in cases.CASES
         if c.name in {"channels 17 to 13", "depthwise", "groups 3 s2", "3x3 s2"}
     ),
+    *cases.FLAT[:2],
     *cases.DENSE,
     cases.ConvolutionCase("3x3, 64 to 256 channels", (1, 7, 7, 64), 256, (3, 3)),
     cases.ConvolutionCase("depthwise 170", (1, 14, 14, 170), 170, (3, 3), depthwise=True),

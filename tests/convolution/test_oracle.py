@@ -250,7 +250,7 @@ def sums(p, x, w, b, e):
     return y, dx, dw, db
 
 
-@pytest.mark.parametrize("case", cases.CASES + cases.CHANNELS, ids=str)
+@pytest.mark.parametrize("case", cases.CASES + cases.CHANNELS + cases.FLAT, ids=str)
 def test_every_case_follows_the_printed_sums(case, rng):
     # Few channels: the sums are quadratic in them, and slow.
     group = min(case.shape[3] // case.groups, 2)
@@ -507,7 +507,7 @@ def test_neuron_is_applied_last():
 # --- Cases --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", [*cases.CASES, *cases.CHANNELS], ids=str)
+@pytest.mark.parametrize("case", [*cases.CASES, *cases.CHANNELS, *cases.FLAT], ids=str)
 def test_cases_are_legal(case):
     inputs, outputs = case.shape[3], case.outputs
     assert min(case.result_shape) >= 1

@@ -370,6 +370,19 @@ ConvolutionGeometry random_geometry(Random& random) {
     g.source_channels = random.pick(kEnough);
     g.destination_channels = random.pick(kEnough);
   }
+  if (kind == 9) {  // windows one row high, for which columns may take the place of rows
+    constexpr Index kEnough[] = {16, 17, 20, 31, 32, 33, 48, 64, 65, 72};
+    g.kernel_height = 1;
+    g.kernel_width = random.between(2, 7);
+    g.source_width = random.between(3, 16);
+    g.source_height = g.source_width + (random.chance(30) ? random.between(-2, 2) : 0);
+    g.source_channels = random.pick(kEnough);
+    g.destination_channels = random.pick(kEnough);
+    if (random.chance(35)) {  // pixels of a column a page apart
+      g.source_width = g.source_height = 16;
+      g.source_channels = 64;
+    }
+  }
   if (kind == 1 || kind == 2) {
     g.depthwise = true;
     g.destination_channels = g.source_channels;

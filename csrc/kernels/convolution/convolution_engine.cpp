@@ -94,6 +94,7 @@ struct Correlation {
   Axis y, x;
   ConvolutionImages operand, result;
   ConvolutionHook hook;
+  bool copies = false;  // operands, even where they could be read in place
 
   Index operand_channels() const { return groups * group_operands; }
 };
@@ -114,9 +115,27 @@ Index rows_needed(const Phase& phase, Index rows) {
   return std::max<Index>(0, std::min(rows * phase.taps, reach));
 }
 
+// Lanes of results unless so few of them are used that dot products are cheaper.
+Index choose_lanes(const Correlation& c, const CorrelationLoops& loops) {
+  const Index lanes = loops.lanes;
+  if (c.depthwise) {
+    return lanes;
+  }
+  const auto taps_x = static_cast<Index>(c.x.taps.size());
+  const auto taps_y = static_cast<Index>(c.y.taps.size());
+  const Index across = c.group_operands * taps_x * taps_y * ceil_div(c.group_results, lanes);
+  const bool merged = c.groups == 1 && c.x.phases.size() == 1 && c.x.phases[0].tap_step == 1;
+  const Index run_vectors = merged ? ceil_div(taps_x * c.group_operands, lanes)
+                                   : taps_x * ceil_div(c.group_operands, lanes);
+  const auto phases = static_cast<Index>(c.y.phases.size() * c.x.phases.size());
+  const Index dot = c.group_results * (taps_y * run_vectors + phases * lanes / 2);
+  return dot + dot / 4 < across ? 1 : lanes;
+}
+
 class Plan {
  public:
-  Plan(const Correlation& c, const CorrelationLoops& loops) : c_(c), lanes_(choose_lanes(loops)) {
+  Plan(const Correlation& c, const CorrelationLoops& loops)
+      : c_(c), lanes_(choose_lanes(c, loops)) {
     const Index widest = c.x.most_results();
     const auto kernel = static_cast<Index>(c.y.taps.size() * c.x.taps.size());
     const auto phases = static_cast<Index>(c.y.phases.size() * c.x.phases.size());
@@ -179,23 +198,6 @@ class Plan {
   Index blocks() const { return blocks_; }
 
  private:
-  // Lanes of results unless so few of them are used that dot products are cheaper.
-  Index choose_lanes(const CorrelationLoops& loops) const {
-    const Index lanes = loops.lanes;
-    if (c_.depthwise) {
-      return lanes;
-    }
-    const auto taps_x = static_cast<Index>(c_.x.taps.size());
-    const auto taps_y = static_cast<Index>(c_.y.taps.size());
-    const Index across = c_.group_operands * taps_x * taps_y * ceil_div(c_.group_results, lanes);
-    const bool merged = c_.groups == 1 && c_.x.phases.size() == 1 && c_.x.phases[0].tap_step == 1;
-    const Index run_vectors = merged ? ceil_div(taps_x * c_.group_operands, lanes)
-                                     : taps_x * ceil_div(c_.group_operands, lanes);
-    const auto phases = static_cast<Index>(c_.y.phases.size() * c_.x.phases.size());
-    const Index dot = c_.group_results * (taps_y * run_vectors + phases * lanes / 2);
-    return dot + dot / 4 < across ? 1 : lanes;
-  }
-
   void add_pieces(Index widest) {
     for (Index n = 0; n < c_.batch; n += samples_) {
       for (std::size_t phase = 0; phase < c_.y.phases.size(); ++phase) {
@@ -263,8 +265,9 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   }
   window.gap = c.depthwise ? gap_between_pixels(window.channels) : 0;
   // The loops for one channel at a time know where an image ends.
-  window.direct = window.can_be_direct() || (c.depthwise && c.edge == EdgeMode::Zero &&
-                                             c.operand.format == ChannelFormat::Float32);
+  window.direct =
+      (window.can_be_direct() && !c.copies) ||
+      (c.depthwise && c.edge == EdgeMode::Zero && c.operand.format == ChannelFormat::Float32);
 
   const Index rows = piece.samples * piece.rows;
   const Index first_y = y.operand_first + piece.row * y.operand_step;
@@ -428,15 +431,8 @@ void run_winograd(const Correlation& c, const ConvolutionWeights& weights, bool 
   });
 }
 
-void run(const Correlation& c, const ConvolutionWeights& weights, bool of_results, bool transposed,
-         const float* bias) {
-  if (c.batch == 0 || c.y.most_results() == 0 || c.x.most_results() == 0) {
-    return;
-  }
-  if (suits_winograd(c)) {
-    run_winograd(c, weights, of_results, transposed, bias);
-    return;
-  }
+void run_rows(const Correlation& c, const ConvolutionWeights& weights, bool of_results,
+              bool transposed, const float* bias) {
   const CorrelationLoops& loops = correlation_loops();
   const Plan plan(c, loops);
   const Index lanes = plan.lanes();
@@ -449,6 +445,111 @@ void run(const Correlation& c, const ConvolutionWeights& weights, bool of_result
   const std::vector<Piece>& pieces = plan.pieces();
   parallel_for(static_cast<Index>(pieces.size()),
                [&](Index i) { run_piece(prepared, pieces[static_cast<std::size_t>(i)]); });
+}
+
+// Over all results along an axis: their taps, and how many of them lie outside the operand.
+struct TapCount {
+  Index all = 0, outside = 0;
+};
+
+TapCount count_taps(const Axis& axis, Index length) {
+  TapCount count;
+  for (const Phase& phase : axis.phases) {
+    count.all += phase.count * phase.taps;
+    for (Index t = 0; t < phase.taps; ++t) {
+      const Index first = phase.operand_first + t * phase.tap_step;
+      const Index begin = std::clamp<Index>(ceil_div(-first, phase.operand_step), 0, phase.count);
+      const Index end = std::clamp<Index>(floor_div(length - 1 - first, phase.operand_step) + 1,
+                                          begin, phase.count);
+      count.outside += phase.count - (end - begin);
+    }
+  }
+  return count;
+}
+
+// Whether more pixels of a column than a set of the first-level cache has ways begin in one set.
+bool columns_share_sets(const Correlation& c) {
+  constexpr Index kSetsBytes = 4096;  // from a set to itself
+  constexpr Index kWays = 8;
+  return c.operand_height > kWays && c.operand.row_stride * 4 % kSetsBytes == 0;
+}
+
+bool columns_are_copied(const Correlation& c) {
+  return c.operand.format != ChannelFormat::Float32 || columns_share_sets(c);
+}
+
+// Rows of taps that lie outside an image are left out, single taps of a row are multiplied with
+// zeros. So where windows are one row high, the columns of images had better be the rows, if that
+// spares more products than it costs: taps of one pixel after another no longer make one run, and
+// operands may have to be copied, from all over the image.
+bool columns_pay(const Correlation& c) {
+  constexpr Index kRunsOfChannel = 2;    // begun in the time of an operand channel's products
+  constexpr Index kProductsOfCopy = 24;  // done in the time of an operand's copy
+  constexpr Index kTileResults = 6;
+  const Index height = c.y.most_results();
+  const Index width = c.x.most_results();
+  // Tiles of neighbouring results have to be as full as they were.
+  if (c.depthwise || c.edge != EdgeMode::Zero || c.y.taps.size() != 1 || c.x.taps.size() == 1 ||
+      ceil_div(height, kTileResults) * width > ceil_div(width, kTileResults) * height) {
+    return false;
+  }
+  // Dot products add up along a run, and would add up in another order.
+  const CorrelationLoops& loops = correlation_loops();
+  if (choose_lanes(c, loops) != loops.lanes) {
+    return false;
+  }
+  const TapCount y = count_taps(c.y, c.operand_height);
+  const TapCount x = count_taps(c.x, c.operand_width);
+  if (y.outside > 0) {
+    return false;
+  }
+  // All in products of one operand channel and one result channel, for a row of results.
+  const Index runs = x.all / (kRunsOfChannel * c.group_operands);
+  const Index copies = columns_are_copied(c)
+                           ? kProductsOfCopy * c.operand_height * c.operand_width /
+                                 std::max<Index>(1, y.all * c.group_results)
+                           : 0;
+  return x.outside > runs + copies;
+}
+
+// For a hook of results whose axes have been exchanged.
+void apply_by_column(void* context, const ConvolutionTile& tile) {
+  const auto& inner = *static_cast<const ConvolutionHook*>(context);
+  for (Index i = 0; i < tile.pixels; ++i) {
+    inner.apply(inner.context, {tile.sample, tile.x + i * tile.x_step, tile.y, 1, 1, tile.channel,
+                                tile.channels, tile.values + i * tile.value_step, tile.value_step});
+  }
+}
+
+// The same results by columns in place of rows. Packed weights of one row of taps are those of one
+// column. The hook is called through `inner`.
+Correlation by_columns(const Correlation& c, ConvolutionHook* inner) {
+  Correlation result = c;
+  result.copies = columns_are_copied(c);
+  std::swap(result.y, result.x);
+  std::swap(result.operand_height, result.operand_width);
+  std::swap(result.operand.row_stride, result.operand.pixel_stride);
+  std::swap(result.result.row_stride, result.result.pixel_stride);
+  if (inner->apply != nullptr) {
+    result.hook.apply = apply_by_column;
+    result.hook.context = inner;
+  }
+  return result;
+}
+
+void run(const Correlation& c, const ConvolutionWeights& weights, bool of_results, bool transposed,
+         const float* bias) {
+  if (c.batch == 0 || c.y.most_results() == 0 || c.x.most_results() == 0) {
+    return;
+  }
+  if (suits_winograd(c)) {
+    run_winograd(c, weights, of_results, transposed, bias);
+  } else if (columns_pay(c)) {
+    ConvolutionHook inner = c.hook;
+    run_rows(by_columns(c, &inner), weights, of_results, transposed, bias);
+  } else {
+    run_rows(c, weights, of_results, transposed, bias);
+  }
 }
 
 }  // namespace
