@@ -148,6 +148,34 @@ def test_depthwise_windows_over_a_large_batch(device, rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_flat_windows_over_a_large_batch(dtype, device, rng):
+    """Their axes are exchanged, so that a row of results is a column of an image."""
+    channels, samples = 64, 2
+    repeat = (18 << 20) // (samples * 17 * 17 * channels * np.dtype(dtype).itemsize)
+    weights = rng.standard_normal((channels, 1, 7, channels), dtype=np.float32)
+    descriptor = mg.ConvolutionDescriptor(
+        7, 1, input_feature_channels=channels, output_feature_channels=channels
+    )
+    source = mg.ArrayConvolutionDataSource(weights, descriptor=descriptor)
+    convolution = mg.Convolution(source, device=device)
+    gradient = mg.ConvolutionGradient(source, device=device)
+    gradient.gradient_option = mg.ConvolutionGradientOption.DATA
+    x, g = (
+        np.tile(rng.standard_normal((samples, 17, 17, channels)), (repeat, 1, 1, 1)).astype(dtype)
+        for _ in range(2)
+    )
+    y, states = convolution(x, with_state=True)
+    dx = gradient(g, x, states)
+    assert y.nbytes > 16 << 20
+    for i in range(samples):
+        one, state = convolution(x[i], with_state=True)
+        slope = gradient(g[i], x[i], state)
+        for at in range(i, len(x), samples):
+            assert_same_bytes(y[at], one)
+            assert_same_bytes(dx[at], slope)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(
     ("window", "stride", "few", "many"),
     [
