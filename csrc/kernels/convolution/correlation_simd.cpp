@@ -338,10 +338,11 @@ void correlate(const CorrelationTask& task) {
   const Index blocks_per_group = ceil_div(task.group_results, kLanes);
   const Index blocks = smaller(blocks_per_group, task.last_block - task.first_block);
   const Index products = task.taps_y * task.taps_x * task.group_operands;
+  const Index highest = rows_in_sets(task.operand_step);
   correlate_tiles(
-      task, kLanes, best_vecs(task.width, blocks, false, products),
-      [](Index vecs) { return static_cast<Index>(tile_rows(static_cast<int>(vecs))); },
-      kTiles.tiles, kTiles.asking);
+      task, kLanes, best_vecs(task.width, blocks, false, products, highest),
+      [=](Index vecs) { return smaller(tile_rows(static_cast<int>(vecs)), highest); }, kTiles.tiles,
+      kTiles.asking);
 }
 
 void correlate_dot(const CorrelationTask& task) {

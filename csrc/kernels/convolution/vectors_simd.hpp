@@ -138,6 +138,15 @@ constexpr int tile_rows(int vecs) {
   return rows < kMaxRows ? rows : kMaxRows;
 }
 
+// Rows of a tile at most, if they read scalars `step` floats apart: where that is a multiple of 2
+// KB, all of them lie in one set or two of the first-level cache, which has eight ways or little
+// more, and vectors pass through it as well.
+constexpr int rows_in_sets(std::int64_t step) {
+  constexpr int kStepFloats = 512;
+  constexpr int kWays = 8;
+  return step % kStepFloats == 0 ? kWays : kMaxRows;
+}
+
 // sums[v] += vectors[v] * *scalar, in row `row` of a tile. AVX-512 can take a scalar from memory
 // within a multiply-add, which spares the instruction that spreads it, or load it once for several;
 // where a core's other thread wants instructions too, a tile is fastest with every other row of
@@ -195,14 +204,15 @@ struct TileCut {
 // of the shapes, where a tile costs its multiply-adds (at least as many as hide their latency) and
 // a little for its loads: of vectors more if they come from the second-level cache, and if each
 // result is the sum of many products, more where no register is left for a scalar, for then a sum
-// is kept in memory. 0 products: that does not count.
-inline Index best_vecs(Index rows, Index vecs, bool near, Index products = 0) {
+// is kept in memory. 0 products: that does not count. Tiles have at most `highest` rows.
+inline Index best_vecs(Index rows, Index vecs, bool near, Index products = 0,
+                       Index highest = kMaxRows) {
   constexpr Index kManyProducts = 128;  // of fewer, results are best written all at once
   constexpr Index kSumInMemory = 9;
   Index best = 1;
   Index best_cost = INT64_MAX;
   for (int width = 1; width <= kMaxVecs; ++width) {
-    const Index row_tiles = ceil_div(rows, tile_rows(width));
+    const Index row_tiles = ceil_div(rows, smaller(tile_rows(width), highest));
     const Index height = ceil_div(rows, row_tiles);
     const auto cost = [&](Index columns) {
       const bool full = height * columns + columns + 1 > kRegisters;
