@@ -1,6 +1,7 @@
 // The worker of a queue. Whoever waits may run the pending buffers itself: the order is the same,
-// one hand-over less. After that the worker is not woken for every commit, for it would only take a
-// processor from the pool's threads: it naps, and looks whether something was left to it.
+// one hand-over less. Where waiting follows upon committing, the worker is not woken for every
+// commit, for it would only take a processor from the pool's threads: it naps, and looks whether
+// something was left to it.
 #include "cpu/cpu_queue.hpp"
 
 #include <pthread.h>
@@ -28,6 +29,13 @@ constexpr int kErrorOutOfMemory = 8;  // MTLCommandBufferErrorOutOfMemory
 // naps without such work the worker sleeps until a commit wakes it.
 constexpr std::chrono::microseconds kNap{500};
 constexpr int kNaps = 20;
+
+// Who waits so soon after a commit would have run its work as early as the worker does.
+constexpr std::chrono::microseconds kSoon{50};
+
+using Clock = std::chrono::steady_clock;
+constexpr Clock::time_point kNever{};
+Clock::time_point now() { return Clock::now(); }
 
 // Counts forks, so that a queue whose worker stayed behind in the parent is recognised in the
 // child.
@@ -118,14 +126,18 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
   }
 
   void commit(Submission& submission) {
+    bool alone = false;
+    bool napping = false;
     {
       const std::lock_guard lock(mutex_);
       submission.committed = true;
-      if (napping_) {
-        return;
-      }
+      alone = !running_ && pending_.front().get() == &submission;
+      napping = napping_;
     }
-    wake_.notify_one();
+    if (!napping) {
+      wake_.notify_one();  // which may take longer than the work
+    }
+    committed_alone_.store(alone ? now() : kNever);
   }
 
   void remove(const Submission& submission) {
@@ -141,6 +153,10 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
 
   // Runs what is ready, unless another thread is at it.
   void help() {
+    if (now() - committed_alone_.load() < kSoon) {
+      const std::lock_guard lock(mutex_);
+      waited_ = true;
+    }
     std::unique_lock executing(executing_, std::defer_lock);
     const auto take = [&] {
       if (exiting.load()) {  // no worker will do it instead
@@ -151,7 +167,7 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
     };
     while (take() && run_one(executing)) {
       const std::lock_guard lock(mutex_);
-      helped_ = true;
+      waited_ = true;
     }
   }
 
@@ -200,8 +216,11 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
       {
         const std::lock_guard lock(mutex_);
         pending_.pop_front();
+        running_ = true;
       }
-      if (execute(*submission)) {
+      const bool handlers_are_due = execute(*submission);
+      running_ = false;
+      if (handlers_are_due) {
         announce(submission->work, &Work::run_completed_handlers);
       }
     }
@@ -238,6 +257,7 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
   void loop() {
     int naps = 0;
     for (;;) {
+      bool waited = false;
       {
         std::unique_lock lock(mutex_);
         if (naps > 0) {
@@ -245,12 +265,13 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
           wake_.wait_for(lock, kNap, [] { return exiting.load(); });
           napping_ = false;
         } else {
-          wake_.wait(lock, [this] { return stopping_ || exiting.load() || is_ready() || helped_; });
+          wake_.wait(lock, [this] { return stopping_ || exiting.load() || is_ready() || waited_; });
         }
         if (exiting.load() || (stopping_ && !is_ready())) {
           return;
         }
-        naps = std::exchange(helped_, false) ? kNaps : std::max(0, naps - 1);
+        waited = std::exchange(waited_, false);
+        naps = waited ? kNaps : std::max(0, naps - 1);
         if (!is_ready()) {
           continue;
         }
@@ -258,7 +279,7 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
       std::unique_lock executing(executing_, std::try_to_lock);
       if (!executing) {  // somebody helps, and may leave what comes now
         naps = kNaps;
-      } else if (run_one(executing)) {
+      } else if (run_one(executing) && !waited) {
         naps = 0;
       }
     }
@@ -274,8 +295,11 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
   std::deque<std::shared_ptr<Submission>> pending_;
   std::deque<std::pair<std::shared_ptr<Work>, void (Work::*)()>> due_;  // handlers
   bool running_handlers_ = false;
+  std::atomic<bool> running_{false};  // a submission is being executed
+  // When the last commit was over, if there was no other work then.
+  std::atomic<Clock::time_point> committed_alone_{kNever};
   bool napping_ = false;  // the worker will look without being woken
-  bool helped_ = false;   // somebody who waited has run something since the worker last looked
+  bool waited_ = false;   // somebody has waited soon, or run something, since the worker looked
   bool worker_started_ = false;
   bool stopping_ = false;
 };
