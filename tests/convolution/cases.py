@@ -165,8 +165,15 @@ CHANNELS = [
     for i, o in [(1, 1), (2, 3), (3, 1), (4, 4), (5, 2), (6, 9), (7, 5), (8, 8), (9, 6), (1, 16)]
 ]
 
-# Too many weights for differences of the oracle.
-WIDE = [_case("groups of 4, many", (1, 4, 5, 256), 256, (3, 3), groups=64)]
+# Too many weights for differences of the oracle. Pixels that lie a multiple of 2 KB apart share
+# sets of a cache, so the CPU device works at fewer of them together.
+WIDE = [
+    _case("groups of 4, many", (1, 4, 5, 256), 256, (3, 3), groups=64),
+    _case("pixels of 4 KB", (1, 2, 15, 1024), 21, (1, 1)),
+    _case("pixels of 4 KB, one vector", (1, 1, 27, 1024), 4, (1, 1)),
+    _case("results of 4 KB", (1, 2, 13, 17), 1024, (1, 1)),
+    _case("pixels of 1 KB, s2", (1, 3, 37, 256), 70, (2, 2), (2, 2)),
+]
 
 # Windows of 3x3 taps at stride 1 over enough pixels and channels for the CPU device to compute them
 # with fewer multiplications.

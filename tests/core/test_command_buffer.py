@@ -360,6 +360,20 @@ def test_work_that_nobody_waits_for_runs_among_work_that_is_waited_for(device, q
     assert all(event.wait(10) for event in ran)
 
 
+def test_work_that_nobody_waits_for_runs_after_much_that_was_waited_for(device, queue):
+    for _ in range(2):
+        until = time.monotonic() + 0.05
+        while time.monotonic() < until:
+            waited = queue.command_buffer()
+            finish(waited, encode_something(device, waited))
+        ran = threading.Event()
+        left_alone = queue.command_buffer()
+        encode_something(device, left_alone)
+        left_alone.add_completed_handler(lambda _, ran=ran: ran.set())
+        left_alone.commit()
+        assert ran.wait(10)
+
+
 @pytest.mark.parametrize("kind", ["scheduled", "completed"])
 def test_a_handler_may_wait_for_its_own_buffer(device, queue, kind):
     seen = []
