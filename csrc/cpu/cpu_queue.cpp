@@ -153,9 +153,13 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
 
   // Runs what is ready, unless another thread is at it.
   void help() {
-    if (now() - committed_alone_.load() < kSoon) {
+    {
       const std::lock_guard lock(mutex_);
-      waited_ = true;
+      if (now() - committed_alone_.load() < kSoon) {
+        waited_ = true;
+      } else if (is_ready()) {
+        napping_ = false;  // it could have begun
+      }
     }
     std::unique_lock executing(executing_, std::defer_lock);
     const auto take = [&] {
@@ -166,8 +170,6 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
       return executing.try_lock();
     };
     while (take() && run_one(executing)) {
-      const std::lock_guard lock(mutex_);
-      waited_ = true;
     }
   }
 
@@ -299,7 +301,7 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
   // When the last commit was over, if there was no other work then.
   std::atomic<Clock::time_point> committed_alone_{kNever};
   bool napping_ = false;  // the worker will look without being woken
-  bool waited_ = false;   // somebody has waited soon, or run something, since the worker looked
+  bool waited_ = false;   // somebody has waited soon since the worker looked
   bool worker_started_ = false;
   bool stopping_ = false;
 };
