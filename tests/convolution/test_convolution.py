@@ -321,6 +321,46 @@ def test_depthwise_example(queue):
     assert state.gradient_for_biases.to_numpy().tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [3, 5])
+def test_depthwise_taps_outside_add_nothing(queue, size, stride, axis, rng):
+    case = cases.ConvolutionCase(
+        "", (2, 9, 17, 37), 37, (size, size), (stride, stride), depthwise=True
+    )
+    x, w = grid(rng, case.shape), np.abs(grid(rng, case.weights_shape)) + 1
+    before = np.arange(size) < size // 2  # taps that the first windows have outside the image
+    w[:, *np.ix_(*(before if a == axis else ~before | before for a in (1, 2)))] = np.inf
+    y = mg.Convolution(kernels.source(case, w), device=queue.device)(x)
+    w[np.isinf(w)] = 0
+    finite = mg.Convolution(kernels.source(case, w), device=queue.device)(x)
+    first = np.take(y, 0, axis)
+    assert np.isfinite(first).all()
+    assert not np.isfinite(np.take(y, 3, axis)).all()
+    np.testing.assert_array_equal(first, np.take(finite, 0, axis))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=lambda t: np.dtype(t).name)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_fused_neuron(queue, stride, dtype, rng):
+    case = cases.ConvolutionCase("", (2, 15, 9, 300), 300, (3, 3), (stride, stride), depthwise=True)
+    slopes = np.arange(300) % 7 - 3.0
+    x, w = grid(rng, case.shape), grid(rng, case.weights_shape)
+    neuron = mg.NeuronDescriptor(mg.NeuronType.PRELU, data=slopes.tolist())
+    d = kernels.descriptor(case, fused_neuron_descriptor=neuron)
+    data_source = mg.ArrayConvolutionDataSource(w, descriptor=d)
+    _, _, y, _ = kernels.forward(queue, case, data_source, x.astype(dtype), dtype)
+    _, rows, columns, _ = case.result_shape
+    window = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    left, top = case.offset
+    plain = sum(
+        window[:, top + q :: stride, left + p :: stride][:, :rows, :columns] * w[:, q, p]
+        for q in range(3)
+        for p in range(3)
+    )
+    np.testing.assert_array_equal(y, np.where(plain >= 0, plain, slopes * plain))
+
+
 # ---- formats, windows of images, kinds of batches ------------------------------------------------
 
 

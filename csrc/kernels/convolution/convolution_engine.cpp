@@ -109,6 +109,12 @@ struct Piece {
   Index block, blocks;
 };
 
+// Where depthwise loops pass down the rows of a few pixels in one vector of channels after the
+// other, each piece reads operand rows around its own, while a part of the channels costs little:
+// so pieces have at least so many rows, of fewer channels if need be, a multiple of a block.
+constexpr Index kChannelBlock = 64;
+constexpr Index kRowsAtOnce = 7;
+
 // How many operand rows `rows` results of a phase need.
 Index rows_needed(const Phase& phase, Index rows) {
   const Index reach = (rows - 1) * phase.operand_step + (phase.taps - 1) * phase.tap_step + 1;
@@ -132,6 +138,15 @@ Index choose_lanes(const Correlation& c, const CorrelationLoops& loops) {
   return dot + dot / 4 < across ? 1 : lanes;
 }
 
+bool walks_down(const Correlation& c, const CorrelationLoops& loops) {
+  const Phase& y = c.y.phases[0];
+  const Phase& x = c.x.phases[0];
+  return c.y.phases.size() == 1 && c.x.phases.size() == 1 &&
+         x.operand_step * y.tap_step == y.operand_step * x.tap_step &&
+         x.operand_step % x.tap_step == 0 &&
+         loops.walks_down(c.mixed, y.taps, x.taps, x.operand_step / x.tap_step);
+}
+
 class Plan {
  public:
   Plan(const Correlation& c, const CorrelationLoops& loops)
@@ -143,8 +158,9 @@ class Plan {
         *std::max_element(c.y.phases.begin(), c.y.phases.end(), [](const Phase& a, const Phase& b) {
           return rows_needed(a, a.count) < rows_needed(b, b.count);
         });
-    const Index pixel_bytes = c.operand_channels() * 4 * c.x.phases[0].operand_step;
-    blocks_ = c.depthwise ? 1 : c.groups * ceil_div(c.group_results, lanes_);
+    const bool walks = c.depthwise && walks_down(c, loops);
+    blocks_ = c.depthwise ? ceil_div(c.group_results, kChannelBlock)
+                          : c.groups * ceil_div(c.group_results, lanes_);
 
     // A share of the activations, so that scratch is a small part of them.
     const Index activations = c.batch *
@@ -153,6 +169,17 @@ class Plan {
                               4;
     const Index budget = std::clamp(activations / 16, kPieceBytes / 4, kPieceBytes);
 
+    Index pixel_bytes = c.operand_channels() * 4 * c.x.phases[0].operand_step;
+    splits_ = 1;
+    Index at_least = 0;  // bytes that are no reason to do fewer than kRowsAtOnce
+    if (walks) {
+      const bool direct = c.edge == EdgeMode::Zero && c.operand.format == ChannelFormat::Float32;
+      at_least = direct ? 2 * budget : budget;
+      const Index block_bytes = rows_needed(largest, std::min(largest.count, kRowsAtOnce)) *
+                                ceil_div(widest * pixel_bytes, blocks_);
+      splits_ = ceil_div(blocks_, std::max<Index>(1, at_least / std::max<Index>(1, block_bytes)));
+      pixel_bytes = ceil_div(pixel_bytes, splits_);
+    }
     columns_ = widest;
     if (columns_ > 28 && largest.taps * columns_ * pixel_bytes > budget) {
       columns_ =
@@ -160,11 +187,14 @@ class Plan {
     }
     const Index row_bytes = columns_ * pixel_bytes;
     rows_ = 1;
-    while (rows_ < largest.count && rows_needed(largest, rows_ + 1) * row_bytes <= budget) {
+    while (rows_ < largest.count &&
+           rows_needed(largest, rows_ + 1) * row_bytes <=
+               (rows_ < kRowsAtOnce ? std::max(budget, at_least) : budget)) {
       ++rows_;
     }
+    const Index operands = walks ? kDepthwiseCost : c.group_operands;
     const Index flops_per_result =
-        2 * c.group_operands * c.groups * c.group_results * kernel / std::max<Index>(1, phases);
+        2 * operands * c.groups * c.group_results * kernel / std::max<Index>(1, phases) / splits_;
     const Index row_flops =
         std::max<Index>(1, flops_per_result * columns_ * static_cast<Index>(c.x.phases.size()));
     if (rows_ == largest.count) {
@@ -175,20 +205,28 @@ class Plan {
         samples_ = c.batch;
       }
     }
-    splits_ = 1;
     const auto wanted = [&](Index work) {
-      const Index now = ceil_div(c.batch, samples_) * static_cast<Index>(c.y.phases.size()) *
-                        ceil_div(largest.count, rows_) * ceil_div(widest, columns_);
+      const Index now = splits_ * ceil_div(c.batch, samples_) *
+                        static_cast<Index>(c.y.phases.size()) * ceil_div(largest.count, rows_) *
+                        ceil_div(widest, columns_);
       return std::clamp<Index>(ceil_div(kPieces, now), 1, std::max<Index>(1, work / kPieceFlops));
     };
     const auto flops = [&] { return samples_ * rows_ * row_flops; };
     samples_ = ceil_div(samples_, wanted(flops()));
-    const Index weights = kernel * c.group_operands * c.groups * c.group_results;
-    if (largest.count * row_bytes * 2 >= weights * 4 || blocks_ < 8) {
+    if (walks) {
+      const Index before = splits_;
+      splits_ = std::min(splits_ * wanted(flops()), blocks_);
+      rows_ = ceil_div(rows_, wanted(flops() * before / splits_));
+      rows_per_split_ = ceil_div(blocks_, splits_);
+      add_pieces(widest);
+      return;
+    }
+    const Index weights = kernel * operands * c.groups * c.group_results;
+    if (largest.count * row_bytes * 2 >= weights * 4 || c.depthwise || blocks_ < 8) {
       rows_ = ceil_div(rows_, wanted(flops()));
     }
     splits_ = std::clamp<Index>(wanted(work_on_weights(flops(), weights)), 1,
-                                std::max<Index>(1, blocks_ / 4));
+                                c.depthwise ? 1 : std::max<Index>(1, blocks_ / 4));
     rows_per_split_ = ceil_div(blocks_, splits_);
     add_pieces(widest);
   }
@@ -245,8 +283,12 @@ Columns columns_of(const Phase& phase, const Piece& piece) {
 void run_piece(const Prepared& prepared, const Piece& piece) {
   const Correlation& c = prepared.c;
   const Phase& y = c.y.phases[piece.phase];
+  const Index first_channel = c.depthwise ? piece.block * kChannelBlock : 0;
+  const Index channels =
+      c.depthwise ? std::min(piece.blocks * kChannelBlock, c.group_results - first_channel)
+                  : c.operand_channels();
   RowWindow window{
-      &c.operand, c.operand_height, c.operand_width, 0, c.operand_channels(), c.edge, 0, 0, false,
+      &c.operand, c.operand_height, c.operand_width, first_channel, channels, c.edge, 0, 0, false,
       0};
   Index first_x = std::numeric_limits<Index>::max();
   Index last_x = std::numeric_limits<Index>::min();
@@ -302,13 +344,15 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   task.taps_y = y.taps;
   task.groups = c.groups;
   task.group_operands = c.group_operands;
-  task.group_results = c.group_results;
+  task.group_results = c.depthwise ? channels : c.group_results;
   task.mixed = c.mixed;
-  task.weights = prepared.weights;
+  task.first_channel = first_channel;
+  task.weight_channels = c.group_results;
+  task.weights = prepared.weights + first_channel;
   task.first_tap_y = y.first_tap;
   task.kernel_taps = kernel;
   task.kernel_width = static_cast<Index>(c.x.taps.size());
-  task.bias = prepared.bias;
+  task.bias = prepared.bias + first_channel;
   task.first_block = piece.block;
   task.last_block = piece.block + piece.blocks;
   task.format = static_cast<int>(c.result.format);
@@ -318,7 +362,7 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   // are needed again.
   task.channels_at_once =
       window.direct
-          ? c.group_results
+          ? channels
           : std::max<Index>(kFirstLevelBytes / std::max<Index>(4 * y.taps * window.span, 1), 1);
   task.fresh_rows = window.direct ? std::min(y.operand_step, y.taps) : 0;
   task.next_row = task.fresh_rows * y.tap_step * c.operand.row_stride;
@@ -340,7 +384,8 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
         const Index at_y = y.first + (piece.row + r) * y.step;
         std::byte* data =
             c.result.samples[piece.sample + n] +
-            (at_y * c.result.row_stride + task.first_x * c.result.pixel_stride) * item;
+            (at_y * c.result.row_stride + task.first_x * c.result.pixel_stride + first_channel) *
+                item;
         result[n * piece.rows + r] = {data, piece.sample + n, at_y};
       }
     }

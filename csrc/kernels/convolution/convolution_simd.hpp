@@ -54,10 +54,12 @@ struct CorrelationTask {
   std::int64_t first_x, x_step;  // position of the results, for the hook
   ConvolutionHook hook;
   // depthwise: how many neighbouring channels make a group, one, or 4, 8 and so on up to
-  // most_mixed; how many channels are finished before the next ones are begun; operands from
-  // operand[i] + first_operand to before operand[i] + last_operand are read, the others are zeros;
-  // and how far away the rows are that the next row of results needs anew, fresh_rows of them, or 0
+  // most_mixed; which of so many channels, in the packed weights, is the first; how many are
+  // finished before the next ones are begun; operands from operand[i] + first_operand to before
+  // operand[i] + last_operand are read, the others are zeros; and how far away the rows are that
+  // the next row of results needs anew, fresh_rows of them, or 0
   std::int64_t mixed;
+  std::int64_t first_channel, weight_channels;
   std::int64_t channels_at_once;
   std::int64_t first_operand, last_operand;
   std::int64_t next_row, fresh_rows;
@@ -93,6 +95,10 @@ struct CorrelationLoops {
   // weights are packed as [tap][operand of the group][result channel], groups is 1, there is one
   // block, and group_results is the number of channels.
   void (*correlate_depthwise)(const CorrelationTask&);
+  // Whether that passes down the rows of a few pixels in one vector of channels after the other,
+  // for windows of so many taps at such a distance from result to result, counted in taps.
+  bool (*walks_down)(std::int64_t mixed, std::int64_t taps_y, std::int64_t taps_x,
+                     std::int64_t stride);
   void (*winograd_products)(const WinogradProducts&);
 };
 

@@ -243,19 +243,23 @@ Index make_runs(const CorrelationTask& task, Index row, Index operand_channel, I
   return count;
 }
 
+constexpr Index kSinkValues = 4096;
+static_assert(kSinkValues >= kMaxRows * kMaxVecs * kLanes);
+
 // Where a tile of results goes: straight into a float32 result, else through `values` and the hook.
 class TileSink {
  public:
   TileSink(const CorrelationTask& task)
       : task_(task), direct_(task.format == kFloat32 && task.hook.store) {}
 
-  float* begin(Index row, Index x, Index channel, Index channels) {
+  // Results that do not go straight to their place are put `value` values into the room for them.
+  float* begin(Index row, Index x, Index channel, Index channels, Index value = 0) {
     if (direct_) {
       step_ = task_.result_step;
       return static_cast<float*>(task_.result[row].data) + x * step_ + channel;
     }
     step_ = channels;
-    return values_;
+    return values_ + value;
   }
   Index step() const { return step_; }
   // Whether pixels of so many channels, which begin() has placed at `out`, are lines of their own.
@@ -266,9 +270,10 @@ class TileSink {
   void finish(float* values, Index row, Index x, Index pixels, Index channel,
               Index channels) const {
     if (task_.hook.apply != nullptr) {
-      task_.hook.apply(task_.hook.context, {task_.result[row].sample, task_.result[row].y,
-                                            task_.first_x + x * task_.x_step, task_.x_step, pixels,
-                                            channel, channels, values, step_});
+      task_.hook.apply(
+          task_.hook.context,
+          {task_.result[row].sample, task_.result[row].y, task_.first_x + x * task_.x_step,
+           task_.x_step, pixels, task_.first_channel + channel, channels, values, step_});
     }
     if (direct_ || !task_.hook.store) {
       return;
@@ -283,7 +288,7 @@ class TileSink {
   const CorrelationTask& task_;
   bool direct_;
   Index step_ = 0;
-  alignas(64) float values_[kMaxRows * kMaxVecs * kLanes];
+  alignas(64) float values_[kSinkValues];
 };
 
 // Every tile of the task: `lanes` results of one operand run in each block, at most `widest` blocks
@@ -611,7 +616,340 @@ const DepthwiseFunction* choose_depthwise_tiles(const CorrelationTask& task) {
   return depthwise_tiles<0, 0>();
 }
 
-void correlate_depthwise(const CorrelationTask& task) {
+// Some neighbouring results of each of some rows, where each row reads again what the row before
+// has read, but for its last operands.
+struct DepthwiseWalk {
+  const float* const* operand;  // as CorrelationTask's, from the first row on
+  Index rows;
+  Index offset, tap_step;
+  Index first_column, last_column;  // as DepthwiseArguments's
+  Index next;                       // from operands to those of the next results of the rows
+  const float* weights;
+  Index weight_row, weight_step;  // from one tap to the one below and to the next
+  const float* bias;
+  float* out;
+  Index out_row, out_step;  // from row to row and from pixel to pixel
+  bool streamed;
+  Index channels;
+};
+
+constexpr Index kFloatsAhead = 64;  // of operands that are requested, in a pixel
+
+// Windows of kSize * kSize taps, kStep taps apart both ways.
+template <int kSize, int kStep>
+struct WalkShape {
+  static constexpr int kTaps = kSize;
+  static constexpr int kStride = kStep;
+  static constexpr int kSlots = (kTaps + kStride - 1) / kStride;  // rows of results begun at a time
+  static constexpr int kFree = kRegisters - 1 - kSpare;
+  static constexpr int kKeeping = (kFree - kTaps * kTaps) / kSlots;
+  static constexpr bool kKeeps = kKeeping >= 4;  // all weights in registers, else of a row of taps
+  static constexpr int kWidest = kKeeps ? kKeeping : (kFree - kTaps) / kSlots;
+  static constexpr int kPixels = kWidest < kDepthwisePixels ? kWidest : kDepthwisePixels;
+};
+
+template <class Shape, int kPixels>
+struct WalkState {
+  Vec weights[Shape::kTaps][Shape::kTaps];  // if Shape::kKeeps
+  Vec bias;
+  Vec sums[Shape::kSlots][kPixels];  // of the row of results begun last, the one before, and so on
+};
+
+// One row of operands for those rows of results, kFirst to kLast of those begun, whose taps it lies
+// under: kPhase of the last one's, kStride more of the one before and so on.
+template <class Shape, int kPixels, int kPhase, int kFirst, int kLast, class... Masks>
+MPSGRAD_INLINE void walk_operands(const DepthwiseWalk& t, const float* row, Index c, Index ahead,
+                                  WalkState<Shape, kPixels>& state, const Masks&... mask) {
+  constexpr int kTaps = Shape::kTaps;
+  constexpr int kStride = Shape::kStride;
+  constexpr int kColumns = (kPixels - 1) * kStride + kTaps;
+  const Index tap_step = t.tap_step;
+  const auto columns = static_cast<std::uint64_t>(t.last_column - t.first_column);
+  row += t.offset + c;
+  const auto add = [&](int slot, const Vec(&weights)[kTaps], int column, Vec x)
+                       MPSGRAD_LAMBDA_INLINE {
+#pragma GCC unroll 8
+                         for (int r = 0; r < kPixels; ++r) {
+                           if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
+                             state.sums[slot][r] += weights[column - r * kStride] * x;
+                           }
+                         }
+                       };
+  if constexpr (Shape::kKeeps) {
+    const float* operand = row;
+#pragma GCC unroll 32
+    for (int column = 0; column < kColumns; ++column) {
+      if (static_cast<std::uint64_t>(column - t.first_column) < columns) {
+        const Vec x = load(operand, mask...);
+        if (column < kPixels * kStride) {
+          __builtin_prefetch(operand + ahead, 0, 2);
+        }
+#pragma GCC unroll 8
+        for (int slot = kFirst; slot <= kLast; ++slot) {
+          if (kPhase + kStride * slot < kTaps) {
+            add(slot, state.weights[kPhase + kStride * slot], column, x);
+          }
+        }
+      }
+      operand += tap_step;
+    }
+  } else {
+#pragma GCC unroll 8
+    for (int slot = kFirst; slot <= kLast; ++slot) {
+      if (kPhase + kStride * slot < kTaps) {
+        const float* weights = t.weights + (kPhase + kStride * slot) * t.weight_row + c;
+        Vec w[kTaps];
+#pragma GCC unroll 8
+        for (int p = 0; p < kTaps; ++p) {
+          w[p] = load(weights + p * t.weight_step, mask...);
+        }
+        const float* operand = row;
+#pragma GCC unroll 32
+        for (int column = 0; column < kColumns; ++column) {
+          if (static_cast<std::uint64_t>(column - t.first_column) < columns) {
+            if (slot == kFirst && column < kPixels * kStride) {
+              __builtin_prefetch(operand + ahead, 0, 2);
+            }
+            add(slot, w, column, load(operand, mask...));
+          }
+          operand += tap_step;
+        }
+      }
+    }
+  }
+}
+
+// Down all rows, in one vector of channels: what rows share is loaded once. A row of operands takes
+// part in every row of results at once, whose sums are kept in registers until they are whole.
+template <class Shape, int kPixels, class... Masks>
+MPSGRAD_INLINE void walk_vector(const DepthwiseWalk& t, Index c, const Masks&... mask) {
+  constexpr int kTaps = Shape::kTaps;
+  constexpr int kStride = Shape::kStride;
+  constexpr int kSlots = Shape::kSlots;
+  WalkState<Shape, kPixels> state;
+  state.bias = load(t.bias + c);
+  if constexpr (Shape::kKeeps) {
+#pragma GCC unroll 8
+    for (int q = 0; q < kTaps; ++q) {
+#pragma GCC unroll 8
+      for (int p = 0; p < kTaps; ++p) {
+        state.weights[q][p] = load(t.weights + q * t.weight_row + p * t.weight_step + c, mask...);
+      }
+    }
+  }
+  // Columns that the tile to the left has not read: of later channels, or of the first ones of the
+  // next tile.
+  const Index later = c + kFloatsAhead < t.channels
+                          ? kFloatsAhead
+                          : t.next + kFloatsAhead - larger(t.channels, kFloatsAhead);
+  const Index ahead = later + (kTaps - kStride) * t.tap_step;
+  float* out = t.out + c;
+  // The rows of operands where a row of results begins, or would begin.
+  const auto step = [&](const float* const* rows, auto first, auto last) MPSGRAD_LAMBDA_INLINE {
+    constexpr int kFirst = decltype(first)::value;
+    constexpr int kLast = decltype(last)::value;
+    if constexpr (kFirst == 0) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kPixels; ++r) {
+        state.sums[0][r] = state.bias;
+      }
+    }
+    const auto phase = [&](auto number) MPSGRAD_LAMBDA_INLINE {
+      constexpr int kPhase = decltype(number)::value;
+      if constexpr (kPhase + kStride * kFirst < kTaps) {
+        if (rows[kPhase] != nullptr) {
+          walk_operands<Shape, kPixels, kPhase, kFirst, kLast>(t, rows[kPhase], c, ahead, state,
+                                                               mask...);
+        }
+      }
+    };
+    phase(std::integral_constant<int, 0>{});
+    if constexpr (kStride == 2) {
+      phase(std::integral_constant<int, 1>{});
+    }
+    if constexpr (kLast == kSlots - 1) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kPixels; ++r) {
+        const Vec value = state.sums[kSlots - 1][r];
+        if constexpr (kStreams && sizeof...(Masks) == 0) {
+          if (t.streamed) {
+            stream(out + r * t.out_step, value);
+            continue;
+          }
+        }
+        store(out + r * t.out_step, value, mask...);
+      }
+      out += t.out_row;
+    }
+#pragma GCC unroll 8
+    for (int slot = kSlots - 1; slot > 0; --slot) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kPixels; ++r) {
+        state.sums[slot][r] = state.sums[slot - 1][r];
+      }
+    }
+  };
+  constexpr std::make_integer_sequence<int, kSlots - 1> kEnds;
+  const float* const* rows = t.operand;
+  const auto begin = [&]<int... kBegun>(std::integer_sequence<int, kBegun...>)
+                         MPSGRAD_LAMBDA_INLINE {
+                           (step(rows + kBegun * kTaps, std::integral_constant<int, 0>{},
+                                 std::integral_constant<int, kBegun>{}),
+                            ...);
+                         };
+  begin(kEnds);
+  const float* const* const last = rows + (t.rows - 1) * kTaps;
+  for (rows += (kSlots - 1) * kTaps; rows <= last; rows += kTaps) {
+    step(rows, std::integral_constant<int, 0>{}, std::integral_constant<int, kSlots - 1>{});
+  }
+  const auto end = [&]<int... kEnded>(std::integer_sequence<int, kEnded...>) MPSGRAD_LAMBDA_INLINE {
+    (step(last + kStride * (kEnded + 1), std::integral_constant<int, kEnded + 1>{},
+          std::integral_constant<int, kSlots - 1>{}),
+     ...);
+  };
+  end(kEnds);
+}
+
+template <class Shape, int kPixels>
+void walk_down(const DepthwiseWalk& walk) {
+  const DepthwiseWalk t = walk;
+  Index c = 0;
+  for (; c + kLanes <= t.channels; c += kLanes) {
+    walk_vector<Shape, kPixels>(t, c);
+  }
+  if (c < t.channels) {
+    walk_vector<Shape, kPixels>(t, c, first_lanes(t.channels - c));
+  }
+}
+
+using WalkFunction = void (*)(const DepthwiseWalk&);
+
+struct WalkFunctions {
+  Index pixels = 0;                            // of a tile, at most
+  Index least_rows = 0;                        // that can be done at once
+  WalkFunction of[kDepthwisePixels + 1] = {};  // by pixels of the tile
+};
+
+template <class Shape, int kPixels>
+constexpr void fill_walks(WalkFunctions& functions) {
+  if constexpr (kPixels >= 1) {
+    functions.of[kPixels] = walk_down<Shape, kPixels>;
+    fill_walks<Shape, kPixels - 1>(functions);
+  }
+}
+
+template <class Shape>
+constexpr WalkFunctions make_walks() {
+  WalkFunctions functions;
+  functions.pixels = Shape::kPixels;
+  functions.least_rows = Shape::kSlots - 1;
+  fill_walks<Shape, Shape::kPixels>(functions);
+  return functions;
+}
+
+template <class Shape>
+const WalkFunctions* walks_of() {
+  // With fewer pixels side by side, operands are loaded about as often as row by row.
+  if constexpr (Shape::kPixels < 4) {
+    return nullptr;
+  } else {
+    static constexpr WalkFunctions kFunctions = make_walks<Shape>();
+    return &kFunctions;
+  }
+}
+
+// Null: rows are done one by one.
+const WalkFunctions* choose_walks(Index mixed, Index taps_y, Index taps_x, Index stride) {
+  if (mixed > 1 || taps_x != taps_y) {
+    return nullptr;
+  }
+  if (taps_x == 3 && stride == 1) {
+    return walks_of<WalkShape<3, 1>>();
+  }
+  if (taps_x == 3 && stride == 2) {
+    return walks_of<WalkShape<3, 2>>();
+  }
+  if (taps_x == 5 && stride == 2) {
+    return walks_of<WalkShape<5, 2>>();
+  }
+  return nullptr;
+}
+
+bool walks_down(Index mixed, Index taps_y, Index taps_x, Index stride) {
+  return choose_walks(mixed, taps_y, taps_x, stride) != nullptr;
+}
+
+// How many rows from `row` on read again what the row before has read, but for its last operands.
+Index rows_that_follow(const CorrelationTask& task, Index row, Index stride) {
+  const auto follows = [&](Index r) {
+    if (task.result[r].sample != task.result[r - 1].sample) {
+      return false;
+    }
+    const float* const* operand = task.operand + r * task.taps_y;
+    for (Index q = 0; q + stride < task.taps_y; ++q) {
+      if (operand[q] != operand[q - task.taps_y + stride]) {
+        return false;
+      }
+    }
+    return true;
+  };
+  Index count = 1;
+  while (row + count < task.rows && follows(row + count)) {
+    ++count;
+  }
+  return count;
+}
+
+constexpr Index kHookChannels = 256;  // handed over at once
+
+// `rows` rows from `row` on, at least two, each of which follows the one before.
+void walk_rows(const CorrelationTask& task, const WalkFunctions& functions, Index row, Index rows) {
+  const Index channels = task.group_results;
+  const bool direct = task.format == kFloat32 && task.hook.store;
+  const Index tiles = ceil_div(task.width, functions.pixels);
+  const Index widest = ceil_div(task.width, tiles);
+  Index part = channels;
+  if (!direct) {
+    part = larger(kSinkValues / (rows * widest) / kLanes, 1) * kLanes;
+  } else if (task.hook.apply != nullptr) {
+    part = kHookChannels;
+  }
+  TileSink sink(task);
+  DepthwiseWalk t{};
+  t.operand = task.operand + row * task.taps_y;
+  t.rows = rows;
+  t.tap_step = task.operand_tap_step;
+  t.weight_row = task.kernel_width * task.weight_channels;
+  t.weight_step = task.weight_channels;
+  const auto columns_before = [&](Index element) {
+    return element <= 0 ? 0 : ceil_div(element, task.operand_tap_step);
+  };
+  const Index tap = task.first_tap_y * task.kernel_width + task.first_tap_x;
+  for (Index i = 0; i < tiles; ++i) {
+    const Index x = i * task.width / tiles;
+    const Index pixels = (i + 1) * task.width / tiles - x;
+    t.first_column = columns_before(task.first_operand - x * task.operand_step);
+    t.last_column = columns_before(task.last_operand - x * task.operand_step);
+    t.next = pixels * task.operand_step;
+    for (Index c = 0; c < channels; c += part) {
+      t.channels = smaller(part, channels - c);
+      t.offset = x * task.operand_step + c;
+      t.weights = task.weights + tap * task.weight_channels + c;
+      t.bias = task.bias + c;
+      t.out = sink.begin(row, x, c, t.channels);
+      t.out_row = sink.begin(row + 1, x, c, t.channels, pixels * t.channels) - t.out;
+      t.out_step = sink.step();
+      t.streamed = sink.streams(t.out, t.channels) && t.out_row % kLanes == 0;
+      functions.of[pixels](t);
+      for (Index r = 0; r < rows; ++r) {
+        sink.finish(t.out + r * t.out_row, row + r, x, pixels, c, t.channels);
+      }
+    }
+  }
+}
+
+// Row by row.
+void depthwise_rows(const CorrelationTask& task, Index first_row, Index last_row) {
   const DepthwiseFunction* functions = choose_depthwise_tiles(task);
   // So many channels at a time that the sink's values have room for them.
   constexpr Index kChannels = kMaxRows * kMaxVecs / kDepthwisePixels * kLanes;
@@ -627,7 +965,7 @@ void correlate_depthwise(const CorrelationTask& task) {
   t.step = task.operand_step;
   t.tap_step = task.operand_tap_step;
   t.tap_count = task.taps_x;
-  t.weight_step = channels;
+  t.weight_step = task.weight_channels;
   const Index tiles = ceil_div(task.width, Index{kDepthwisePixels});
   const auto columns_before = [&](Index element) {
     return element <= 0 ? 0 : ceil_div(element, task.operand_tap_step);
@@ -636,7 +974,7 @@ void correlate_depthwise(const CorrelationTask& task) {
     t.channels = smaller(part, channels - c);
     t.weights = task.weights + c;
     t.bias = task.bias + c;
-    for (Index row = 0; row < task.rows; ++row) {
+    for (Index row = first_row; row < last_row; ++row) {
       t.run_count = 0;
       for (Index q = 0; q < task.taps_y && task.taps_x > 0; ++q) {
         const float* operand = task.operand[row * task.taps_y + q];
@@ -645,7 +983,7 @@ void correlate_depthwise(const CorrelationTask& task) {
         }
         if (operand != nullptr) {
           const Index tap = (task.first_tap_y + q) * task.kernel_width + task.first_tap_x;
-          runs[t.run_count++] = {operand, tap * task.mixed * channels, 1};
+          runs[t.run_count++] = {operand, tap * task.mixed * task.weight_channels, 1};
         }
       }
       for (Index i = 0; i < tiles; ++i) {
@@ -666,9 +1004,38 @@ void correlate_depthwise(const CorrelationTask& task) {
   }
 }
 
+void correlate_depthwise(const CorrelationTask& task) {
+  const Index stride = task.operand_step == task.operand_tap_step       ? 1
+                       : task.operand_step == 2 * task.operand_tap_step ? 2
+                                                                        : 0;
+  const WalkFunctions* walks = choose_walks(task.mixed, task.taps_y, task.taps_x, stride);
+  if (walks == nullptr) {
+    depthwise_rows(task, 0, task.rows);
+    return;
+  }
+  // What does not go straight to its place has to fit where it waits.
+  const bool direct = task.format == kFloat32 && task.hook.store;
+  const Index most = direct ? task.rows : kSinkValues / (walks->pixels * kLanes);
+  for (Index row = 0; row < task.rows;) {
+    const Index following = rows_that_follow(task, row, stride);
+    const Index parts = ceil_div(following, most);
+    for (Index i = 0; i < parts; ++i) {
+      const Index first = i * following / parts;
+      const Index rows = (i + 1) * following / parts - first;
+      if (rows > 1 && rows >= walks->least_rows) {
+        walk_rows(task, *walks, row + first, rows);
+      } else {
+        depthwise_rows(task, row + first, row + first + rows);
+      }
+    }
+    row += following;
+  }
+}
+
 }  // namespace
 
-const CorrelationLoops correlation_loops{kLanes,        kMostMixed,          correlate,
-                                         correlate_dot, correlate_depthwise, winograd_products};
+const CorrelationLoops correlation_loops{kLanes,           kMostMixed,          correlate,
+                                         correlate_dot,    correlate_depthwise, walks_down,
+                                         winograd_products};
 
 }  // namespace mpsgrad::MPSGRAD_ISA
