@@ -17,12 +17,7 @@ inline constexpr std::int64_t kColumnsOfCoefficients = 2048;
 // four.
 inline constexpr std::int64_t kLongRun = 131072;
 
-template <int kCount>
-struct Rows {
-  static constexpr int count = kCount;
-};
-
-// Calls body(Rows, row, apart, begin, end) for every row of the run, `step` values from the one
+// Calls body(rows, row, apart, begin, end) for every row of the run, `step` values from the one
 // before, and blocks [begin, end) of its places: for kTogether rows at once, which are `row` and
 // those `apart`, 2 * `apart`... values after it, and for what is left one by one. Rows that are
 // worked on together lie far apart: each is then the next of a sequence that processors foresee,
@@ -35,10 +30,10 @@ MPSGRAD_INLINE void for_rows(std::int64_t count, std::int64_t tile, std::int64_t
     const std::int64_t whole = count < end ? 0 : (count - end) / step + 1;
     const std::int64_t apart = whole / kTogether * step;
     for (std::int64_t row = 0; row < apart; row += step) {
-      body(Rows<kTogether>{}, row, apart, begin, end);
+      body(Exactly<kTogether>{}, row, apart, begin, end);
     }
     for (std::int64_t row = kTogether * apart; row + begin < count; row += step) {
-      body(Rows<1>{}, row, 0, begin, count - row < end ? count - row : end);
+      body(Exactly<1>{}, row, 0, begin, count - row < end ? count - row : end);
     }
   }
 }
@@ -81,13 +76,13 @@ MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, std::int64_
   for_rows<kTogether, kColumnsOfSums>(
       count, tile, step,
       [&](auto rows, std::int64_t row, std::int64_t apart, std::int64_t begin, std::int64_t end) {
-        constexpr int kCount = decltype(rows)::count;
+        constexpr std::int64_t kCount = rows;
         const auto add_places = [&](auto block, std::int64_t j) {
           typename decltype(block)::Numbers terms[kSums];
           for (int k = 0; k < kSums; ++k) {
             terms[k] = load<typename decltype(block)::Numbers>(sums[k] + j);
           }
-          for (int r = 0; r < kCount; ++r) {
+          for (std::int64_t r = 0; r < kCount; ++r) {
             add(block, row + r * apart + j, j, terms);
           }
           for (int k = 0; k < kSums; ++k) {

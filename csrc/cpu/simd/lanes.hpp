@@ -249,32 +249,32 @@ MPSGRAD_INLINE void for_blocks(std::int64_t count, const Body& body) {
   }
 }
 
-// A constant that a generic lambda takes as an argument.
-template <int kCount>
-struct LaneCount {
-  static constexpr int lanes = kCount;
+// A constant that a generic lambda takes as an argument: of lanes, vectors, rows or taps.
+template <std::int64_t kCount>
+struct Exactly {
+  constexpr operator std::int64_t() const { return kCount; }
 };
 
-// Calls body(LaneCount) with the widest vectors that a row of `count` elements fills at least once.
+// Calls body(Exactly) with the widest vectors that a row of `count` elements fills at least once.
 // Of 16 lanes a short row must not leave half of the last vector over: shorter vectors do less.
 template <class Body>
 MPSGRAD_INLINE void with_lanes_for(std::int64_t count, const Body& body) {
   const std::int64_t rest = count % kWidest;
   const bool wasteful = kWidest >= 16 && count < 4 * kWidest && rest > 0 && rest <= kWidest / 2;
   if (count >= kWidest && !wasteful) {
-    return body(LaneCount<kWidest>{});
+    return body(Exactly<kWidest>{});
   }
   if constexpr (kWidest >= 16) {
     if (count >= 8) {
-      return body(LaneCount<8>{});
+      return body(Exactly<8>{});
     }
   }
   if constexpr (kWidest >= 8) {
     if (count >= 4) {
-      return body(LaneCount<4>{});
+      return body(Exactly<4>{});
     }
   }
-  body(LaneCount<1>{});
+  body(Exactly<1>{});
 }
 
 // Writes value(first), kLanes results each, over a row of `count` >= kLanes elements. The last

@@ -11,11 +11,6 @@ using Index = std::int64_t;
 
 constexpr int kRegisters = kWidest >= 16 ? 32 : 16;
 
-template <int kCount>
-struct Vectors {
-  static constexpr int count = kCount;
-};
-
 // Asks for the lines of `count` elements from `first` on, which may begin within a line.
 template <class Element>
 MPSGRAD_INLINE void request_run(const Element* array, Index first, Index count) {
@@ -35,17 +30,17 @@ MPSGRAD_INLINE void sum_columns(const GroupSlice& slice, double* sums, const Add
   const auto [pixels, step, channels] = slice;
   const auto sum_places = [&, pixels = pixels, step = step, channels = channels](
                               auto block, auto vectors, Index width, Index j) MPSGRAD_MELT {
-    constexpr int kVectors = decltype(vectors)::count;
+    constexpr Index kVectors = vectors;
     using Numbers = typename decltype(block)::Numbers;
     Numbers terms[kVectors][kSums] = {};
     for (Index pixel = 0; pixel < pixels; ++pixel) {
       const Index first = pixel * step + j;
       (request_run(x, first + kVectors * width, kVectors * width), ...);
-      for (int v = 0; v < kVectors; ++v) {
+      for (Index v = 0; v < kVectors; ++v) {
         add(block, first + v * width, j + v * width, terms[v]);
       }
     }
-    for (int v = 0; v < kVectors; ++v) {
+    for (Index v = 0; v < kVectors; ++v) {
       for (int k = 0; k < kSums; ++k) {
         store(sums + k * channels + j + v * width, terms[v][k]);
       }
@@ -54,13 +49,13 @@ MPSGRAD_INLINE void sum_columns(const GroupSlice& slice, double* sums, const Add
   constexpr int kTogether = kRegisters / 2 / kSums < 4 ? kRegisters / 2 / kSums : 4;
   Index j = 0;
   for (; j + kTogether * kDoubles <= channels; j += kTogether * kDoubles) {
-    sum_places(SeveralDoubles{}, Vectors<kTogether>{}, kDoubles, j);
+    sum_places(SeveralDoubles{}, Exactly<kTogether>{}, kDoubles, j);
   }
   for (; j + kDoubles <= channels; j += kDoubles) {
-    sum_places(SeveralDoubles{}, Vectors<1>{}, kDoubles, j);
+    sum_places(SeveralDoubles{}, Exactly<1>{}, kDoubles, j);
   }
   for (; j < channels; ++j) {
-    sum_places(OneDouble{}, Vectors<1>{}, 1, j);
+    sum_places(OneDouble{}, Exactly<1>{}, 1, j);
   }
 }
 
@@ -99,15 +94,15 @@ MPSGRAD_INLINE void transform_slice(const GroupSlice& slice, Results<Element> y,
   }
   const auto transform_places = [&, pixels = pixels, step = step](
                                     auto block, auto vectors, Index width, Index j) MPSGRAD_MELT {
-    constexpr int kVectors = decltype(vectors)::count;
+    constexpr Index kVectors = vectors;
     Coefficients<typename decltype(block)::Floats, kCount> own[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
+    for (Index v = 0; v < kVectors; ++v) {
       for (int k = 0; k < kCount; ++k) {
         own[v].of[k] = block.floats(coefficients[k] + j + v * width);
       }
     }
     for (Index pixel = 0; pixel < pixels; ++pixel) {
-      for (int v = 0; v < kVectors; ++v) {
+      for (Index v = 0; v < kVectors; ++v) {
         const Index i = pixel * step + j + v * width;
         block.put(y.at + i, value(own[v], block.floats(x + i)...));
       }
@@ -116,10 +111,10 @@ MPSGRAD_INLINE void transform_slice(const GroupSlice& slice, Results<Element> y,
   constexpr int kTogether = kRegisters / 2 / 4;
   Index j = 0;
   for (; j + kTogether * kWidest <= channels; j += kTogether * kWidest) {
-    transform_places(WholeBlock<kWidest>{}, Vectors<kTogether>{}, kWidest, j);
+    transform_places(WholeBlock<kWidest>{}, Exactly<kTogether>{}, kWidest, j);
   }
   for_blocks(channels - j, [&](auto block, Index i)
-                               MPSGRAD_MELT { transform_places(block, Vectors<1>{}, 0, j + i); });
+                               MPSGRAD_MELT { transform_places(block, Exactly<1>{}, 0, j + i); });
 }
 
 template <class Element>

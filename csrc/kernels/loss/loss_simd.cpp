@@ -117,7 +117,7 @@ constexpr int kSoftMaxCrossEntropy = 2;
 MPSGRAD_INLINE void softmax_piece(auto count, const LossFunction& f, const float* y, const float* t,
                                   float* losses, float* slopes, float* scratch, Index pixels,
                                   Index channels) {
-  constexpr int kLanes = count.lanes;
+  constexpr int kLanes = count;
   using V = Floats<kLanes>;
   const auto label = [keep = f.smooth_keep, add = f.smooth_add](const float* from) {
     return load<V>(from) * keep + add;
@@ -165,7 +165,7 @@ void softmax_elements(const LossFunction& f, const float* y, const float* t, flo
 void softmax_label_slopes(const LossFunction& f, const float* y, float* slopes, float* scratch,
                           Index pixels, Index channels) {
   with_lanes_for(channels, [&](auto count) {
-    constexpr int kLanes = count.lanes;
+    constexpr int kLanes = count;
     for_pieces(pixels, channels, [&](Index first, Index some) {
       float logarithms[kPiece];
       subtract_largest<kLanes>(y + first, slopes + first, some, channels);

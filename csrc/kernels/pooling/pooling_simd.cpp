@@ -26,12 +26,6 @@ MPSGRAD_INLINE void for_windows(const PoolingRow& row, const PoolingRun& run, co
   }
 }
 
-// A number of taps or rows that is a constant.
-template <Index kCount>
-struct Exactly {
-  constexpr operator Index() const { return kCount; }
-};
-
 // Calls visit(run, taps, rows) for every run; the usual windows have constants.
 template <class Visit>
 MPSGRAD_INLINE void for_runs(const PoolingRow& row, Index rows, const Visit& visit) {

@@ -23,7 +23,7 @@ MPSGRAD_INLINE const float* floats_of(const Half* x, Index count, float* scratch
 template <class Element>
 MPSGRAD_INLINE void softmax_piece(auto count, const Element* x, Element* out, float* scratch,
                                   Index pixels, Index channels) {
-  constexpr int kLanes = count.lanes;
+  constexpr int kLanes = count;
   float* exponentials = between(out, scratch);
   subtract_largest<kLanes>(x, exponentials, pixels, channels);
   take_exponentials(exponentials, exponentials, pixels * channels);
@@ -37,7 +37,7 @@ MPSGRAD_INLINE void softmax_piece(auto count, const Element* x, Element* out, fl
 template <class Element>
 MPSGRAD_INLINE void log_softmax_piece(auto count, const Element* x, Element* out, float* scratch,
                                       Index pixels, Index channels) {
-  constexpr int kLanes = count.lanes;
+  constexpr int kLanes = count;
   float* exponentials = scratch;
   float* below = between(out, scratch + pixels * channels);
   float logarithms[kPiece];
@@ -55,7 +55,7 @@ template <class Element>
 MPSGRAD_INLINE void softmax_gradient_rows(auto count, const Element* gradient,
                                           const Element* result, Element* MPSGRAD_RESTRICT out,
                                           Index pixels, Index channels) {
-  constexpr int kLanes = count.lanes;
+  constexpr int kLanes = count;
   using V = Floats<kLanes>;
   for (Index p = 0; p < pixels; ++p) {
     const float dot = sum_row<kLanes>(channels, [=](Index c) {
@@ -75,7 +75,7 @@ template <class Element>
 MPSGRAD_INLINE void log_softmax_gradient_piece(auto count, const Element* gradient,
                                                const Element* result, Element* out, float* scratch,
                                                Index pixels, Index channels) {
-  constexpr int kLanes = count.lanes;
+  constexpr int kLanes = count;
   using V = Floats<kLanes>;
   float* shares = between(out, scratch);
   const float* numbers = floats_of(result, pixels * channels, shares);
