@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.images import Work, empty, filled, read
+from tests.repeats import check_repeats
 from tests.tolerance import assert_exact, assert_same_bytes, grid
 
 SAMPLES, SHAPE = 11, (61, 83, 27)  # 137 kB a sample in float16, and nowhere a multiple of a line
@@ -160,19 +161,9 @@ def test_flat_windows_over_a_large_batch(dtype, device, rng):
     convolution = mg.Convolution(source, device=device)
     gradient = mg.ConvolutionGradient(source, device=device)
     gradient.gradient_option = mg.ConvolutionGradientOption.DATA
-    x, g = (
-        np.tile(rng.standard_normal((samples, 17, 17, channels)), (repeat, 1, 1, 1)).astype(dtype)
-        for _ in range(2)
-    )
-    y, states = convolution(x, with_state=True)
-    dx = gradient(g, x, states)
-    assert y.nbytes > 16 << 20
-    for i in range(samples):
-        one, state = convolution(x[i], with_state=True)
-        slope = gradient(g[i], x[i], state)
-        for at in range(i, len(x), samples):
-            assert_same_bytes(y[at], one)
-            assert_same_bytes(dx[at], slope)
+    shape = 17, 17, channels
+    size = check_repeats(convolution, gradient, rng, shape, dtype, samples=samples, repeat=repeat)
+    assert size > 16 << 20
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

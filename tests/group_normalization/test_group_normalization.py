@@ -14,6 +14,7 @@ from tests.group_normalization import cases, oracle
 from tests.images import Work, empty, filled, read
 from tests.instance_normalization import cases as instance_cases
 from tests.instance_normalization import oracle as instance_oracle
+from tests.repeats import check_repeats
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -391,20 +392,9 @@ def test_results_do_not_depend_on_threads_or_runs(device, kind, shape, dtype, rn
 def test_a_large_batch_of_slices_gives_the_bytes_of_its_samples(device, kind, channels, dtype, rng):
     """Neither where channels are cut nor whether results go past the caches shows in them."""
     samples, repeat = 3, max(1, (17 << 20) // (3 * 49 * channels * np.dtype(dtype).itemsize))
-    x, g = (
-        np.tile(rng.standard_normal((samples, 7, 7, channels)), (repeat, 1, 1, 1)).astype(dtype)
-        for _ in range(2)
-    )
     gamma, beta = rng.standard_normal((2, channels), dtype=np.float32)
-    forward, backward = kernels(device, kind, gamma, beta, channels=channels, groups=8)
-    y, states = forward(x, with_state=True)
-    dx = backward(g, x, states)
-    for i in range(samples):
-        one, state = forward(x[i], with_state=True)
-        slope = backward(g[i], x[i], state)
-        for at in range(i, len(x), samples):
-            assert_same_bytes(y[at], one)
-            assert_same_bytes(dx[at], slope)
+    pair = kernels(device, kind, gamma, beta, channels=channels, groups=8)
+    check_repeats(*pair, rng, (7, 7, channels), dtype, samples=samples, repeat=repeat)
 
 
 @kinds
