@@ -171,10 +171,10 @@ class Plan {
 
     Index pixel_bytes = c.operand_channels() * 4 * c.x.phases[0].operand_step;
     splits_ = 1;
-    Index at_least = 0;  // bytes that are no reason to do fewer than kRowsAtOnce
+    Index at_least = budget;  // for fewer than kRowsAtOnce
     if (walks) {
       const bool direct = c.edge == EdgeMode::Zero && c.operand.format == ChannelFormat::Float32;
-      at_least = direct ? 2 * budget : budget;
+      at_least = direct ? 2 * budget : budget;  // copies are scratch
       const Index block_bytes = rows_needed(largest, std::min(largest.count, kRowsAtOnce)) *
                                 ceil_div(widest * pixel_bytes, blocks_);
       splits_ = ceil_div(blocks_, std::max<Index>(1, at_least / std::max<Index>(1, block_bytes)));
@@ -187,9 +187,8 @@ class Plan {
     }
     const Index row_bytes = columns_ * pixel_bytes;
     rows_ = 1;
-    while (rows_ < largest.count &&
-           rows_needed(largest, rows_ + 1) * row_bytes <=
-               (rows_ < kRowsAtOnce ? std::max(budget, at_least) : budget)) {
+    while (rows_ < largest.count && rows_needed(largest, rows_ + 1) * row_bytes <=
+                                        (rows_ < kRowsAtOnce ? at_least : budget)) {
       ++rows_;
     }
     const Index operands = walks ? kDepthwiseCost : c.group_operands;

@@ -642,9 +642,8 @@ struct WalkShape {
   static constexpr int kStride = kStep;
   static constexpr int kSlots = (kTaps + kStride - 1) / kStride;  // rows of results begun at a time
   static constexpr int kFree = kRegisters - 1 - kSpare;
-  static constexpr int kKeeping = (kFree - kTaps * kTaps) / kSlots;
-  static constexpr bool kKeeps = kKeeping >= 4;  // all weights in registers, else of a row of taps
-  static constexpr int kWidest = kKeeps ? kKeeping : (kFree - kTaps) / kSlots;
+  static constexpr bool kKeeps = kTaps <= 3;  // all weights in registers, else of a row of taps
+  static constexpr int kWidest = (kFree - (kKeeps ? kTaps * kTaps : kTaps)) / kSlots;
   static constexpr int kPixels = kWidest < kDepthwisePixels ? kWidest : kDepthwisePixels;
 };
 
@@ -849,8 +848,8 @@ constexpr WalkFunctions make_walks() {
 
 template <class Shape>
 const WalkFunctions* walks_of() {
-  // With fewer pixels side by side, operands are loaded about as often as row by row.
-  if constexpr (Shape::kPixels < 4) {
+  // With fewer registers too few pixels are side by side: no gain over row by row.
+  if constexpr (kRegisters <= 16) {
     return nullptr;
   } else {
     static constexpr WalkFunctions kFunctions = make_walks<Shape>();
