@@ -848,8 +848,9 @@ constexpr WalkFunctions make_walks() {
 
 template <class Shape>
 const WalkFunctions* walks_of() {
-  // With fewer registers too few pixels are side by side: no gain over row by row.
-  if constexpr (kRegisters <= 16) {
+  // Vectors shorter than a line would load each line several times, and with 16 registers too few
+  // pixels are side by side: no gain over row by row.
+  if constexpr (!kStreams || kRegisters <= 16) {
     return nullptr;
   } else {
     static constexpr WalkFunctions kFunctions = make_walks<Shape>();
