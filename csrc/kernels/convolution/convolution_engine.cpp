@@ -138,13 +138,13 @@ Index choose_lanes(const Correlation& c, const CorrelationLoops& loops) {
   return dot + dot / 4 < across ? 1 : lanes;
 }
 
-bool walks_down(const Correlation& c, const CorrelationLoops& loops) {
+bool walks_down(const Correlation& c) {
   const Phase& y = c.y.phases[0];
   const Phase& x = c.x.phases[0];
   return c.y.phases.size() == 1 && c.x.phases.size() == 1 &&
          x.operand_step * y.tap_step == y.operand_step * x.tap_step &&
          x.operand_step % x.tap_step == 0 &&
-         loops.walks_down(c.mixed, y.taps, x.taps, x.operand_step / x.tap_step);
+         depthwise_loops().walks_down(c.mixed, y.taps, x.taps, x.operand_step / x.tap_step);
 }
 
 class Plan {
@@ -158,7 +158,7 @@ class Plan {
         *std::max_element(c.y.phases.begin(), c.y.phases.end(), [](const Phase& a, const Phase& b) {
           return rows_needed(a, a.count) < rows_needed(b, b.count);
         });
-    const bool walks = c.depthwise && walks_down(c, loops);
+    const bool walks = c.depthwise && walks_down(c);
     blocks_ = c.depthwise ? ceil_div(c.group_results, kChannelBlock)
                           : c.groups * ceil_div(c.group_results, lanes_);
 
@@ -483,7 +483,7 @@ void run_rows(const Correlation& c, const ConvolutionWeights& weights, bool of_r
   const PaddedBias padded(c, bias, lanes);
   const Prepared prepared{c, weights.packed(form_of(c, of_results, transposed, lanes)),
                           padded.values(),
-                          c.depthwise                      ? loops.correlate_depthwise
+                          c.depthwise                      ? depthwise_loops().correlate
                           : lanes == 1 && loops.lanes != 1 ? loops.correlate_dot
                                                            : loops.correlate};
   const std::vector<Piece>& pieces = plan.pieces();
@@ -743,7 +743,7 @@ void set_channels(Correlation& c, const ConvolutionGeometry& g, Index operands, 
   c.depthwise = g.depthwise;
   c.mixed = 1;
   if (g.groups > 1 &&
-      shares_vectors(c.group_operands, c.group_results, correlation_loops().most_mixed)) {
+      shares_vectors(c.group_operands, c.group_results, depthwise_loops().most_mixed)) {
     c.mixed = c.group_results;
     c.groups = 1;
     c.group_operands = c.group_results = results;

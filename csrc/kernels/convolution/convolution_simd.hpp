@@ -86,23 +86,28 @@ struct WinogradProducts {
 
 struct CorrelationLoops {
   std::int64_t lanes;  // of a vector
-  std::int64_t most_mixed;
   // Results along the lanes of a vector.
   void (*correlate)(const CorrelationTask&);
   // Operand channels along the lanes, for few results: weights are packed as if `lanes` were 1.
   void (*correlate_dot)(const CorrelationTask&);
-  // Result channel c from operand channel c alone, or from the `mixed` channels of its group:
-  // weights are packed as [tap][operand of the group][result channel], groups is 1, there is one
-  // block, and group_results is the number of channels.
-  void (*correlate_depthwise)(const CorrelationTask&);
-  // Whether that passes down the rows of a few pixels in one vector of channels after the other,
-  // for windows of so many taps at such a distance from result to result, counted in taps.
-  bool (*walks_down)(std::int64_t mixed, std::int64_t taps_y, std::int64_t taps_x,
-                     std::int64_t stride);
   void (*winograd_products)(const WinogradProducts&);
 };
 
 MPSGRAD_LOOPS(CorrelationLoops, correlation_loops)
+
+struct DepthwiseLoops {
+  std::int64_t most_mixed;
+  // Result channel c from operand channel c alone, or from the `mixed` channels of its group:
+  // weights are packed as [tap][operand of the group][result channel], groups is 1, there is one
+  // block, and group_results is the number of channels.
+  void (*correlate)(const CorrelationTask&);
+  // Whether that passes down the rows of a few pixels in one vector of channels after the other,
+  // for windows of so many taps at such a distance from result to result, counted in taps.
+  bool (*walks_down)(std::int64_t mixed, std::int64_t taps_y, std::int64_t taps_x,
+                     std::int64_t stride);
+};
+
+MPSGRAD_LOOPS(DepthwiseLoops, depthwise_loops)
 
 inline constexpr std::int64_t kLineFloats = 16;
 

@@ -1,0 +1,60 @@
+// Where loops of correlation put the results of a tile. Only for *_simd.cpp files.
+#pragma once
+
+#include "cpu/simd/convert.hpp"
+#include "kernels/convolution/convolution_simd.hpp"
+#include "kernels/convolution/vectors_simd.hpp"
+
+namespace mpsgrad::MPSGRAD_ISA {
+
+inline constexpr int kFloat32 = 4;  // number of a ChannelFormat
+
+inline constexpr Index kSinkValues = 4096;
+static_assert(kSinkValues >= kMaxRows * kMaxVecs * kLanes);
+
+// Where a tile of results goes: straight into a float32 result, else through `values` and the hook.
+class TileSink {
+ public:
+  TileSink(const CorrelationTask& task)
+      : task_(task), direct_(task.format == kFloat32 && task.hook.store) {}
+
+  // Results that do not go straight to their place are put `value` values into the room for them.
+  float* begin(Index row, Index x, Index channel, Index channels, Index value = 0) {
+    if (direct_) {
+      step_ = task_.result_step;
+      return static_cast<float*>(task_.result[row].data) + x * step_ + channel;
+    }
+    step_ = channels;
+    return values_ + value;
+  }
+  Index step() const { return step_; }
+  // Whether pixels of so many channels, which begin() has placed at `out`, are lines of their own.
+  bool streams(const float* out, Index channels) const {
+    return task_.streamed && direct_ && is_lines(out, channels) && step_ % kLanes == 0;
+  }
+
+  void finish(float* values, Index row, Index x, Index pixels, Index channel,
+              Index channels) const {
+    if (task_.hook.apply != nullptr) {
+      task_.hook.apply(
+          task_.hook.context,
+          {task_.result[row].sample, task_.result[row].y, task_.first_x + x * task_.x_step,
+           task_.x_step, pixels, task_.first_channel + channel, channels, values, step_});
+    }
+    if (direct_ || !task_.hook.store) {
+      return;
+    }
+    const Index item = task_.format == 1 ? 1 : 2;
+    auto* data = static_cast<unsigned char*>(task_.result[row].data) +
+                 (x * task_.result_step + channel) * item;
+    convert_loops.store_row(values, data, task_.format, pixels, channels, task_.result_step);
+  }
+
+ private:
+  const CorrelationTask& task_;
+  bool direct_;
+  Index step_ = 0;
+  alignas(64) float values_[kSinkValues];
+};
+
+}  // namespace mpsgrad::MPSGRAD_ISA
