@@ -33,6 +33,21 @@ bool has_v3_extras() {
   return __get_cpuid(0x80000001U, &a, &b, &c, &d) != 0 && (c & kLzcnt) != 0;
 }
 
+// AMD's family 0x19 is Zen 3, which has no AVX-512, and Zen 4.
+bool is_zen4() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  constexpr unsigned kAuthenticAmd[] = {0x68747541U, 0x69746e65U, 0x444d4163U};
+  if (__get_cpuid(0, &a, &b, &d, &c) == 0 || b != kAuthenticAmd[0] || c != kAuthenticAmd[1] ||
+      d != kAuthenticAmd[2] || __get_cpuid(1, &a, &b, &c, &d) == 0) {
+    return false;
+  }
+  const unsigned family = (a >> 8U & 0xfU) + (a >> 20U & 0xffU);
+  return family == 0x19U;
+}
+
 bool has_v2() {
   return __builtin_cpu_supports("sse4.2") != 0 && __builtin_cpu_supports("ssse3") != 0 &&
          __builtin_cpu_supports("popcnt") != 0;
@@ -67,6 +82,8 @@ bool processor_has(Isa isa) {
 
 #else
 
+bool is_zen4() { return false; }
+
 // Elsewhere a build has one set, the one its compiler targets, and NEON is part of every arm64
 // processor.
 bool processor_has(Isa isa) { return isa_built(isa); }
@@ -85,6 +102,11 @@ std::string supported_names() {
 }
 
 }  // namespace
+
+bool splits_wide_vectors() {
+  static const bool splits = is_zen4();
+  return splits;
+}
 
 const char* isa_name(Isa isa) {
   switch (isa) {

@@ -2,6 +2,14 @@
 // and this decides, once per process, whose tables of loops are used.
 #pragma once
 
+namespace mpsgrad {
+
+// Whether this processor does what an AVX-512 instruction asks for in two halves (Zen 4): a vector
+// of 512 bits then gains nothing over two of 256, and costs where it is made of something shorter.
+bool splits_wide_vectors();
+
+}  // namespace mpsgrad
+
 #if defined(MPSGRAD_ISA)
 
 // A *_simd.cpp file: it defines the table of its own instruction set and must not choose one, so

@@ -186,6 +186,16 @@ def supported_sets(program) -> list[str]:
     return re.search(r"possible here: (.*)", refusal)[1].split(", ")
 
 
+def test_column_sums_in_vectors_of_any_width(build):
+    program = build("column_sums_test", "tests/cpp/column_sums_loops_simd.cpp")
+    names = supported_sets(program)
+    assert names
+    for name in names:
+        done = run([program], MPSGRAD_CPU=name)
+        assert passed(done), f"{name}\n{done.stdout}"
+        assert f"selected: {name}\n" in done.stdout
+
+
 def test_convolutions_of_every_instruction_set(convolution_test):
     names = supported_sets(convolution_test)
     assert names

@@ -38,11 +38,9 @@ MPSGRAD_INLINE void for_rows(std::int64_t count, std::int64_t tile, std::int64_t
   }
 }
 
-inline constexpr int kDoubles = kWidest / 2;
-typedef double Doubles __attribute__((vector_size(kDoubles * 8)));
-
 // One place of a tile, or several neighbouring ones, in double.
 struct OneDouble {
+  static constexpr std::int64_t kPlaces = 1;
   using Numbers = double;
   using Singles = float;
   MPSGRAD_INLINE double widened(float value) const { return static_cast<double>(value); }
@@ -51,33 +49,62 @@ struct OneDouble {
     return widened(load<Singles>(from));
   }
 };
+template <int kCount>
 struct SeveralDoubles {
-  using Numbers = Doubles;
-  using Singles = Floats<kDoubles>;
-  MPSGRAD_INLINE Doubles widened(Singles values) const {
-#if defined(__AVX512F__)  // GCC makes two conversions and a shuffle of the other form
-    return _mm512_maskz_cvtps_pd(0xff, reinterpret_cast<__m256>(values));
-#else
-    return __builtin_convertvector(values, Doubles);
+  static constexpr std::int64_t kPlaces = kCount;
+  typedef double Numbers __attribute__((vector_size(kCount * 8)));
+  using Singles = Floats<kCount>;
+  MPSGRAD_INLINE Numbers widened(Singles values) const {
+    // GCC makes two conversions and a shuffle of the last form.
+#if defined(__AVX512F__)
+    if constexpr (kCount == 8) {
+      return reinterpret_cast<Numbers>(
+          _mm512_maskz_cvtps_pd(0xff, reinterpret_cast<__m256>(values)));
+    }
 #endif
+#if defined(__AVX__)
+    if constexpr (kCount == 4) {
+      return reinterpret_cast<Numbers>(_mm256_cvtps_pd(reinterpret_cast<__m128>(values)));
+    }
+#endif
+    return __builtin_convertvector(values, Numbers);
   }
   template <class Element>
-  MPSGRAD_INLINE Doubles widened(const Element* from) const {
+  MPSGRAD_INLINE Numbers widened(const Element* from) const {
     return widened(load<Singles>(from));
   }
 };
 
+// sum + value, as a multiply-add where there is one: many processors add and convert with the same
+// units, and multiply with others.
+template <class Numbers>
+MPSGRAD_INLINE Numbers added(Numbers sum, Numbers value) {
+#if defined(__FMA__)
+  Numbers one = Numbers{} + 1.0;
+  // Compilers leave out a factor that they know.
+#if defined(__AVX512F__)
+  asm("" : "+v"(one));
+#else
+  asm("" : "+x"(one));
+#endif
+  return value * one + sum;
+#else
+  return sum + value;
+#endif
+}
+
 // Calls add(block, i, j, terms) for each value i of a run and its place j in a tile, which adds to
 // terms[k] what belongs to sums[k]. kTogether rows are joined before their sums are written back:
-// of two arrays not more than two, for processors foresee few sequences at a time.
-template <int kSums, int kTogether, class Add>
-MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, std::int64_t step,
-                              double* const (&sums)[kSums], const Add& add) {
+// of two arrays not more than two, for processors foresee few sequences at a time. `several`: a
+// SeveralDoubles.
+template <int kSums, int kTogether, class Several, class Add>
+MPSGRAD_INLINE void add_tiles_by(Several several, std::int64_t count, std::int64_t tile,
+                                 std::int64_t step, double* const (&sums)[kSums], const Add& add) {
   for_rows<kTogether, kColumnsOfSums>(
       count, tile, step,
       [&](auto rows, std::int64_t row, std::int64_t apart, std::int64_t begin, std::int64_t end) {
         constexpr std::int64_t kCount = rows;
-        const auto add_places = [&](auto block, std::int64_t j) {
+        const auto add_places = [&](auto block, std::int64_t j) MPSGRAD_MELT {
           typename decltype(block)::Numbers terms[kSums];
           for (int k = 0; k < kSums; ++k) {
             terms[k] = load<typename decltype(block)::Numbers>(sums[k] + j);
@@ -91,13 +118,29 @@ MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, std::int64_
         };
         std::int64_t j = begin;
         for (; j + kWidest <= end; j += kWidest) {
-          add_places(SeveralDoubles{}, j);
-          add_places(SeveralDoubles{}, j + kDoubles);
+          for (std::int64_t part = 0; part < kWidest; part += Several::kPlaces) {
+            add_places(several, j + part);
+          }
         }
         for (; j < end; ++j) {
           add_places(OneDouble{}, j);
         }
       });
+}
+
+// The same in vectors as wide as the processor adds best, for terms that are mostly conversions:
+// those to whole vectors of AVX-512 cost more than twice as much as to halves where a processor
+// splits them. Sums are the same.
+template <int kSums, int kTogether, class Add>
+MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, std::int64_t step,
+                              double* const (&sums)[kSums], const Add& add) {
+  if constexpr (kWidest >= 16) {
+    if (splits_wide_vectors()) {
+      return add_tiles_by<kSums, kTogether>(SeveralDoubles<kWidest / 4>{}, count, tile, step, sums,
+                                            add);
+    }
+  }
+  add_tiles_by<kSums, kTogether>(SeveralDoubles<kWidest / 2>{}, count, tile, step, sums, add);
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -25,7 +25,7 @@ void moments(const Element* x, Index count, const double* shift, double* sum, do
              Index tile, Index step) {
   const auto add = [=](auto block, Index i, Index j, auto& terms) {
     const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-    terms[0] += d;
+    terms[0] = added(terms[0], d);
     terms[1] += d * d;
   };
   if (count > kLongRun) {
@@ -70,7 +70,7 @@ void gradient_sums(const Element* g, const Element* x, Index count, double* sum_
     add_tiles<2, 2>(count, tile, step, {sum_g, sum_gx},
                     [=](auto block, Index i, Index j, auto& terms) {
                       const auto gradient = block.widened(values(block, i, j));
-                      terms[0] += gradient;
+                      terms[0] = added(terms[0], gradient);
                       terms[1] += gradient * block.widened(x + i);
                     });
   };
@@ -93,9 +93,9 @@ void gradient_moments(const Element* g, const Element* x, Index count, const dou
                     const auto gradient = block.widened(g + i);
                     const auto d =
                         block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-                    terms[0] += gradient;
+                    terms[0] = added(terms[0], gradient);
                     terms[1] += gradient * d;
-                    terms[2] += d;
+                    terms[2] = added(terms[2], d);
                     terms[3] += d * d;
                   });
 }

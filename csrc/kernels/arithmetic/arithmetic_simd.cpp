@@ -360,7 +360,7 @@ struct Values {
   const float* x;
   template <class Block>
   MPSGRAD_INLINE void add_to(typename Block::Numbers& sum, Block block, Index i) const {
-    sum += block.widened(x + i);
+    sum = added(sum, block.widened(x + i));
   }
 };
 
@@ -429,9 +429,9 @@ struct Masked {
 // Adds `count` values to a tile of sums, again and again.
 template <class Source>
 MPSGRAD_INLINE void add_runs(const Source& source, double* sums, Index count, Index tile) {
-  add_tiles<1, 2>(count, tile, tile, {sums}, [=](auto block, Index i, Index /*j*/, auto& terms) {
-    source.add_to(terms[0], block, i);
-  });
+  add_tiles_by<1, 2>(
+      SeveralDoubles<kWidest / 2>{}, count, tile, tile, {sums},
+      [=](auto block, Index i, Index /*j*/, auto& terms) { source.add_to(terms[0], block, i); });
 }
 
 void add(const float* x, double* sums, Index count) { add_runs(Values{x}, sums, count, count); }

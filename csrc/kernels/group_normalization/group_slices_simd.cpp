@@ -10,6 +10,7 @@ namespace {
 using Index = std::int64_t;
 
 constexpr int kRegisters = kWidest >= 16 ? 32 : 16;
+constexpr int kDoubles = kWidest / 2;
 
 // Asks for the lines of `count` elements from `first` on, which may begin within a line.
 template <class Element>
@@ -49,10 +50,10 @@ MPSGRAD_INLINE void sum_columns(const GroupSlice& slice, double* sums, const Add
   constexpr int kTogether = kRegisters / 2 / kSums < 4 ? kRegisters / 2 / kSums : 4;
   Index j = 0;
   for (; j + kTogether * kDoubles <= channels; j += kTogether * kDoubles) {
-    sum_places(SeveralDoubles{}, Exactly<kTogether>{}, kDoubles, j);
+    sum_places(SeveralDoubles<kDoubles>{}, Exactly<kTogether>{}, kDoubles, j);
   }
   for (; j + kDoubles <= channels; j += kDoubles) {
-    sum_places(SeveralDoubles{}, Exactly<1>{}, kDoubles, j);
+    sum_places(SeveralDoubles<kDoubles>{}, Exactly<1>{}, kDoubles, j);
   }
   for (; j < channels; ++j) {
     sum_places(OneDouble{}, Exactly<1>{}, 1, j);
@@ -123,7 +124,7 @@ void moments(const GroupSlice& slice, const Element* x, const double* shift, dou
       slice, sums,
       [=](auto block, Index i, Index j, auto& terms) MPSGRAD_MELT {
         const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-        terms[0] += d;
+        terms[0] = added(terms[0], d);
         terms[1] += d * d;
       },
       x);
@@ -137,9 +138,9 @@ void gradient_moments(const GroupSlice& slice, const Element* g, const Element* 
       [=](auto block, Index i, Index j, auto& terms) MPSGRAD_MELT {
         const auto gradient = block.widened(g + i);
         const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-        terms[0] += gradient;
+        terms[0] = added(terms[0], gradient);
         terms[1] += gradient * d;
-        terms[2] += d;
+        terms[2] = added(terms[2], d);
         terms[3] += d * d;
       },
       g, x);
