@@ -2,6 +2,7 @@
 // is subtracted, so sums of squares keep their precision, and a NaN stays within its windows.
 #include "kernels/local_normalization/local_normalization_simd.hpp"
 
+#include "cpu/simd/column_sums.hpp"
 #include "cpu/simd/lanes.hpp"
 #include "cpu/simd/vector_math.hpp"
 
@@ -22,11 +23,10 @@ struct Full<float> {
 };
 template <>
 struct Full<double> {
-  static constexpr Index kCount = kWidest / 2;
-  typedef double Vector __attribute__((vector_size(kWidest * 4)));
-  static MPSGRAD_INLINE Vector widen(const float* from) {
-    return __builtin_convertvector(load<Floats<kWidest / 2>>(from), Vector);
-  }
+  using Several = SeveralDoubles<kWidest / 2>;
+  static constexpr Index kCount = Several::kPlaces;
+  using Vector = Several::Numbers;
+  static MPSGRAD_INLINE Vector widen(const float* from) { return Several{}.widened(from); }
 };
 // One number.
 template <class Number>
