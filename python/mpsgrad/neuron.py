@@ -64,6 +64,8 @@ class NeuronDescriptor(_core.NeuronDescriptor):
         c: float | None = None,
         data: npt.ArrayLike | None = None,
     ) -> None:
+        if not isinstance(type, NeuronType):
+            raise TypeError(f"NeuronDescriptor: type must be a NeuronType, got {type!r}")
         standard = _DEFAULTS.get(type, (0.0, 0.0, 0.0))
         a, b, c = (
             given if given is not None else usual

@@ -190,6 +190,13 @@ def test_kernels_keep_their_own_descriptor(device):
     assert kernel(np.full((1, 1, 1), -2.0, np.float32)).item() == -1
 
 
+@pytest.mark.parametrize("wrong", ["relu", 1, None, [mg.NeuronType.RELU]])
+def test_descriptor_takes_a_type_alone(wrong):
+    words = re.escape(f"NeuronDescriptor: type must be a NeuronType, got {wrong!r}")
+    with pytest.raises(TypeError, match=words):
+        mg.NeuronDescriptor(wrong)
+
+
 def test_descriptors_compare_print_and_pickle():
     d = mg.NeuronDescriptor(mg.NeuronType.PRELU, data=[0.5, 0.25])
     assert d == mg.NeuronDescriptor(mg.NeuronType.PRELU, data=np.array([0.5, 0.25]))
