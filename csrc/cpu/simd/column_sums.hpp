@@ -75,8 +75,8 @@ struct SeveralDoubles {
   }
 };
 
-// sum + value, as a multiply-add where there is one: many processors add and convert with the same
-// units, and multiply with others.
+// sum + value, as a multiply-add where there is one: processors that add and convert with the same
+// units, as Zen 4 does, multiply with others.
 template <class Numbers>
 MPSGRAD_INLINE Numbers added(Numbers sum, Numbers value) {
 #if defined(__FMA__)

@@ -426,7 +426,8 @@ struct Masked {
   }
 };
 
-// Adds `count` values to a tile of sums, again and again.
+// Adds `count` values to a tile of sums, again and again. In whole vectors everywhere: products are
+// found in vectors as long as those they are added in.
 template <class Source>
 MPSGRAD_INLINE void add_runs(const Source& source, double* sums, Index count, Index tile) {
   add_tiles_by<1, 2>(

@@ -14,6 +14,7 @@ struct TapRow {
   const float* operand;
   Index weights;  // of its first tap, from those of the first channel on
 };
+static_assert(sizeof(TapRow) <= 24);  // CorrelationTask::runs has room for that
 
 struct DepthwiseArguments {
   const TapRow* runs;  // one for each row of taps
