@@ -148,6 +148,8 @@ CASES = [
     _case("depthwise s2, dilated", (1, 9, 8, 17), 17, (3, 3), (2, 2), (2, 2), depthwise=True),
     _case("clamp depthwise 3x3", (2, 6, 9, 19), 19, (3, 3), depthwise=True, edge="clamp"),
     _case("depthwise outside", (1, 6, 7, 5), 5, (3, 3), depthwise=True, shift=(-3, 2), grow=(4, 5)),
+    _case("depthwise one row", (2, 1, 9, 18), 18, (3, 3), depthwise=True),
+    _case("depthwise s2 outside", (2, 7, 9, 33), 33, (3, 3), (2, 2), depthwise=True, shift=(3, -4)),
     _case("depthwise one channel", (1, 4, 4, 1), 1, (3, 3), depthwise=True),
     _case("clamp", (2, 5, 4, 3), 4, (3, 3), edge="clamp"),
     _case("clamp s2 even", (1, 6, 7, 4), 2, (4, 2), (2, 2), edge="clamp", method=0x1C),

@@ -148,6 +148,38 @@ def test_depthwise_windows_over_a_large_batch(device, rng):
         assert_same_bytes(whole[i : i + 1], convolution(x[i : i + 1]))
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_weights_of_large_images(stride, device, rng):
+    """Few rows are summed at a time, which the height is no multiple of."""
+    channels = 96
+    size = 54 * stride + 1, 77 * stride
+    window = dict.fromkeys(("stride_in_pixels_x", "stride_in_pixels_y"), stride)
+    descriptor = mg.DepthWiseConvolutionDescriptor(
+        3, 3, input_feature_channels=channels, output_feature_channels=channels, **window
+    )
+    source = mg.ArrayConvolutionDataSource(
+        np.zeros((channels, 3, 3), np.float32), descriptor=descriptor
+    )
+    forward = mg.Convolution(source, device=device)
+    forward.padding = mg.ExplicitPadding(1, 1, 1, 1)
+    # Integers, whose sums are exact in any order.
+    x = rng.integers(-8, 9, (6, *size, channels)).astype(np.float32)
+    y, state = forward(x, with_state=True)
+    g = rng.integers(-8, 9, y.shape).astype(np.float32)
+    assert x.nbytes + g.nbytes > 16 << 20
+    mg.ConvolutionGradient(source, device=device)(g, x, state)
+    padded = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    rows, columns = (n * stride for n in y.shape[1:3])
+    taps = [
+        np.einsum("nhwc,nhwc->c", g, padded[:, q : q + rows : stride, p : p + columns : stride])
+        for q in range(3)
+        for p in range(3)
+    ]
+    weights = state.gradient_for_weights.to_numpy().reshape(channels, 9)
+    np.testing.assert_array_equal(weights, np.stack(taps, axis=1))
+    np.testing.assert_array_equal(state.gradient_for_biases.to_numpy(), g.sum((0, 1, 2)))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_flat_windows_over_a_large_batch(dtype, device, rng):
     """Their axes are exchanged, so that a row of results is a column of an image."""

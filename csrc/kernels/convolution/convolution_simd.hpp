@@ -128,11 +128,15 @@ struct WeightGradientTask {
   std::int64_t taps_y, taps_x;
   std::int64_t gradient_step, source_step;  // from one gradient pixel to the next
   std::int64_t source_tap_step;
-  std::int64_t source_offset;  // by_source: from where a source row points to tap (q, 0), channel
-                               // 0, first pixel
+  std::int64_t source_offset;  // by_source, depthwise: from where a source row points to tap (q,
+                               // 0), channel 0, first pixel
   // Per tap of a row, the gradient pixels [begin, end) for which the source may be read.
   const std::int64_t* begin;
   const std::int64_t* end;
+  // Depthwise: rows lie as in memory, whose pixels are those from first_element to last_element,
+  // counted from tap 0 of the first gradient pixel.
+  bool walks;
+  std::int64_t first_element, last_element;
   std::int64_t groups, group_sources, group_gradients;  // channels of one group
   std::int64_t mixed;  // depthwise: neighbouring channels that make a group
   // Blocks to do, but for depthwise: of source channels, or of gradient channels, all groups in one
@@ -175,8 +179,6 @@ struct WeightGradientLoops {
   // Gradient channels along the lanes, for few source channels; blocks of kBlock gradient channels;
   // out is [group][tap][c][o], and every gradient pixel is used.
   void (*by_gradient)(const WeightGradientTask&);
-  // Channel by channel; out is [tap][channel], and every gradient pixel is used.
-  void (*depthwise)(const WeightGradientTask&);
   void (*winograd_products)(const WinogradGradientProducts&);
   // sums[c] += sum over pixels.
   void (*channel_sums)(const float* row, std::int64_t pixels, std::int64_t step,
@@ -184,6 +186,16 @@ struct WeightGradientLoops {
 };
 
 MPSGRAD_LOOPS(WeightGradientLoops, weight_gradient_loops)
+
+struct DepthwiseGradientLoops {
+  // Whether `weights` can pass down the rows of a few pixels, in one vector of channels after the
+  // other, for windows of so many taps at such a distance from pixel to pixel, counted in taps.
+  bool (*walks_down)(std::int64_t taps_y, std::int64_t taps_x, std::int64_t stride);
+  // Channel by channel; out is [tap][channel].
+  void (*weights)(const WeightGradientTask&);
+};
+
+MPSGRAD_LOOPS(DepthwiseGradientLoops, depthwise_gradient_loops)
 
 struct GroupedGradientLoops {
   // Of depthwise with groups of `mixed` channels, a power of two from 4 to most_mixed: gradient

@@ -14,6 +14,9 @@ constexpr Index kBandPixels = 400;
 constexpr Index kNarrowGroup = 32;  // gradient channels too few for copies of one tap to pay
 // Floats between pixels from which on copies pay: they would lie in a few sets of the caches.
 constexpr Index kFarApart = 512;
+// Images of so many bytes come from memory, which is best read in few rows at a time.
+constexpr Index kLargeImages = 16 * 1024 * 1024;
+constexpr Index kFewRows = 4;
 
 struct Sums {
   ConvolutionGeometry g;
@@ -28,6 +31,7 @@ struct Sums {
   bool panels = false;       // one_tap, or by_source with copies of the gradient
   bool asks_ahead = false;   // tiles request the next band
   bool every_pixel = false;  // source rows hold what lies outside
+  bool walks = false;        // depthwise: down rows that are nowhere copied
   Index band_rows = 0, columns = 0;
   Index inside = 0, outside = 0;  // depthwise: columns whose source rows need not be copied
   // Of the rows, of the channel blocks, and by_source and depthwise of the gradient channels of
@@ -98,7 +102,7 @@ void run_part(const Sums& sums, const Part& part) {
   const Index slots = RowCache::slots(source, positions);
   const Index gradient_slots = RowCache::slots(gradient, per_sample);
   const Index zeros =
-      sums.by_source || sums.mixed > 1
+      sums.by_source || sums.walks || sums.mixed > 1
           ? 0
           : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
   const Index panels = sums.panels ? sums.loops->panel_floats() : 0;
@@ -132,6 +136,7 @@ void run_part(const Sums& sums, const Part& part) {
   task.last_gradient = part.last_gradient;
   task.out = part.out;
   task.bias = part.bias;
+  task.walks = sums.walks;
   task.pairs = scratch.take<std::byte>(16 * rows);
   task.panels = sums.panels ? scratch.take<float>(panels) : nullptr;
 
@@ -161,6 +166,8 @@ void run_part(const Sums& sums, const Part& part) {
       std::fill_n(end, g.kernel_width, width);
     } else {
       task.source_offset = first_x * source.pixel_stride() - source_channel;
+      task.first_element = -first_x * source.pixel_stride();
+      task.last_element = (g.source_width - first_x) * source.pixel_stride();
       for (Index p = 0; p < g.kernel_width; ++p) {
         const Index x = first_x + p * g.dilation_x;
         begin[p] = std::clamp<Index>(floor_div(-x + g.stride_x - 1, g.stride_x), 0, width);
@@ -206,7 +213,7 @@ void run_part(const Sums& sums, const Part& part) {
         }
         continue;
       }
-      (g.depthwise      ? sums.loops->depthwise
+      (g.depthwise      ? depthwise_gradient_loops().weights
        : sums.one_tap   ? sums.loops->one_tap
        : sums.by_source ? sums.loops->by_source
                         : sums.loops->by_gradient)(task);
@@ -272,6 +279,13 @@ void finish(const Sums& sums, float* result, bool accumulate) {
   });
 }
 
+bool walks_down(const ConvolutionGeometry& g, Index mixed) {
+  return g.depthwise && mixed == 1 && g.stride_x % g.dilation_x == 0 &&
+         g.stride_x * g.dilation_y == g.stride_y * g.dilation_x &&
+         depthwise_gradient_loops().walks_down(g.kernel_height, g.kernel_width,
+                                               g.stride_x / g.dilation_x);
+}
+
 void direct_weight_gradient(const ConvolutionGeometry& geometry,
                             const ConvolutionImages& source_images,
                             const ConvolutionImages& gradient_images, float* weight_gradient,
@@ -327,9 +341,12 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   sums.source.direct = sums.source.can_be_direct() && sums.source.gap == 0 &&
                        (sums.merged == 1 || source.pixel_stride == g.source_channels);
   sums.every_pixel = true;
-  if (sums.by_source && sums.merged == 1 && source.format == ChannelFormat::Float32 &&
-      (sums.source.direct || g.edge != EdgeMode::Clamp)) {
+  const bool in_memory = source.format == ChannelFormat::Float32 &&
+                         (sums.source.can_be_direct() || g.edge != EdgeMode::Clamp);
+  sums.walks = in_memory && walks_down(g, sums.mixed);
+  if (sums.walks || (in_memory && sums.by_source && sums.merged == 1)) {
     sums.source.direct = true;
+    sums.source.gap = 0;
     sums.source.first_x = 0;
     sums.source.span = g.source_width;
     sums.every_pixel = false;
@@ -380,7 +397,9 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   if (g.depthwise) {  // which passes over a band once for each vector of channels
     const Index row_bytes =
         4 * g.destination_channels * (g.destination_width + g.source_width * g.stride_y);
-    sums.band_rows = std::clamp<Index>(2 * kPieceBytes / row_bytes, 1, sums.band_rows);
+    const Index near = sums.walks && activations >= kLargeImages ? 0 : 2 * kPieceBytes / row_bytes;
+    const Index least = sums.walks && copied == 0 ? kFewRows : 1;
+    sums.band_rows = std::clamp(near, least, std::max(least, sums.band_rows));
   }
   const Index flops = 2 * rows * g.destination_width * weights * (g.depthwise ? kDepthwiseCost : 1);
   const Index worth = std::clamp<Index>(flops / kPieceFlops, 1, kPieces);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/convolution/convolution_simd.hpp"
+#include "kernels/convolution/depthwise_walk_simd.hpp"
 #include "kernels/convolution/tile_sink_simd.hpp"
 #include "kernels/convolution/vectors_simd.hpp"
 
@@ -243,261 +244,143 @@ const DepthwiseFunction* choose_depthwise_tiles(const CorrelationTask& task) {
   return depthwise_tiles<0, 0>();
 }
 
-// Some neighbouring results of each of some rows, where each row reads again what the row before
-// has read, but for its last operands.
+// Some neighbouring results of each of some rows.
 struct DepthwiseWalk {
-  const float* const* operand;  // as CorrelationTask's, from the first row on
-  Index rows;
-  Index offset, tap_step;
-  Index first_column, last_column;  // as DepthwiseArguments's
-  Index next;                       // from operands to those of the next results of the rows
+  WalkOperands operands;
   const float* weights;
   Index weight_row, weight_step;  // from one tap to the one below and to the next
   const float* bias;
   float* out;
   Index out_row, out_step;  // from row to row and from pixel to pixel
   bool streamed;
-  Index channels;
 };
 
-constexpr Index kFloatsAhead = 64;  // of operands that are requested, in a pixel
-
-// Windows of kSize * kSize taps, kStep taps apart both ways.
-template <int kSize, int kStep>
-struct WalkShape {
-  static constexpr int kTaps = kSize;
-  static constexpr int kStride = kStep;
-  static constexpr int kSlots = (kTaps + kStride - 1) / kStride;  // rows of results begun at a time
-  static constexpr int kFree = kRegisters - 1 - kSpare;
+// Sums of the rows of results that have begun, in one vector of channels, and what they are made
+// with.
+template <class Shape, int kPixels, class... Masks>
+struct WalkSums {
+  static constexpr int kTaps = Shape::kTaps;
   static constexpr bool kKeeps = kTaps <= 3;  // all weights in registers, else of a row of taps
-  static constexpr int kWidest = (kFree - (kKeeps ? kTaps * kTaps : kTaps)) / kSlots;
-  static constexpr int kPixels = kWidest < kDepthwisePixels ? kWidest : kDepthwisePixels;
-};
 
-template <class Shape, int kPixels>
-struct WalkState {
-  Vec weights[Shape::kTaps][Shape::kTaps];  // if Shape::kKeeps
+  const DepthwiseWalk& t;
+  Index c;
+  float* out;
+  Vec weights[kTaps][kTaps];  // if kKeeps
   Vec bias;
-  Vec sums[Shape::kSlots][kPixels];  // of the row of results begun last, the one before, and so on
-};
+  Vec sums[Shape::kSlots][kPixels];
 
-// One row of operands for those rows of results, kFirst to kLast of those begun, whose taps it lies
-// under: kPhase of the last one's, kStride more of the one before and so on.
-template <class Shape, int kPixels, int kPhase, int kFirst, int kLast, class... Masks>
-MPSGRAD_INLINE void walk_operands(const DepthwiseWalk& t, const float* row, Index c, Index ahead,
-                                  WalkState<Shape, kPixels>& state, const Masks&... mask) {
-  constexpr int kTaps = Shape::kTaps;
-  constexpr int kStride = Shape::kStride;
-  constexpr int kColumns = (kPixels - 1) * kStride + kTaps;
-  const Index tap_step = t.tap_step;
-  const auto columns = static_cast<std::uint64_t>(t.last_column - t.first_column);
-  row += t.offset + c;
-  const auto add = [&](int slot, const Vec(&weights)[kTaps], int column, Vec x)
-                       MPSGRAD_LAMBDA_INLINE {
+  MPSGRAD_INLINE WalkSums(const DepthwiseWalk& walk, Index channel, const Masks&... mask)
+      : t(walk), c(channel), out(walk.out + channel), bias(load(walk.bias + channel)) {
+    if constexpr (kKeeps) {
 #pragma GCC unroll 8
-                         for (int r = 0; r < kPixels; ++r) {
-                           if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
-                             state.sums[slot][r] += weights[column - r * kStride] * x;
-                           }
-                         }
-                       };
-  if constexpr (Shape::kKeeps) {
-    const float* operand = row;
-#pragma GCC unroll 32
-    for (int column = 0; column < kColumns; ++column) {
-      if (static_cast<std::uint64_t>(column - t.first_column) < columns) {
-        const Vec x = load(operand, mask...);
-        if (column < kPixels * kStride) {
-          __builtin_prefetch(operand + ahead, 0, 2);
-        }
-#pragma GCC unroll 8
-        for (int slot = kFirst; slot <= kLast; ++slot) {
-          if (kPhase + kStride * slot < kTaps) {
-            add(slot, state.weights[kPhase + kStride * slot], column, x);
-          }
-        }
-      }
-      operand += tap_step;
-    }
-  } else {
-#pragma GCC unroll 8
-    for (int slot = kFirst; slot <= kLast; ++slot) {
-      if (kPhase + kStride * slot < kTaps) {
-        const float* weights = t.weights + (kPhase + kStride * slot) * t.weight_row + c;
-        Vec w[kTaps];
+      for (int q = 0; q < kTaps; ++q) {
 #pragma GCC unroll 8
         for (int p = 0; p < kTaps; ++p) {
-          w[p] = load(weights + p * t.weight_step, mask...);
+          weights[q][p] = load(t.weights + q * t.weight_row + p * t.weight_step + c, mask...);
         }
-        const float* operand = row;
-#pragma GCC unroll 32
-        for (int column = 0; column < kColumns; ++column) {
-          if (static_cast<std::uint64_t>(column - t.first_column) < columns) {
-            if (slot == kFirst && column < kPixels * kStride) {
-              __builtin_prefetch(operand + ahead, 0, 2);
+      }
+    }
+  }
+
+  MPSGRAD_INLINE void begin(const Masks&...) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kPixels; ++r) {
+      sums[0][r] = bias;
+    }
+  }
+
+  template <int kPhase, int kFirst, int kLast>
+  MPSGRAD_INLINE void add(const float* row, Index ahead, const Masks&... mask) {
+    constexpr int kStride = Shape::kStride;
+    const auto add_column = [&](int slot, const Vec(&w)[kTaps], int column, Vec x)
+                                MPSGRAD_LAMBDA_INLINE {
+#pragma GCC unroll 8
+                                  for (int r = 0; r < kPixels; ++r) {
+                                    if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
+                                      sums[slot][r] += w[column - r * kStride] * x;
+                                    }
+                                  }
+                                };
+    if constexpr (kKeeps) {
+      each_column<Shape, kPixels, true>(
+          t.operands, row, ahead,
+          [&](int column, Vec x) MPSGRAD_LAMBDA_INLINE {
+#pragma GCC unroll 8
+            for (int slot = kFirst; slot <= kLast; ++slot) {
+              if (kPhase + kStride * slot < kTaps) {
+                add_column(slot, weights[kPhase + kStride * slot], column, x);
+              }
             }
-            add(slot, w, column, load(operand, mask...));
+          },
+          mask...);
+    } else {
+      const auto add_slot = [&](auto number) MPSGRAD_LAMBDA_INLINE {
+        constexpr int kSlot = decltype(number)::value;
+        if constexpr (kSlot <= kLast && kPhase + kStride * kSlot < kTaps) {
+          const float* from = t.weights + (kPhase + kStride * kSlot) * t.weight_row + c;
+          Vec w[kTaps];
+#pragma GCC unroll 8
+          for (int p = 0; p < kTaps; ++p) {
+            w[p] = load(from + p * t.weight_step, mask...);
           }
-          operand += tap_step;
+          each_column<Shape, kPixels, kSlot == kFirst>(
+              t.operands, row, ahead,
+              [&](int column, Vec x) MPSGRAD_LAMBDA_INLINE { add_column(kSlot, w, column, x); },
+              mask...);
+        }
+      };
+      const auto add_slots = [&]<int... kSlot>(std::integer_sequence<int, kSlot...>)
+                                 MPSGRAD_LAMBDA_INLINE {
+                                   (add_slot(std::integral_constant<int, kFirst + kSlot>{}), ...);
+                                 };
+      add_slots(std::make_integer_sequence<int, kLast - kFirst + 1>{});
+    }
+  }
+
+  MPSGRAD_INLINE void end(const Masks&... mask) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kPixels; ++r) {
+      const Vec value = sums[Shape::kSlots - 1][r];
+      if constexpr (kStreams && sizeof...(Masks) == 0) {
+        if (t.streamed) {
+          stream(out + r * t.out_step, value);
+          continue;
         }
       }
+      store(out + r * t.out_step, value, mask...);
     }
+    out += t.out_row;
   }
-}
 
-// Down all rows, in one vector of channels: what rows share is loaded once. A row of operands takes
-// part in every row of results at once, whose sums are kept in registers until they are whole.
-template <class Shape, int kPixels, class... Masks>
-MPSGRAD_INLINE void walk_vector(const DepthwiseWalk& t, Index c, const Masks&... mask) {
-  constexpr int kTaps = Shape::kTaps;
-  constexpr int kStride = Shape::kStride;
-  constexpr int kSlots = Shape::kSlots;
-  WalkState<Shape, kPixels> state;
-  state.bias = load(t.bias + c);
-  if constexpr (Shape::kKeeps) {
-#pragma GCC unroll 8
-    for (int q = 0; q < kTaps; ++q) {
-#pragma GCC unroll 8
-      for (int p = 0; p < kTaps; ++p) {
-        state.weights[q][p] = load(t.weights + q * t.weight_row + p * t.weight_step + c, mask...);
-      }
-    }
-  }
-  // Columns that the tile to the left has not read: of later channels, or of the first ones of the
-  // next tile.
-  const Index later = c + kFloatsAhead < t.channels
-                          ? kFloatsAhead
-                          : t.next + kFloatsAhead - larger(t.channels, kFloatsAhead);
-  const Index ahead = later + (kTaps - kStride) * t.tap_step;
-  float* out = t.out + c;
-  // The rows of operands where a row of results begins, or would begin.
-  const auto step = [&](const float* const* rows, auto first, auto last) MPSGRAD_LAMBDA_INLINE {
-    constexpr int kFirst = decltype(first)::value;
-    constexpr int kLast = decltype(last)::value;
-    if constexpr (kFirst == 0) {
-#pragma GCC unroll 8
-      for (int r = 0; r < kPixels; ++r) {
-        state.sums[0][r] = state.bias;
-      }
-    }
-    const auto phase = [&](auto number) MPSGRAD_LAMBDA_INLINE {
-      constexpr int kPhase = decltype(number)::value;
-      if constexpr (kPhase + kStride * kFirst < kTaps) {
-        if (rows[kPhase] != nullptr) {
-          walk_operands<Shape, kPixels, kPhase, kFirst, kLast>(t, rows[kPhase], c, ahead, state,
-                                                               mask...);
-        }
-      }
-    };
-    phase(std::integral_constant<int, 0>{});
-    if constexpr (kStride == 2) {
-      phase(std::integral_constant<int, 1>{});
-    }
-    if constexpr (kLast == kSlots - 1) {
-#pragma GCC unroll 8
-      for (int r = 0; r < kPixels; ++r) {
-        const Vec value = state.sums[kSlots - 1][r];
-        if constexpr (kStreams && sizeof...(Masks) == 0) {
-          if (t.streamed) {
-            stream(out + r * t.out_step, value);
-            continue;
-          }
-        }
-        store(out + r * t.out_step, value, mask...);
-      }
-      out += t.out_row;
-    }
-#pragma GCC unroll 8
-    for (int slot = kSlots - 1; slot > 0; --slot) {
-#pragma GCC unroll 8
-      for (int r = 0; r < kPixels; ++r) {
-        state.sums[slot][r] = state.sums[slot - 1][r];
-      }
-    }
-  };
-  constexpr std::make_integer_sequence<int, kSlots - 1> kEnds;
-  const float* const* rows = t.operand;
-  const auto begin = [&]<int... kBegun>(std::integer_sequence<int, kBegun...>)
-                         MPSGRAD_LAMBDA_INLINE {
-                           (step(rows + kBegun * kTaps, std::integral_constant<int, 0>{},
-                                 std::integral_constant<int, kBegun>{}),
-                            ...);
-                         };
-  begin(kEnds);
-  const float* const* const last = rows + (t.rows - 1) * kTaps;
-  for (rows += (kSlots - 1) * kTaps; rows <= last; rows += kTaps) {
-    step(rows, std::integral_constant<int, 0>{}, std::integral_constant<int, kSlots - 1>{});
-  }
-  const auto end = [&]<int... kEnded>(std::integer_sequence<int, kEnded...>) MPSGRAD_LAMBDA_INLINE {
-    (step(last + kStride * (kEnded + 1), std::integral_constant<int, kEnded + 1>{},
-          std::integral_constant<int, kSlots - 1>{}),
-     ...);
-  };
-  end(kEnds);
-}
-
-template <class Shape, int kPixels>
-void walk_down(const DepthwiseWalk& walk) {
-  const DepthwiseWalk t = walk;
-  Index c = 0;
-  for (; c + kLanes <= t.channels; c += kLanes) {
-    walk_vector<Shape, kPixels>(t, c);
-  }
-  if (c < t.channels) {
-    walk_vector<Shape, kPixels>(t, c, first_lanes(t.channels - c));
-  }
-}
-
-using WalkFunction = void (*)(const DepthwiseWalk&);
-
-struct WalkFunctions {
-  Index pixels = 0;                            // of a tile, at most
-  Index least_rows = 0;                        // that can be done at once
-  WalkFunction of[kDepthwisePixels + 1] = {};  // by pixels of the tile
+  MPSGRAD_INLINE void shift() { shift_slots<Shape, kPixels>(sums); }
 };
 
-template <class Shape, int kPixels>
-constexpr void fill_walks(WalkFunctions& functions) {
-  if constexpr (kPixels >= 1) {
-    functions.of[kPixels] = walk_down<Shape, kPixels>;
-    fill_walks<Shape, kPixels - 1>(functions);
-  }
-}
+struct WalkDown {
+  using Task = DepthwiseWalk;
+  template <int kSize, int kStep>
+  using Shape = WalkShape<kSize, kStep, 1 + kSpare + (kSize <= 3 ? kSize * kSize : kSize)>;
 
-template <class Shape>
-constexpr WalkFunctions make_walks() {
-  WalkFunctions functions;
-  functions.pixels = Shape::kPixels;
-  functions.least_rows = Shape::kSlots - 1;
-  fill_walks<Shape, Shape::kPixels>(functions);
-  return functions;
-}
-
-template <class Shape>
-const WalkFunctions* walks_of() {
-  // Vectors shorter than a line would load each line several times, and with 16 registers too few
-  // pixels are side by side: no gain over row by row.
-  if constexpr (!kStreams || kRegisters <= 16) {
-    return nullptr;
-  } else {
-    static constexpr WalkFunctions kFunctions = make_walks<Shape>();
-    return &kFunctions;
+  template <class Shape, int kPixels, class... Masks>
+  MPSGRAD_INLINE static void vector(const Task& t, Index c, const Masks&... mask) {
+    WalkSums<Shape, kPixels, Masks...> sums(t, c, mask...);
+    walk_vector<Shape>(t.operands, c, sums, mask...);
   }
-}
+};
 
 // Null: rows are done one by one.
-const WalkFunctions* choose_walks(Index mixed, Index taps_y, Index taps_x, Index stride) {
+const WalkFunctions<DepthwiseWalk>* choose_walks(Index mixed, Index taps_y, Index taps_x,
+                                                 Index stride) {
   if (mixed > 1 || taps_x != taps_y) {
     return nullptr;
   }
   if (taps_x == 3 && stride == 1) {
-    return walks_of<WalkShape<3, 1>>();
+    return walks_of<WalkDown, 3, 1>();
   }
   if (taps_x == 3 && stride == 2) {
-    return walks_of<WalkShape<3, 2>>();
+    return walks_of<WalkDown, 3, 2>();
   }
   if (taps_x == 5 && stride == 2) {
-    return walks_of<WalkShape<5, 2>>();
+    return walks_of<WalkDown, 5, 2>();
   }
   return nullptr;
 }
@@ -506,31 +389,11 @@ bool walks_down(Index mixed, Index taps_y, Index taps_x, Index stride) {
   return choose_walks(mixed, taps_y, taps_x, stride) != nullptr;
 }
 
-// How many rows from `row` on read again what the row before has read, but for its last operands.
-Index rows_that_follow(const CorrelationTask& task, Index row, Index stride) {
-  const auto follows = [&](Index r) {
-    if (task.result[r].sample != task.result[r - 1].sample) {
-      return false;
-    }
-    const float* const* operand = task.operand + r * task.taps_y;
-    for (Index q = 0; q + stride < task.taps_y; ++q) {
-      if (operand[q] != operand[q - task.taps_y + stride]) {
-        return false;
-      }
-    }
-    return true;
-  };
-  Index count = 1;
-  while (row + count < task.rows && follows(row + count)) {
-    ++count;
-  }
-  return count;
-}
-
 constexpr Index kHookChannels = 256;  // handed over at once
 
 // `rows` rows from `row` on, at least two, each of which follows the one before.
-void walk_rows(const CorrelationTask& task, const WalkFunctions& functions, Index row, Index rows) {
+void walk_rows(const CorrelationTask& task, const WalkFunctions<DepthwiseWalk>& functions,
+               Index row, Index rows) {
   const Index channels = task.group_results;
   const bool direct = task.format == kFloat32 && task.hook.store;
   const Index tiles = ceil_div(task.width, functions.pixels);
@@ -543,33 +406,33 @@ void walk_rows(const CorrelationTask& task, const WalkFunctions& functions, Inde
   }
   TileSink sink(task);
   DepthwiseWalk t{};
-  t.operand = task.operand + row * task.taps_y;
-  t.rows = rows;
-  t.tap_step = task.operand_tap_step;
+  t.operands.rows = task.operand + row * task.taps_y;
+  t.operands.count = rows;
+  t.operands.tap_step = task.operand_tap_step;
   t.weight_row = task.kernel_width * task.weight_channels;
   t.weight_step = task.weight_channels;
-  const auto columns_before = [&](Index element) {
-    return element <= 0 ? 0 : ceil_div(element, task.operand_tap_step);
-  };
   const Index tap = task.first_tap_y * task.kernel_width + task.first_tap_x;
   for (Index i = 0; i < tiles; ++i) {
     const Index x = i * task.width / tiles;
     const Index pixels = (i + 1) * task.width / tiles - x;
-    t.first_column = columns_before(task.first_operand - x * task.operand_step);
-    t.last_column = columns_before(task.last_operand - x * task.operand_step);
-    t.next = pixels * task.operand_step;
+    t.operands.first_column =
+        columns_before(task.first_operand - x * task.operand_step, task.operand_tap_step);
+    t.operands.last_column =
+        columns_before(task.last_operand - x * task.operand_step, task.operand_tap_step);
+    t.operands.next = pixels * task.operand_step;
     for (Index c = 0; c < channels; c += part) {
-      t.channels = smaller(part, channels - c);
-      t.offset = x * task.operand_step + c;
+      const Index here = smaller(part, channels - c);
+      t.operands.channels = here;
+      t.operands.offset = x * task.operand_step + c;
       t.weights = task.weights + tap * task.weight_channels + c;
       t.bias = task.bias + c;
-      t.out = sink.begin(row, x, c, t.channels);
-      t.out_row = sink.begin(row + 1, x, c, t.channels, pixels * t.channels) - t.out;
+      t.out = sink.begin(row, x, c, here);
+      t.out_row = sink.begin(row + 1, x, c, here, pixels * here) - t.out;
       t.out_step = sink.step();
-      t.streamed = sink.streams(t.out, t.channels) && t.out_row % kLanes == 0;
+      t.streamed = sink.streams(t.out, here) && t.out_row % kLanes == 0;
       functions.of[pixels](t);
       for (Index r = 0; r < rows; ++r) {
-        sink.finish(t.out + r * t.out_row, row + r, x, pixels, c, t.channels);
+        sink.finish(t.out + r * t.out_row, row + r, x, pixels, c, here);
       }
     }
   }
@@ -594,9 +457,6 @@ void depthwise_rows(const CorrelationTask& task, Index first_row, Index last_row
   t.tap_count = task.taps_x;
   t.weight_step = task.weight_channels;
   const Index tiles = ceil_div(task.width, Index{kDepthwisePixels});
-  const auto columns_before = [&](Index element) {
-    return element <= 0 ? 0 : ceil_div(element, task.operand_tap_step);
-  };
   for (Index c = 0; c < channels; c += part) {
     t.channels = smaller(part, channels - c);
     t.weights = task.weights + c;
@@ -619,8 +479,8 @@ void depthwise_rows(const CorrelationTask& task, Index first_row, Index last_row
         t.offset = x * task.operand_step + c;
         t.first_element = task.first_operand - x * task.operand_step;
         t.last_element = task.last_operand - x * task.operand_step;
-        t.first_column = columns_before(t.first_element);
-        t.last_column = columns_before(t.last_element);
+        t.first_column = columns_before(t.first_element, task.operand_tap_step);
+        t.last_column = columns_before(t.last_element, task.operand_tap_step);
         t.out = sink.begin(row, x, c, t.channels);
         t.out_step = sink.step();
         t.streamed = sink.streams(t.out, t.channels);
@@ -635,7 +495,8 @@ void correlate_depthwise(const CorrelationTask& task) {
   const Index stride = task.operand_step == task.operand_tap_step       ? 1
                        : task.operand_step == 2 * task.operand_tap_step ? 2
                                                                         : 0;
-  const WalkFunctions* walks = choose_walks(task.mixed, task.taps_y, task.taps_x, stride);
+  const WalkFunctions<DepthwiseWalk>* walks =
+      choose_walks(task.mixed, task.taps_y, task.taps_x, stride);
   if (walks == nullptr) {
     depthwise_rows(task, 0, task.rows);
     return;
@@ -644,7 +505,12 @@ void correlate_depthwise(const CorrelationTask& task) {
   const bool direct = task.format == kFloat32 && task.hook.store;
   const Index most = direct ? task.rows : kSinkValues / (walks->pixels * kLanes);
   for (Index row = 0; row < task.rows;) {
-    const Index following = rows_that_follow(task, row, stride);
+    Index following = 1;
+    while (row + following < task.rows &&
+           task.result[row + following].sample == task.result[row].sample) {
+      ++following;
+    }
+    following = rows_that_follow(task.operand, row, row + following, task.taps_y, stride);
     const Index parts = ceil_div(following, most);
     for (Index i = 0; i < parts; ++i) {
       const Index first = i * following / parts;
