@@ -117,6 +117,7 @@ def convolution_test(build):
     return build(
         "convolution_test",
         f"{folder}/correlation_simd.cpp",
+        f"{folder}/depthwise_gradient_simd.cpp",
         f"{folder}/depthwise_simd.cpp",
         f"{folder}/grouped_gradient_simd.cpp",
         f"{folder}/weight_gradient_simd.cpp",
