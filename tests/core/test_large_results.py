@@ -148,35 +148,36 @@ def test_depthwise_windows_over_a_large_batch(device, rng):
         assert_same_bytes(whole[i : i + 1], convolution(x[i : i + 1]))
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-def test_depthwise_weights_of_large_images(stride, device, rng):
+@pytest.mark.parametrize(("taps", "stride"), [(3, 1), (3, 2), (5, 1)])
+def test_depthwise_weights_of_large_images(taps, stride, device, rng):
     """Few rows are summed at a time, which the height is no multiple of."""
     channels = 96
     size = 54 * stride + 1, 77 * stride
     window = dict.fromkeys(("stride_in_pixels_x", "stride_in_pixels_y"), stride)
     descriptor = mg.DepthWiseConvolutionDescriptor(
-        3, 3, input_feature_channels=channels, output_feature_channels=channels, **window
+        taps, taps, input_feature_channels=channels, output_feature_channels=channels, **window
     )
     source = mg.ArrayConvolutionDataSource(
-        np.zeros((channels, 3, 3), np.float32), descriptor=descriptor
+        np.zeros((channels, taps, taps), np.float32), descriptor=descriptor
     )
     forward = mg.Convolution(source, device=device)
-    forward.padding = mg.ExplicitPadding(1, 1, 1, 1)
+    pad = taps // 2
+    forward.padding = mg.ExplicitPadding(pad, pad, pad, pad)
     # Integers, whose sums are exact in any order.
     x = rng.integers(-8, 9, (6, *size, channels)).astype(np.float32)
     y, state = forward(x, with_state=True)
     g = rng.integers(-8, 9, y.shape).astype(np.float32)
     assert x.nbytes + g.nbytes > 16 << 20
     mg.ConvolutionGradient(source, device=device)(g, x, state)
-    padded = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    padded = np.pad(x, [(0, 0), (pad, pad), (pad, pad), (0, 0)])
     rows, columns = (n * stride for n in y.shape[1:3])
-    taps = [
+    sums = [
         np.einsum("nhwc,nhwc->c", g, padded[:, q : q + rows : stride, p : p + columns : stride])
-        for q in range(3)
-        for p in range(3)
+        for q in range(taps)
+        for p in range(taps)
     ]
-    weights = state.gradient_for_weights.to_numpy().reshape(channels, 9)
-    np.testing.assert_array_equal(weights, np.stack(taps, axis=1))
+    weights = state.gradient_for_weights.to_numpy().reshape(channels, -1)
+    np.testing.assert_array_equal(weights, np.stack(sums, axis=1))
     np.testing.assert_array_equal(state.gradient_for_biases.to_numpy(), g.sum((0, 1, 2)))
 
 

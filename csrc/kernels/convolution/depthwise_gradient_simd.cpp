@@ -252,15 +252,17 @@ struct WeightWalk {
   float* bias;  // or null
 };
 
-// The sums of all taps in one vector of channels, and the gradients that they are made with.
+// The sums of some rows of taps in one vector of channels, and the gradients that they are made
+// with.
 template <class Shape, int kPixels, class... Masks>
 struct WalkGradients {
+  static constexpr int kTapRows = Shape::kTapRows;
   static constexpr int kTaps = Shape::kTaps;
 
   const WeightWalk& t;
   const float* const* row;
   Index offset, ahead;
-  Vec sums[kTaps][kTaps];
+  Vec sums[kTapRows][kTaps];
   Vec bias{};
   Vec gradients[Shape::kSlots][kPixels];
 
@@ -270,7 +272,7 @@ struct WalkGradients {
         offset(walk.offset + channel),
         ahead(ahead_of(channel, walk.operands.channels, walk.next)) {
 #pragma GCC unroll 8
-    for (int q = 0; q < kTaps; ++q) {
+    for (int q = 0; q < kTapRows; ++q) {
 #pragma GCC unroll 8
       for (int p = 0; p < kTaps; ++p) {
         sums[q][p] = Vec{};
@@ -298,7 +300,7 @@ struct WalkGradients {
 #pragma GCC unroll 8
           for (int slot = kFirst; slot <= kLast; ++slot) {
             const int q = kPhase + kStride * slot;
-            if (q < kTaps) {
+            if (q < kTapRows) {
 #pragma GCC unroll 8
               for (int r = 0; r < kPixels; ++r) {
                 if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
@@ -314,43 +316,67 @@ struct WalkGradients {
   MPSGRAD_INLINE void end(const Masks&...) {}
   MPSGRAD_INLINE void shift() { shift_slots<Shape, kPixels>(gradients); }
 
-  MPSGRAD_INLINE void put(Index channel, const Masks&... mask) const {
-    float* out = t.out + channel;
+  MPSGRAD_INLINE void put(float* out, const Masks&... mask) const {
 #pragma GCC unroll 8
-    for (int q = 0; q < kTaps; ++q) {
+    for (int q = 0; q < kTapRows; ++q) {
 #pragma GCC unroll 8
       for (int p = 0; p < kTaps; ++p) {
         store(out, load(out, mask...) + sums[q][p], mask...);
         out += t.tap_step;
       }
     }
-    if (t.bias != nullptr) {
-      store(t.bias + channel, load(t.bias + channel, mask...) + bias, mask...);
-    }
   }
 };
 
 struct WalkWeights {
   using Task = WeightWalk;
+  // As many rows of taps at a time as leave registers for the pixels.
+  template <int kRows, int kSize, int kStep>
+  using Part = WalkShape<kRows, kSize, kStep, kRows * kSize + 2 + kSpare>;
   template <int kSize, int kStep>
-  using Shape = WalkShape<kSize, kStep, kSize * kSize + 2 + kSpare>;
+  using Shape = Part<kSize <= 3 ? kSize : 2, kSize, kStep>;
 
   template <class Shape, int kPixels, class... Masks>
   MPSGRAD_INLINE static void vector(const Task& t, Index c, const Masks&... mask) {
-    WalkGradients<Shape, kPixels, Masks...> gradients(t, c);
-    walk_vector<Shape>(t.operands, c, gradients, mask...);
-    gradients.put(c, mask...);
+    constexpr int kTaps = Shape::kTaps;
+    constexpr int kRows = Shape::kTapRows;
+    const auto walk_from = [&](auto shape, int q) MPSGRAD_LAMBDA_INLINE {
+      using Some = decltype(shape);
+      WalkOperands operands = t.operands;
+      operands.rows += q;
+      WalkGradients<Some, kPixels, Masks...> gradients(t, c);
+      walk_vector<Some>(operands, c, gradients, mask...);
+      gradients.put(t.out + q * kTaps * t.tap_step + c, mask...);
+      if (q == 0 && t.bias != nullptr) {
+        float* bias = t.bias + c;
+        store(bias, load(bias, mask...) + gradients.bias, mask...);
+      }
+    };
+    for (int q = 0; q + kRows <= kTaps; q += kRows) {
+      walk_from(Shape{}, q);
+    }
+    if constexpr (kTaps % kRows == 1) {
+      walk_from(Part<1, kTaps, Shape::kStride>{}, kTaps - 1);
+    }
   }
 };
 
 // Null: rows are done one by one.
 const WalkFunctions<WeightWalk>* choose_walks(Index taps_y, Index taps_x, Index stride) {
-  if (taps_y != 3 || taps_x != 3) {
+  if (taps_x != taps_y) {
     return nullptr;
   }
-  return stride == 1   ? walks_of<WalkWeights, 3, 1>()
-         : stride == 2 ? walks_of<WalkWeights, 3, 2>()
-                       : nullptr;
+  if (taps_x == 3) {
+    return stride == 1   ? walks_of<WalkWeights, 3, 1>()
+           : stride == 2 ? walks_of<WalkWeights, 3, 2>()
+                         : nullptr;
+  }
+  if (taps_x == 5) {
+    return stride == 1   ? walks_of<WalkWeights, 5, 1>()
+           : stride == 2 ? walks_of<WalkWeights, 5, 2>()
+                         : nullptr;
+  }
+  return nullptr;
 }
 
 bool walks_down(Index taps_y, Index taps_x, Index stride) {
@@ -363,6 +389,7 @@ void walk_rows(const WeightGradientTask& task, const WalkFunctions<WeightWalk>& 
   WeightWalk t{};
   t.operands.rows = task.source + first * task.taps_y;
   t.operands.count = last - first;
+  t.operands.apart = task.taps_y;
   t.operands.tap_step = task.source_tap_step;
   t.operands.channels = channels;
   t.gradient = task.gradient + first;

@@ -358,7 +358,7 @@ struct WalkSums {
 struct WalkDown {
   using Task = DepthwiseWalk;
   template <int kSize, int kStep>
-  using Shape = WalkShape<kSize, kStep, 1 + kSpare + (kSize <= 3 ? kSize * kSize : kSize)>;
+  using Shape = WalkShape<kSize, kSize, kStep, 1 + kSpare + (kSize <= 3 ? kSize * kSize : kSize)>;
 
   template <class Shape, int kPixels, class... Masks>
   MPSGRAD_INLINE static void vector(const Task& t, Index c, const Masks&... mask) {
@@ -408,6 +408,7 @@ void walk_rows(const CorrelationTask& task, const WalkFunctions<DepthwiseWalk>& 
   DepthwiseWalk t{};
   t.operands.rows = task.operand + row * task.taps_y;
   t.operands.count = rows;
+  t.operands.apart = task.taps_y;
   t.operands.tap_step = task.operand_tap_step;
   t.weight_row = task.kernel_width * task.weight_channels;
   t.weight_step = task.weight_channels;

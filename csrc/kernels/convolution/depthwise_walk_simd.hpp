@@ -12,9 +12,8 @@ namespace mpsgrad::MPSGRAD_ISA {
 // The operands of some neighbouring results of each of some rows, where each row reads again what
 // the row before has read, but for its last operands.
 struct WalkOperands {
-  const float* const*
-      rows;  // [count * taps]: what the row's taps read for its first result, or null
-  Index count;
+  const float* const* rows;         // of each tap row: what it reads for the first result, or null
+  Index count, apart;               // rows of results, and from one to the next in `rows`
   Index offset, tap_step;           // of the first result of these; from one tap to the next
   Index first_column, last_column;  // what is not zeros, from `offset` on, in taps
   Index next;                       // from these operands to those of the next results of the rows
@@ -23,13 +22,14 @@ struct WalkOperands {
 
 inline constexpr int kWalkPixels = 8;  // of a tile, at most
 
-// Windows of kSize * kSize taps, kStep taps apart both ways. Of kRegisters, kUsed are taken and the
-// others keep pixels of rows of results, of kSlots at a time.
-template <int kSize, int kStep, int kUsed>
+// Windows of kHeight rows of kWidth taps, kStep taps apart both ways. Of kRegisters, kUsed are
+// taken and the others keep pixels of rows of results, of kSlots at a time.
+template <int kHeight, int kWidth, int kStep, int kUsed>
 struct WalkShape {
-  static constexpr int kTaps = kSize;
+  static constexpr int kTapRows = kHeight;
+  static constexpr int kTaps = kWidth;
   static constexpr int kStride = kStep;
-  static constexpr int kSlots = (kTaps + kStride - 1) / kStride;
+  static constexpr int kSlots = (kTapRows + kStride - 1) / kStride;
   static constexpr int kWidest = (kRegisters - kUsed) / kSlots;
   static constexpr int kPixels = kWidest < kWalkPixels ? kWidest : kWalkPixels;
 };
@@ -83,17 +83,17 @@ MPSGRAD_INLINE void shift_slots(Vec (&kept)[Shape::kSlots][kPixels]) {
 //   results.begin(mask...)  a row of results begins: slot 0
 //   results.add<kPhase, kFirst, kLast>(operands, ahead, mask...)
 //                           operands of the slots kFirst to kLast, for tap kPhase of slot 0 and
-//                           Shape::kStride more of each slot after it, as far as there are taps
+//                           Shape::kStride more of each slot after it, as far as there are tap rows
 //   results.end(mask...)    the row of results in the last slot is whole
 //   results.shift()         each slot becomes the next
 template <class Shape, class Results, class... Masks>
 MPSGRAD_INLINE void walk_vector(const WalkOperands& t, Index c, Results& results,
                                 const Masks&... mask) {
-  constexpr int kTaps = Shape::kTaps;
+  constexpr int kTapRows = Shape::kTapRows;
   constexpr int kStride = Shape::kStride;
   constexpr int kSlots = Shape::kSlots;
   // Columns that the tile to the left has not read.
-  const Index ahead = ahead_of(c, t.channels, t.next) + (kTaps - kStride) * t.tap_step;
+  const Index ahead = ahead_of(c, t.channels, t.next) + (Shape::kTaps - kStride) * t.tap_step;
   // The rows of operands where a row of results begins, or would begin.
   const auto step = [&](const float* const* rows, auto first, auto last) MPSGRAD_LAMBDA_INLINE {
     constexpr int kFirst = decltype(first)::value;
@@ -103,7 +103,7 @@ MPSGRAD_INLINE void walk_vector(const WalkOperands& t, Index c, Results& results
     }
     const auto phase = [&](auto number) MPSGRAD_LAMBDA_INLINE {
       constexpr int kPhase = decltype(number)::value;
-      if constexpr (kPhase + kStride * kFirst < kTaps) {
+      if constexpr (kPhase + kStride * kFirst < kTapRows) {
         if (rows[kPhase] != nullptr) {
           results.template add<kPhase, kFirst, kLast>(rows[kPhase] + t.offset + c, ahead, mask...);
         }
@@ -122,13 +122,13 @@ MPSGRAD_INLINE void walk_vector(const WalkOperands& t, Index c, Results& results
   const float* const* rows = t.rows;
   const auto begin = [&]<int... kBegun>(std::integer_sequence<int, kBegun...>)
                          MPSGRAD_LAMBDA_INLINE {
-                           (step(rows + kBegun * kTaps, std::integral_constant<int, 0>{},
+                           (step(rows + kBegun * t.apart, std::integral_constant<int, 0>{},
                                  std::integral_constant<int, kBegun>{}),
                             ...);
                          };
   begin(kEnds);
-  const float* const* const last = rows + (t.count - 1) * kTaps;
-  for (rows += (kSlots - 1) * kTaps; rows <= last; rows += kTaps) {
+  const float* const* const last = rows + (t.count - 1) * t.apart;
+  for (rows += (kSlots - 1) * t.apart; rows <= last; rows += t.apart) {
     step(rows, std::integral_constant<int, 0>{}, std::integral_constant<int, kSlots - 1>{});
   }
   const auto end = [&]<int... kEnded>(std::integer_sequence<int, kEnded...>) MPSGRAD_LAMBDA_INLINE {
@@ -165,9 +165,9 @@ constexpr WalkFunctions<typename Walk::Task> make_walks(std::integer_sequence<in
   return {Shape::kPixels, Shape::kSlots - 1, {nullptr, walk_tile<Walk, Shape, kBefore + 1>...}};
 }
 
-// Walk::Shape of so many taps, with Walk::vector(task, c, mask...) for tiles of every width that it
-// has. Null: no gain over row by row, for vectors shorter than a line would load each line several
-// times, and with 16 registers too few pixels are side by side.
+// Walk::Shape of windows of so many taps, with Walk::vector(task, c, mask...) for tiles of every
+// width that it has. Null: no gain over row by row, for vectors shorter than a line would load each
+// line several times, and with 16 registers too few pixels are side by side.
 template <class Walk, int kSize, int kStep>
 const WalkFunctions<typename Walk::Task>* walks_of() {
   if constexpr (!kStreams || kRegisters <= 16) {
