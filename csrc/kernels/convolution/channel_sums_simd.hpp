@@ -46,17 +46,15 @@ inline void channel_sums(const float* row, Index pixels, Index step, Index chann
   }
 }
 
-// The bias sums of so many channels of a band, if they are wanted.
-inline void add_bias(const WeightGradientTask& task, Index channels) {
-  if (task.bias == nullptr) {
-    return;
-  }
-  for (Index row = 0; row < task.rows; ++row) {
+// The bias sums of so many channels over some rows of a band, if they are wanted.
+inline void add_bias(const WeightGradientTask& task, Index first_row, Index last_row,
+                     Index channels) {
+  for (Index row = first_row; task.bias != nullptr && row < last_row; ++row) {
     channel_sums(task.gradient[row], task.width, task.gradient_step, channels, task.bias);
   }
 }
 inline void add_bias(const WeightGradientTask& task) {
-  add_bias(task, task.groups * task.group_gradients);
+  add_bias(task, 0, task.rows, task.groups * task.group_gradients);
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA

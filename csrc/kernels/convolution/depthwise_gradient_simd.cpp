@@ -195,7 +195,7 @@ void depthwise_rows(const WeightGradientTask& task, Index channels) {
   constexpr int kVecs = 2 * (kRows * kTaps + 5) <= kRegisters ? 2 : 1;
   const bool with_bias = task.bias != nullptr && task.taps_y >= kRows;
   if (!with_bias) {
-    add_bias(task, channels);
+    add_bias(task, 0, task.rows, channels);
   }
   const auto all = [&](auto vecs, Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
     constexpr int kNow = decltype(vecs)::value;
@@ -236,7 +236,7 @@ void row_by_row(const WeightGradientTask& task, Index channels) {
   } else if (task.taps_x == 5 && halved) {
     depthwise_rows<kRowsOfFive, 5, 2>(task, channels);
   } else {
-    add_bias(task, channels);
+    add_bias(task, 0, task.rows, channels);
     tap_by_tap(task, 0, task.rows, channels);
   }
 }
@@ -421,9 +421,7 @@ void walk_down(const WeightGradientTask& task, const WalkFunctions<WeightWalk>& 
     if (rows >= functions.least_rows) {
       walk_rows(task, functions, row, row + rows, channels);
     } else {
-      for (Index alone = row; task.bias != nullptr && alone < row + rows; ++alone) {
-        channel_sums(task.gradient[alone], task.width, task.gradient_step, channels, task.bias);
-      }
+      add_bias(task, row, row + rows, channels);
       tap_by_tap(task, row, row + rows, channels);
     }
     row += rows;
