@@ -169,18 +169,6 @@ MPSGRAD_INLINE void depthwise_tap(const WeightGradientTask& task, Index first_ro
   store(out, load(out, mask...) + (even + odd), mask...);
 }
 
-// Calls body(channel, mask...) for every vector of channels.
-template <class Body>
-MPSGRAD_INLINE void each_vector(Index channels, const Body& body) {
-  Index c = 0;
-  for (; c + kLanes <= channels; c += kLanes) {
-    body(c);
-  }
-  if (c < channels) {
-    body(c, first_lanes(channels - c));
-  }
-}
-
 void tap_by_tap(const WeightGradientTask& task, Index first_row, Index last_row, Index channels) {
   each_vector(channels, [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
     for (Index tap = 0; tap < task.taps_y * task.taps_x; ++tap) {

@@ -146,18 +146,25 @@ struct WalkFunctions {
   void (*of[kWalkPixels + 1])(const Task& task) = {};  // by pixels of the tile
 };
 
+// Calls body(channel, mask...) for every vector of channels.
+template <class Body>
+MPSGRAD_INLINE void each_vector(Index channels, const Body& body) {
+  Index c = 0;
+  for (; c + kLanes <= channels; c += kLanes) {
+    body(c);
+  }
+  if (c < channels) {
+    body(c, first_lanes(channels - c));
+  }
+}
+
 // Down all rows of a tile, in one vector of channels after the other.
 template <class Walk, class Shape, int kPixels>
 void walk_tile(const typename Walk::Task& task) {
   const typename Walk::Task t = task;
-  const Index channels = t.operands.channels;
-  Index c = 0;
-  for (; c + kLanes <= channels; c += kLanes) {
-    Walk::template vector<Shape, kPixels>(t, c);
-  }
-  if (c < channels) {
-    Walk::template vector<Shape, kPixels>(t, c, first_lanes(channels - c));
-  }
+  each_vector(t.operands.channels, [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+    Walk::template vector<Shape, kPixels>(t, c, mask...);
+  });
 }
 
 template <class Walk, class Shape, int... kBefore>
