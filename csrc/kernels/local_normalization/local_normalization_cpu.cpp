@@ -70,29 +70,33 @@ Reach useful(const Reach& reach, const Span& places, const Span& there) {
 // ---- across channels
 
 // Scratch of the calling thread, after what map_pixels uses.
-enum ChannelSlot { kOpened = 3, kOpenedSums, kSquares, kScaled, kShared };
+enum ChannelSlot { kAcross = 3, kSquares, kScaled, kShared };
 
 // Windows over the channels of pixels.
 struct Channels {
   Index channels;
   Reach reach;
-  Index gap;
 
   Channels(Index count, Index kernel_size)
-      : channels(count),
-        reach(useful(reach_of(kernel_size), {0, count}, {0, count})),
-        gap(std::max(reach.before, reach.after)) {}
+      : channels(count), reach(useful(reach_of(kernel_size), {0, count}, {0, count})) {}
 
-  using Open = void (*)(const float*, Index, Index, Index, Index, float*);
-  // Sums over the windows of `pixels` pixels of what `open` makes of x.
-  void sum(Open open, const float* x, Index pixels, const Reach& window, float* out) const {
-    const LocalNormalizationLoops& loops = local_normalization_loops();
-    const Index elements = pixels * (channels + gap);
-    float* opened = cpu::thread_scratch(kOpened, gap + elements + window.taps());
-    float* sums = cpu::thread_scratch(kOpenedSums, elements);
-    open(x, pixels, channels, gap, window.taps(), opened);
-    loops.add_taps(opened + gap - window.before, window.taps(), 1, elements, sums);
-    loops.close(sums, pixels, channels, gap, out);
+  using Sum = void (*)(const float*, Index, Index, Index, Index, float*, float*);
+  // `sum` over the windows of `pixels` pixels.
+  void add_up(Sum sum, const float* x, Index pixels, const Reach& window, float* out) const {
+    float* scratch = cpu::thread_scratch(
+        kAcross, scratch_across(pixels, channels, window.before, window.taps()));
+    sum(x, pixels, channels, window.before, window.taps(), scratch, out);
+  }
+
+  // Calls body(first element, pixels) for few pixels at a time, which stay in the nearest cache on
+  // the way through several loops.
+  template <class Body>
+  void each_few(Index pixels, const Body& body) const {
+    constexpr Index kFloats = 1024;
+    const Index most = std::max<Index>(1, kFloats / channels);
+    for (Index p = 0; p < pixels; p += most) {
+      body(p * channels, std::min(most, pixels - p));
+    }
   }
 };
 
@@ -111,10 +115,13 @@ class CpuCrossChannel final : public UnaryEncoder {
           const LocalNormalizationLoops& loops = local_normalization_loops();
           cpu::map_pixels({source}, destination, clip,
                           [&](const float* const* in, float* out, Index pixels) {
-                            const Index count = pixels * windows.channels;
-                            float* squares = cpu::thread_scratch(kSquares, count);
-                            windows.sum(loops.open_squares, in[0], pixels, windows.reach, squares);
-                            loops.normalize(formula, in[0], squares, count, out);
+                            windows.each_few(pixels, [&](Index at, Index few) {
+                              const Index count = few * windows.channels;
+                              const float* x = in[0] + at;
+                              float* squares = cpu::thread_scratch(kSquares, count);
+                              windows.add_up(loops.squares_across, x, few, windows.reach, squares);
+                              loops.normalize(formula, x, squares, count, out + at);
+                            });
                           });
         });
   }
@@ -140,16 +147,19 @@ class CpuCrossChannelGradient final : public GradientEncoder {
           const LocalNormalizationLoops& loops = local_normalization_loops();
           cpu::map_pixels({gradient, source}, destination, clip,
                           [&](const float* const* in, float* out, Index pixels) {
-                            const Index count = pixels * windows.channels;
-                            float* squares = cpu::thread_scratch(kSquares, count);
-                            float* scaled = cpu::thread_scratch(kScaled, count);
-                            float* shared = cpu::thread_scratch(kShared, count);
-                            windows.sum(loops.open_squares, in[1], pixels, windows.reach, squares);
-                            loops.share(formula, in[0], in[1], squares, count, scaled, shared);
-                            float* totals = squares;
-                            windows.sum(loops.open_values, shared, pixels,
-                                        windows.reach.transposed(), totals);
-                            loops.collect(formula, in[1], scaled, totals, count, out);
+                            windows.each_few(pixels, [&](Index at, Index few) {
+                              const Index count = few * windows.channels;
+                              const float* x = in[1] + at;
+                              float* squares = cpu::thread_scratch(kSquares, count);
+                              float* scaled = cpu::thread_scratch(kScaled, count);
+                              float* shared = cpu::thread_scratch(kShared, count);
+                              windows.add_up(loops.squares_across, x, few, windows.reach, squares);
+                              loops.share(formula, in[0] + at, x, squares, count, scaled, shared);
+                              float* totals = squares;
+                              windows.add_up(loops.values_across, shared, few,
+                                             windows.reach.transposed(), totals);
+                              loops.collect(formula, x, scaled, totals, count, out + at);
+                            });
                           });
         });
   }

@@ -94,8 +94,7 @@ void add_moments(const float* const* rows, Index count, double weight, bool begi
 // of which every power of two that makes up the length gives one part.
 template <class Number>
 MPSGRAD_INLINE void sum_taps(Number* values, Index taps, Index step, Index elements, Number* out) {
-  constexpr Index kShort = 12;
-  if (taps <= kShort) {
+  if (taps <= kShortWindow) {
     for_numbers<Number>(elements, [&](auto block, Index e) {
       using V = typename decltype(block)::Vector;
       V total = load<V>(values + e);
@@ -137,60 +136,153 @@ void add_taps_wide(double* values, Index taps, Index step, Index elements, doubl
   sum_taps(values, taps, step, elements, out);
 }
 
+// Sums over windows of the channels of pixels: out[c] = value(x[c - before]) + ..., `taps` of them,
+// of those that there are. Most are read where they lie; windows that reach beyond a pixel are few.
 template <class Value>
-MPSGRAD_INLINE void open(const float* x, Index pixels, Index channels, Index gap, Index taps,
-                         float* MPSGRAD_RESTRICT out, const Value& value) {
-  for (Index i = 0; i < gap; ++i) {
-    *out++ = 0.0F;
+MPSGRAD_INLINE void sum_short_windows(const float* x, Index pixels, Index channels, Index before,
+                                      Index taps, float* MPSGRAD_RESTRICT out, const Value& value) {
+  using V = Floats<kWidest>;
+  const Index whole_end = channels - (taps - 1 - before);
+  const auto clipped = [&](const float* pixel, Index c) {
+    const Index end = c - before + taps < channels ? c - before + taps : channels;
+    float total = 0.0F;
+    for (Index i = c < before ? 0 : c - before; i < end; ++i) {
+      total += value(pixel[i]);
+    }
+    return total;
+  };
+  const auto whole = [&](const float* pixel, Index c) {
+    const float* const first = pixel + c - before;
+    V total = value(load<V>(first));
+    for (Index t = 1; t < taps; ++t) {
+      total += value(load<V>(first + t));
+    }
+    store(out + c, total);
+  };
+  for (Index p = 0; p < pixels; ++p, x += channels, out += channels) {
+    Index c = 0;
+    if (before + kWidest <= whole_end) {
+      for (; c < before; ++c) {
+        out[c] = clipped(x, c);
+      }
+      for (; c + kWidest <= whole_end; c += kWidest) {
+        whole(x, c);
+      }
+      whole(x, whole_end - kWidest);  // some of them a second time
+      c = whole_end;
+    }
+    for (; c < channels; ++c) {
+      out[c] = clipped(x, c);
+    }
   }
-  for (Index p = 0; p < pixels; ++p, x += channels) {
+}
+
+// The same by way of pixels with gaps of zeros before and after each, as wide as a window reaches:
+// the first channel of pixel p lies at gap + p * (channels + gap).
+template <class Value>
+MPSGRAD_INLINE void sum_long_windows(const float* x, Index pixels, Index channels, Index before,
+                                     Index taps, float* MPSGRAD_RESTRICT opened,
+                                     float* MPSGRAD_RESTRICT out, const Value& value) {
+  const Index gap = gap_across(before, taps);
+  const Index step = channels + gap;
+  float* MPSGRAD_RESTRICT sums = opened + gap + pixels * step + taps;
+  const auto clear = [&](Index from, Index count) {
+    for (Index i = from; i < from + count; ++i) {
+      opened[i] = 0.0F;
+    }
+  };
+  clear(0, gap);
+  for (Index p = 0; p < pixels; ++p) {
+    const Index pixel = gap + p * step;
     for (Index c = 0; c < channels; ++c) {
-      out[c] = value(x[c]);
+      opened[pixel + c] = value(x[p * channels + c]);
     }
-    out += channels;
-    for (Index i = 0; i < gap; ++i) {
-      *out++ = 0.0F;
-    }
+    clear(pixel + channels, gap);
   }
-  for (Index i = 0; i < taps; ++i) {
-    *out++ = 0.0F;
-  }
-}
-
-void open_squares(const float* x, Index pixels, Index channels, Index gap, Index taps, float* out) {
-  open(x, pixels, channels, gap, taps, out, [](float value) { return value * value; });
-}
-
-void open_values(const float* x, Index pixels, Index channels, Index gap, Index taps, float* out) {
-  open(x, pixels, channels, gap, taps, out, [](float value) { return value; });
-}
-
-void close(const float* opened, Index pixels, Index channels, Index gap,
-           float* MPSGRAD_RESTRICT out) {
-  for (Index p = 0; p < pixels; ++p, opened += channels + gap, out += channels) {
+  clear(gap + pixels * step, taps);
+  sum_taps(opened + gap - before, taps, 1, pixels * step, sums);
+  for (Index p = 0; p < pixels; ++p) {
     for (Index c = 0; c < channels; ++c) {
-      out[c] = opened[c];
+      out[p * channels + c] = sums[p * step + c];
     }
   }
 }
 
-// base^exponent. The exponents of published networks are quotients of roots, several times as fast
-// as logarithms and no less precise; infinities, zeros and NaN come out as those of pow.
+template <class Value>
+MPSGRAD_INLINE void sum_across(const float* x, Index pixels, Index channels, Index before,
+                               Index taps, float* scratch, float* out, const Value& value) {
+  taps <= kShortWindow ? sum_short_windows(x, pixels, channels, before, taps, out, value)
+                       : sum_long_windows(x, pixels, channels, before, taps, scratch, out, value);
+}
+
+void squares_across(const float* x, Index pixels, Index channels, Index before, Index taps,
+                    float* scratch, float* out) {
+  sum_across(x, pixels, channels, before, taps, scratch, out,
+             [](auto value) { return value * value; });
+}
+
+void values_across(const float* x, Index pixels, Index channels, Index before, Index taps,
+                   float* scratch, float* out) {
+  sum_across(x, pixels, channels, before, taps, scratch, out, [](auto value) { return value; });
+}
+
+// Bases, and in their place what a power makes of them.
+constexpr Index kTogether = 64;
+struct Powers {
+  alignas(64) float at[kTogether];
+};
+
+// Powers of some exponents by themselves, several times as fast as by logarithms and no less
+// precise; infinities, zeros and NaN come out as those of pow.
+template <class Function>
+MPSGRAD_INLINE void replace(Powers& powers, const Function& function) {
+  for (float& one : powers.at) {
+    one = function(one);
+  }
+}
 struct AnyPower {
   float exponent;
-  MPSGRAD_INLINE float of(float base) const { return pow(base, exponent); }
+  MPSGRAD_INLINE void raise(Powers& bases) const {
+    replace(bases, [this](float base) MPSGRAD_MELT { return pow(base, exponent); });
+  }
 };
 struct InverseRoot {  // -0.5
-  MPSGRAD_INLINE float of(float base) const { return 1.0F / sqrt(base); }
-};
-struct InverseThreeQuarters {  // -0.75
-  MPSGRAD_INLINE float of(float base) const {
-    const float root = sqrt(base);
-    return 1.0F / (root * sqrt(root));
+  MPSGRAD_INLINE void raise(Powers& bases) const {
+    replace(bases, [](float base) MPSGRAD_MELT { return 1.0F / sqrt(base); });
   }
 };
 struct Inverse {  // -1
-  MPSGRAD_INLINE float of(float base) const { return 1.0F / base; }
+  MPSGRAD_INLINE void raise(Powers& bases) const {
+    replace(bases, [](float base) MPSGRAD_MELT { return 1.0F / base; });
+  }
+};
+struct InverseThreeQuarters {  // -0.75, the exponent of published networks
+#if defined(__AVX512F__)
+  // From r, about base^-0.25: r^3 (1 - e)^-0.75 where base * r^4 = 1 - e, and e is so small that
+  // three terms of the series are enough. Of zeros and infinity r^-2 is what the result is.
+  MPSGRAD_INLINE void raise(Powers& bases) const {
+    constexpr __mmask16 kAll = 0xffff;
+    constexpr int kZerosAndInfinities = 0x02 | 0x04 | 0x08 | 0x10;
+    for (Index i = 0; i < kTogether; i += kWidest) {
+      const Floats<16> base = load<Floats<16>>(bases.at + i);
+      const Floats<16> root = _mm512_maskz_rsqrt14_ps(kAll, base);
+      const Floats<16> r = _mm512_maskz_rsqrt14_ps(kAll, base * root);
+      const Floats<16> square = r * r;
+      const Floats<16> near = square * r;
+      const Floats<16> e = 1.0F - base * square * square;
+      const Floats<16> power = near + near * e * (0.75F + 0.65625F * e);
+      const __mmask16 limits = _mm512_fpclass_ps_mask(base, kZerosAndInfinities);
+      store(bases.at + i, Floats<16>(_mm512_mask_abs_ps(power, limits, root)));
+    }
+  }
+#else
+  MPSGRAD_INLINE void raise(Powers& bases) const {
+    replace(bases, [](float base) MPSGRAD_MELT {
+      const float root = sqrt(base);
+      return 1.0F / (root * sqrt(root));
+    });
+  }
+#endif
 };
 
 template <class Visit>
@@ -206,27 +298,56 @@ MPSGRAD_INLINE void with_power(float exponent, const Visit& visit) {
   }
 }
 
+// For some elements after the other: base(e, i) of each, its power, and body(e, i, power), where i
+// counts those that are taken together.
+template <class Base, class Body>
+MPSGRAD_INLINE void with_powers(float exponent, Index elements, const Base& base,
+                                const Body& body) {
+  with_power(exponent, [&](auto power) MPSGRAD_MELT {
+    Powers powers;
+    const auto some = [&](Index first, Index count) MPSGRAD_MELT {
+      for (Index i = 0; i < count; ++i) {
+        powers.at[i] = base(first + i, i);
+      }
+      power.raise(powers);
+      MPSGRAD_VECTOR_LOOP
+      for (Index i = 0; i < count; ++i) {
+        body(first + i, i, powers.at[i]);
+      }
+    };
+    Index first = 0;
+    for (; first + kTogether <= elements; first += kTogether) {
+      some(first, kTogether);
+    }
+    if (first < elements) {
+      for (float& one : powers.at) {
+        one = 1.0F;
+      }
+      some(first, elements - first);
+    }
+  });
+}
+
 void normalize(const Formula& f, const float* x, const float* squares, Index elements,
                float* MPSGRAD_RESTRICT out) {
   const float delta = f.delta, scale = f.scale;
-  with_power(f.exponent, [=](auto power) {
-    for (Index e = 0; e < elements; ++e) {
-      out[e] = x[e] * power.of(delta + scale * squares[e]);
-    }
-  });
+  with_powers(
+      f.exponent, elements, [=](Index e, Index) MPSGRAD_MELT { return delta + scale * squares[e]; },
+      [=](Index e, Index, float power) MPSGRAD_MELT { out[e] = x[e] * power; });
 }
 
 void share(const Formula& f, const float* gradient, const float* x, const float* squares,
            Index elements, float* MPSGRAD_RESTRICT scaled, float* MPSGRAD_RESTRICT shared) {
   const float delta = f.delta, scale = f.scale;
-  with_power(f.exponent, [=](auto power) {
-    for (Index e = 0; e < elements; ++e) {
-      const float base = delta + scale * squares[e];
-      const float product = gradient[e] * power.of(base);
-      scaled[e] = product;
-      shared[e] = product * x[e] / base;
-    }
-  });
+  Powers bases;
+  with_powers(
+      f.exponent, elements,
+      [&](Index e, Index i) MPSGRAD_MELT { return bases.at[i] = delta + scale * squares[e]; },
+      [&](Index e, Index i, float power) MPSGRAD_MELT {
+        const float product = gradient[e] * power;
+        scaled[e] = product;
+        shared[e] = product * x[e] / bases.at[i];
+      });
 }
 
 void collect(const Formula& f, const float* x, const float* scaled, const float* shared,
@@ -237,51 +358,53 @@ void collect(const Formula& f, const float* x, const float* scaled, const float*
   }
 }
 
-// What local contrast makes of the sums over a window.
-struct Contrast {
-  float base;
-  double mean;
-};
+// What local contrast makes of the sums over windows, of elements taken together.
+struct Contrasts {
+  double inverse, alpha, delta;  // as in the formula
+  double means[kTogether];
+  float bases[kTogether];
 
-MPSGRAD_INLINE Contrast contrast_of(double sum, double square, double inverse, double alpha,
-                                    double delta) {
-  const double mean = sum * inverse;
-  const double difference = square * inverse - mean * mean;
-  const double variance = difference < 0.0 ? 0.0 : difference;  // rounding only; NaN stays
-  return {static_cast<float>(delta + alpha * variance), mean};
-}
+  MPSGRAD_INLINE float find(double sum, double square, Index i) {
+    const double mean = sum * inverse;
+    const double difference = square * inverse - mean * mean;
+    const double variance = difference < 0.0 ? 0.0 : difference;  // rounding only; NaN stays
+    means[i] = mean;
+    return bases[i] = static_cast<float>(delta + alpha * variance);
+  }
+};
 
 void contrast(const Formula& f, const float* x, const double* sums, const double* squares,
               Index elements, float* MPSGRAD_RESTRICT out) {
-  const double inverse = f.inverse, alpha = f.alpha, delta = static_cast<double>(f.delta);
+  Contrasts local{f.inverse, f.alpha, static_cast<double>(f.delta), {}, {}};
   const auto p0 = static_cast<double>(f.p0);
   const float pm = f.pm, ps = f.ps;
-  with_power(f.exponent, [=](auto power) {
-    for (Index e = 0; e < elements; ++e) {
-      const Contrast local = contrast_of(sums[e], squares[e], inverse, alpha, delta);
-      const auto centred = static_cast<float>(static_cast<double>(x[e]) - p0 * local.mean);
-      out[e] = pm + ps * (centred * power.of(local.base));
-    }
-  });
+  with_powers(
+      f.exponent, elements,
+      [&](Index e, Index i) MPSGRAD_MELT { return local.find(sums[e], squares[e], i); },
+      [&](Index e, Index i, float power) MPSGRAD_MELT {
+        const auto centred = static_cast<float>(static_cast<double>(x[e]) - p0 * local.means[i]);
+        out[e] = pm + ps * (centred * power);
+      });
 }
 
 void share_contrast(const Formula& f, const float* gradient, const float* x, const double* sums,
                     const double* squares, Index elements, float* MPSGRAD_RESTRICT scaled,
                     float* MPSGRAD_RESTRICT by_value, float* MPSGRAD_RESTRICT by_mean) {
-  const double inverse = f.inverse, alpha = f.alpha, delta = static_cast<double>(f.delta);
+  Contrasts local{f.inverse, f.alpha, static_cast<double>(f.delta), {}, {}};
   const auto p0 = static_cast<double>(f.p0);
   const float weight = f.weight, mean_weight = f.mean_weight;
-  with_power(f.exponent, [=](auto power) {
-    for (Index e = 0; e < elements; ++e) {
-      const Contrast local = contrast_of(sums[e], squares[e], inverse, alpha, delta);
-      const auto centred = static_cast<float>(static_cast<double>(x[e]) - p0 * local.mean);
-      const float product = gradient[e] * power.of(local.base);
-      const float slope = weight * (product * centred / local.base);
-      scaled[e] = product;
-      by_value[e] = slope;
-      by_mean[e] = mean_weight * product - slope * static_cast<float>(local.mean);
-    }
-  });
+  with_powers(
+      f.exponent, elements,
+      [&](Index e, Index i) MPSGRAD_MELT { return local.find(sums[e], squares[e], i); },
+      [&](Index e, Index i, float power) MPSGRAD_MELT {
+        const double mean = local.means[i];
+        const auto centred = static_cast<float>(static_cast<double>(x[e]) - p0 * mean);
+        const float product = gradient[e] * power;
+        const float slope = weight * (product * centred / local.bases[i]);
+        scaled[e] = product;
+        by_value[e] = slope;
+        by_mean[e] = mean_weight * product - slope * static_cast<float>(mean);
+      });
 }
 
 void collect_contrast(const Formula& f, const float* x, const float* scaled, const float* by_value,
@@ -295,8 +418,8 @@ void collect_contrast(const Formula& f, const float* x, const float* scaled, con
 }  // namespace
 
 const LocalNormalizationLoops local_normalization_loops{
-    &add_rows,     &add_squares, &add_moments,    &add_taps,        &add_taps_wide,
-    &open_squares, &open_values, &close,          &normalize,       &share,
-    &collect,      &contrast,    &share_contrast, &collect_contrast};
+    &add_rows,       &add_squares,    &add_moments,     &add_taps, &add_taps_wide,
+    &squares_across, &values_across,  &normalize,       &share,    &collect,
+    &contrast,       &share_contrast, &collect_contrast};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

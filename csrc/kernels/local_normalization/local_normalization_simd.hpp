@@ -18,6 +18,18 @@ struct LocalNormalizationFormula {
   double alpha, inverse;  // 1 / N
 };
 
+inline constexpr std::int64_t kShortWindow = 12;  // is added up tap by tap
+
+// How far a window reaches to one side at most.
+constexpr std::int64_t gap_across(std::int64_t before, std::int64_t taps) {
+  return before > taps - 1 - before ? before : taps - 1 - before;
+}
+constexpr std::int64_t scratch_across(std::int64_t pixels, std::int64_t channels,
+                                      std::int64_t before, std::int64_t taps) {
+  const std::int64_t gap = gap_across(before, taps);
+  return taps <= kShortWindow ? 0 : gap + taps + 2 * pixels * (channels + gap);
+}
+
 // No two arrays overlap, but for what is said to be changed.
 struct LocalNormalizationLoops {
   // Sums of rows, elements apart: weight * the sum over `count` rows of what each name says, added
@@ -36,15 +48,13 @@ struct LocalNormalizationLoops {
   void (*add_taps_wide)(double* values, std::int64_t taps, std::int64_t step, std::int64_t elements,
                         double* out);
 
-  // Pixels with gaps of zeros before and after each: the first channel of pixel p lies at
-  // gap + p * (channels + gap), and `taps` of zeros follow the last. Squares, or values.
-  void (*open_squares)(const float* x, std::int64_t pixels, std::int64_t channels, std::int64_t gap,
-                       std::int64_t taps, float* out);
-  void (*open_values)(const float* x, std::int64_t pixels, std::int64_t channels, std::int64_t gap,
-                      std::int64_t taps, float* out);
-  // The way back: pixel p begins at p * (channels + gap).
-  void (*close)(const float* opened, std::int64_t pixels, std::int64_t channels, std::int64_t gap,
-                float* out);
+  // Sums over windows of the channels of each pixel, of squares or values: out[c] = x[c - before]^2
+  // + ..., `taps` of them, zero where there is no channel; before < taps. `scratch` holds
+  // scratch_across() floats.
+  void (*squares_across)(const float* x, std::int64_t pixels, std::int64_t channels,
+                         std::int64_t before, std::int64_t taps, float* scratch, float* out);
+  void (*values_across)(const float* x, std::int64_t pixels, std::int64_t channels,
+                        std::int64_t before, std::int64_t taps, float* scratch, float* out);
 
   // x * base^-beta.
   void (*normalize)(const LocalNormalizationFormula& f, const float* x, const float* squares,
