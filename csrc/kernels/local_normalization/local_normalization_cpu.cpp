@@ -259,8 +259,12 @@ class ForwardSums {
         across_(useful(reach_, columns, {0, source.width})),
         columns_(columns),
         channels_(source.channels),
-        rows_(source, sample, columns.widened(across_), edge, kernel_size) {
-    const Index floats = (wide_ ? 4 : 1) * rows_.floats();
+        row_floats_(columns.widened(across_).length() * channels_),
+        read_(clamps_ ? columns.widened(across_)
+                      : meet(columns.widened(across_), {0, source.width})),
+        before_((read_.begin - columns.widened(across_).begin) * channels_),
+        rows_(source, sample, read_, edge, kernel_size) {
+    const Index floats = (wide_ ? 4 : 1) * row_floats_;
     sums_ = cpu::thread_scratch(kSums, floats);
     totals_ = cpu::thread_scratch(kTotals, floats);
   }
@@ -268,10 +272,11 @@ class ForwardSums {
   // One of the two pairs is filled by `find`.
   const float* squares() const { return totals_; }
   const double* wide_sums() const { return wide(totals_); }
-  const double* wide_squares() const { return wide(totals_) + rows_.floats(); }
+  const double* wide_squares() const { return wide(totals_) + row_floats_; }
 
   void find(Index y) {
-    const Span inside = meet({y - reach_.before, y + reach_.after + 1}, {0, rows_.height()});
+    const Index height = read_.empty() ? 0 : rows_.height();
+    const Span inside = meet({y - reach_.before, y + reach_.after + 1}, {0, height});
     begins_ = true;
     if (clamps_) {
       add_edge(0, std::clamp<Index>(reach_.before - y, 0, reach_.taps()));
@@ -299,11 +304,13 @@ class ForwardSums {
     }
     const Index out = columns_.length();
     if (wide_) {
-      for (const Index part : {Index{0}, rows_.floats()}) {
+      for (const Index part : {Index{0}, row_floats_}) {
+        clear_outside(wide(sums_) + part);
         add_along(loops.add_taps_wide, wide(sums_) + part, across_, outer, out, channels_,
                   wide(totals_) + part);
       }
     } else {
+      clear_outside(sums_);
       add_along(loops.add_taps, sums_, across_, outer, out, channels_, totals_);
     }
   }
@@ -320,20 +327,30 @@ class ForwardSums {
   }
   void add(const float* const* rows, Index count, Index times) {
     const LocalNormalizationLoops& loops = local_normalization_loops();
-    const Index elements = rows_.floats();
+    const Index elements = read_.length() * channels_;
     if (wide_) {
-      loops.add_moments(rows, count, static_cast<double>(times), begins_, elements, wide(sums_),
-                        wide(sums_) + elements);
+      double* sums = wide(sums_) + before_;
+      loops.add_moments(rows, count, static_cast<double>(times), begins_, elements, sums,
+                        sums + row_floats_);
     } else {
-      loops.add_squares(rows, count, static_cast<float>(times), begins_, elements, sums_);
+      loops.add_squares(rows, count, static_cast<float>(times), begins_, elements, sums_ + before_);
     }
     begins_ = false;
+  }
+  // What windows reach of a row beside what is read.
+  template <class Number>
+  void clear_outside(Number* sums) const {
+    std::fill(sums, sums + before_, Number{0});
+    std::fill(sums + before_ + read_.length() * channels_, sums + row_floats_, Number{0});
   }
 
   bool wide_, clamps_;
   Reach reach_, across_;
   Span columns_;
   Index channels_;
+  Index row_floats_;  // of what windows reach
+  Span read_;         // the columns of it that are not zero
+  Index before_;
   SourceRows rows_;
   float* sums_;
   float* totals_;
