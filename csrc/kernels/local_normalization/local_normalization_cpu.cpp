@@ -107,23 +107,23 @@ class CpuCrossChannel final : public UnaryEncoder {
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
     const Formula formula =
         formula_of(Kind::CrossChannel, parameters_of(call.properties), kernel_size_);
-    cpu::record(
-        command_buffer, [formula, windows = Channels(call.consumed_channels, kernel_size_),
-                         source = cpu::PixelSource{cpu::view_source(call), call.properties.offset,
-                                                   call.properties.edge_mode},
-                         destination = cpu::view_destination(call), clip = call.clip] {
-          const LocalNormalizationLoops& loops = local_normalization_loops();
-          cpu::map_pixels({source}, destination, clip,
-                          [&](const float* const* in, float* out, Index pixels) {
-                            windows.each_few(pixels, [&](Index at, Index few) {
-                              const Index count = few * windows.channels;
-                              const float* x = in[0] + at;
-                              float* squares = cpu::thread_scratch(kSquares, count);
-                              windows.add_up(loops.squares_across, x, few, windows.reach, squares);
-                              loops.normalize(formula, x, squares, count, out + at);
-                            });
-                          });
-        });
+    cpu::record(command_buffer, [formula, windows = Channels(call.consumed_channels, kernel_size_),
+                                 source = cpu::PixelSource{cpu::view_source(call),
+                                                           call.properties.offset,
+                                                           call.properties.edge_mode},
+                                 destination = cpu::view_destination(call), clip = call.clip] {
+      const LocalNormalizationLoops& loops = local_normalization_loops();
+      cpu::map_pixels({source}, destination, clip,
+                      [&](const float* const* in, Results<float> out, Index pixels) {
+                        windows.each_few(pixels, [&](Index at, Index few) {
+                          const Index count = few * windows.channels;
+                          const float* x = in[0] + at;
+                          float* squares = cpu::thread_scratch(kSquares, count);
+                          windows.add_up(loops.squares_across, x, few, windows.reach, squares);
+                          loops.normalize(formula, x, squares, count, {out.at + at, out.streamed});
+                        });
+                      });
+    });
   }
 
  private:
@@ -146,7 +146,7 @@ class CpuCrossChannelGradient final : public GradientEncoder {
          destination = cpu::view_destination(call, 1, 1), clip = call.clip] {
           const LocalNormalizationLoops& loops = local_normalization_loops();
           cpu::map_pixels({gradient, source}, destination, clip,
-                          [&](const float* const* in, float* out, Index pixels) {
+                          [&](const float* const* in, Results<float> out, Index pixels) {
                             windows.each_few(pixels, [&](Index at, Index few) {
                               const Index count = few * windows.channels;
                               const float* x = in[1] + at;
@@ -158,7 +158,8 @@ class CpuCrossChannelGradient final : public GradientEncoder {
                               float* totals = squares;
                               windows.add_up(loops.values_across, shared, few,
                                              windows.reach.transposed(), totals);
-                              loops.collect(formula, x, scaled, totals, count, out + at);
+                              loops.collect(formula, x, scaled, totals, count,
+                                            {out.at + at, out.streamed});
                             });
                           });
         });
@@ -423,14 +424,14 @@ struct ForwardWork {
       const float* x =
           cpu::load_row_with_edges(from, task.sample, y, columns.begin, columns.length(), edge,
                                    cpu::thread_scratch(kPixelRow, count));
-      float* out = cpu::begin_store(to, task.sample, clip.origin.y + r, clip.origin.x,
-                                    cpu::thread_scratch(kStoreRow, count));
+      const Results<float> out = cpu::begin_results(
+          to, task.sample, clip.origin.y + r, clip.origin.x, cpu::thread_scratch(kStoreRow, count));
       if (kind == Kind::LocalContrast) {
         loops.contrast(formula, x, sums.wide_sums(), sums.wide_squares(), count, out);
       } else {
         loops.normalize(formula, x, sums.squares(), count, out);
       }
-      cpu::finish_store(to, task.sample, clip.origin.y + r, clip.origin.x, clip.size.width, out);
+      cpu::finish_results(to, task.sample, clip.origin.y + r, clip.origin.x, clip.size.width, out);
     }
   }
 };
@@ -593,14 +594,14 @@ void GradientWork::run_task(const Cut::Task& task) const {
     const float* x =
         cpu::load_row_with_edges(from, task.sample, y, first.x, clip.size.width, EdgeMode::Zero,
                                  cpu::thread_scratch(kGradientRow, count));
-    float* out = cpu::begin_store(to, task.sample, clip.origin.y + r, clip.origin.x,
-                                  cpu::thread_scratch(kStoreRow, count));
+    const Results<float> out = cpu::begin_results(to, task.sample, clip.origin.y + r, clip.origin.x,
+                                                  cpu::thread_scratch(kStoreRow, count));
     if (kind == Kind::LocalContrast) {
       loops.collect_contrast(formula, x, scaled, by_value, by_mean, count, out);
     } else {
       loops.collect(formula, x, scaled, by_value, count, out);
     }
-    cpu::finish_store(to, task.sample, clip.origin.y + r, clip.origin.x, clip.size.width, out);
+    cpu::finish_results(to, task.sample, clip.origin.y + r, clip.origin.x, clip.size.width, out);
   }
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/local_normalization/local_normalization_simd.hpp"
 
 #include "cpu/simd/column_sums.hpp"
+#include "cpu/simd/elements.hpp"
 #include "cpu/simd/lanes.hpp"
 #include "cpu/simd/vector_math.hpp"
 
@@ -329,11 +330,14 @@ MPSGRAD_INLINE void with_powers(float exponent, Index elements, const Base& base
 }
 
 void normalize(const Formula& f, const float* x, const float* squares, Index elements,
-               float* MPSGRAD_RESTRICT out) {
+               Results<float> out) {
   const float delta = f.delta, scale = f.scale;
-  with_powers(
-      f.exponent, elements, [=](Index e, Index) MPSGRAD_MELT { return delta + scale * squares[e]; },
-      [=](Index e, Index, float power) MPSGRAD_MELT { out[e] = x[e] * power; });
+  put_blocks(0, elements, out, [&](Index first, Index last, float* MPSGRAD_RESTRICT to) {
+    with_powers(
+        f.exponent, last - first,
+        [&](Index e, Index) MPSGRAD_MELT { return delta + scale * squares[first + e]; },
+        [&](Index e, Index, float power) MPSGRAD_MELT { to[e] = x[first + e] * power; });
+  });
 }
 
 void share(const Formula& f, const float* gradient, const float* x, const float* squares,
@@ -351,11 +355,13 @@ void share(const Formula& f, const float* gradient, const float* x, const float*
 }
 
 void collect(const Formula& f, const float* x, const float* scaled, const float* shared,
-             Index elements, float* MPSGRAD_RESTRICT out) {
+             Index elements, Results<float> out) {
   const float weight = f.weight;
-  for (Index e = 0; e < elements; ++e) {
-    out[e] = scaled[e] - weight * x[e] * shared[e];
-  }
+  put_blocks(0, elements, out, [&](Index first, Index last, float* MPSGRAD_RESTRICT to) {
+    for (Index e = first; e < last; ++e) {
+      to[e - first] = scaled[e] - weight * x[e] * shared[e];
+    }
+  });
 }
 
 // What local contrast makes of the sums over windows, of elements taken together.
@@ -374,17 +380,21 @@ struct Contrasts {
 };
 
 void contrast(const Formula& f, const float* x, const double* sums, const double* squares,
-              Index elements, float* MPSGRAD_RESTRICT out) {
+              Index elements, Results<float> out) {
   Contrasts local{f.inverse, f.alpha, static_cast<double>(f.delta), {}, {}};
   const auto p0 = static_cast<double>(f.p0);
   const float pm = f.pm, ps = f.ps;
-  with_powers(
-      f.exponent, elements,
-      [&](Index e, Index i) MPSGRAD_MELT { return local.find(sums[e], squares[e], i); },
-      [&](Index e, Index i, float power) MPSGRAD_MELT {
-        const auto centred = static_cast<float>(static_cast<double>(x[e]) - p0 * local.means[i]);
-        out[e] = pm + ps * (centred * power);
-      });
+  put_blocks(0, elements, out, [&](Index first, Index last, float* MPSGRAD_RESTRICT to) {
+    with_powers(
+        f.exponent, last - first,
+        [&](Index e, Index i)
+            MPSGRAD_MELT { return local.find(sums[first + e], squares[first + e], i); },
+        [&](Index e, Index i, float power) MPSGRAD_MELT {
+          const auto value = static_cast<double>(x[first + e]);
+          const auto centred = static_cast<float>(value - p0 * local.means[i]);
+          to[e] = pm + ps * (centred * power);
+        });
+  });
 }
 
 void share_contrast(const Formula& f, const float* gradient, const float* x, const double* sums,
@@ -408,11 +418,13 @@ void share_contrast(const Formula& f, const float* gradient, const float* x, con
 }
 
 void collect_contrast(const Formula& f, const float* x, const float* scaled, const float* by_value,
-                      const float* by_mean, Index elements, float* MPSGRAD_RESTRICT out) {
+                      const float* by_mean, Index elements, Results<float> out) {
   const float ps = f.ps;
-  for (Index e = 0; e < elements; ++e) {
-    out[e] = ps * (scaled[e] - by_mean[e] - x[e] * by_value[e]);
-  }
+  put_blocks(0, elements, out, [&](Index first, Index last, float* MPSGRAD_RESTRICT to) {
+    for (Index e = first; e < last; ++e) {
+      to[e - first] = ps * (scaled[e] - by_mean[e] - x[e] * by_value[e]);
+    }
+  });
 }
 
 }  // namespace

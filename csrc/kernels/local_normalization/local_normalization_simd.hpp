@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/isa.hpp"
+#include "cpu/simd/results.hpp"
 
 namespace mpsgrad {
 
@@ -58,24 +59,24 @@ struct LocalNormalizationLoops {
 
   // x * base^-beta.
   void (*normalize)(const LocalNormalizationFormula& f, const float* x, const float* squares,
-                    std::int64_t elements, float* out);
+                    std::int64_t elements, Results<float> out);
   // scaled = gradient * base^-beta, shared = scaled * x / base.
   void (*share)(const LocalNormalizationFormula& f, const float* gradient, const float* x,
                 const float* squares, std::int64_t elements, float* scaled, float* shared);
   // scaled - weight * x * (shared summed over the transposed window).
   void (*collect)(const LocalNormalizationFormula& f, const float* x, const float* scaled,
-                  const float* shared, std::int64_t elements, float* out);
+                  const float* shared, std::int64_t elements, Results<float> out);
 
   // The same for local contrast: its base is delta + alpha * variance, and what is shared comes in
   // two parts, one of them to be multiplied by x.
   void (*contrast)(const LocalNormalizationFormula& f, const float* x, const double* sums,
-                   const double* squares, std::int64_t elements, float* out);
+                   const double* squares, std::int64_t elements, Results<float> out);
   void (*share_contrast)(const LocalNormalizationFormula& f, const float* gradient, const float* x,
                          const double* sums, const double* squares, std::int64_t elements,
                          float* scaled, float* by_value, float* by_mean);
   void (*collect_contrast)(const LocalNormalizationFormula& f, const float* x, const float* scaled,
                            const float* by_value, const float* by_mean, std::int64_t elements,
-                           float* out);
+                           Results<float> out);
 };
 
 MPSGRAD_LOOPS(LocalNormalizationLoops, local_normalization_loops)
