@@ -172,6 +172,19 @@ def test_any_number_of_channels(device, channels):
         check_gradient(p, gradient(g, x, states), g, x)
 
 
+@pytest.mark.parametrize("size", range(1, 15))
+def test_windows_over_many_channels(device, size):
+    """Whole vectors of channels, the last of which overlap, between windows cut off at the ends."""
+    rng = rng_for(f"many channels {size}")
+    p = CrossChannel(size, beta=0.75)
+    for channels in (16 + size - 1, 64, 75):
+        x, g = rng.standard_normal((2, 1, 3, 5, channels), dtype=np.float32)
+        forward, gradient = kernels(p, device)
+        result, states = forward(x, with_state=True)
+        check_forward(p, result, x)
+        check_gradient(p, gradient(g, x, states), g, x)
+
+
 @pytest.mark.parametrize("p", [Spatial(40, beta=0.75), LocalContrast(40, 1.0)], ids=str)
 def test_wide_windows_of_many_channels(device, p):
     """So many rows of so many channels are worked on a block of channels at a time."""
@@ -381,6 +394,54 @@ def test_denominators_of_zero_follow_ieee_arithmetic(device):
     assert np.isnan(y[1:]).all()  # 0 / 0
     y = kernels(Spatial(1, delta=-1.0, beta=0.5), device)[0](x).ravel()
     assert np.isnan(y[1])  # a root of -1
+
+
+@pytest.mark.parametrize(("beta", "limit"), [(0.5, 1.5), (0.75, 3.7), (1.0, 0.5)])
+def test_powers_of_published_exponents(device, beta, limit):
+    """All significands of four octaves, every 64th, to the limits that the documentation gives."""
+    if device.kind != "cpu":
+        pytest.skip("of the CPU device")
+    bits = np.arange(0x3F800000, 0x40000000, 32, dtype=np.uint32).view(np.float32)
+    x = np.concatenate([bits, bits * np.float32(np.sqrt(2)), 2 * bits]).reshape(1, 768, 1024, 1)
+    base = x * x  # rounded as the kernel does
+    y = kernels(Spatial(1, alpha=1.0, delta=0.0, beta=beta), device)[0](x)
+    exact = x.astype(np.float64) * base.astype(np.float64) ** -beta
+    # Relative to the product an ULP of the power may be twice as large.
+    assert_close(y, exact, ulps=2 * limit + 0.5)
+
+
+def test_powers_at_the_ends_of_the_range(device):
+    if device.kind != "cpu":
+        pytest.skip("MPS calls it undefined")
+    tiny, huge = np.float32(2.0**-140), np.float32(3.0e38)
+    x = np.ones((1, 1, 33, 3), np.float32)  # in whole vectors and in what is left of them
+    for delta in (tiny, np.float32(2.0**-126), np.float32(1e-30), huge):
+        y = kernels(Spatial(1, alpha=0.0, delta=delta, beta=0.75), device)[0](x)
+        assert_close(y, np.full(x.shape, float(delta) ** -0.75), ulps=3.7)
+    x[0, 0, ::4] = np.float32(np.inf)  # squares of 1e-30 are zero, of 1e30 infinite
+    x[0, 0, 1::4], x[0, 0, 2::4], x[0, 0, 3::4] = 1e-30, 1e30, np.nan
+    y = kernels(Spatial(1, alpha=1.0, delta=0.0, beta=0.75), device)[0](x)
+    assert np.isnan(y[0, 0, ::4]).all()  # infinity * 0
+    assert (y[0, 0, 1::4] == np.inf).all()
+    assert (y[0, 0, 2::4] == 0).all()
+    assert np.isnan(y[0, 0, 3::4]).all()
+    y = kernels(Spatial(1, alpha=0.0, delta=-1.0, beta=0.75), device)[0](np.ones_like(x))
+    assert np.isnan(y).all()  # a root of -1
+
+
+@pytest.mark.parametrize("channels", [5, 37, 96])
+def test_pixels_have_the_same_bits_wherever_they_lie(device, channels, rng):
+    """Among 61 of an image, or alone: in a vector of elements, or in what is left of them."""
+    if device.kind != "cpu":
+        pytest.skip("of the CPU device")
+    x, g = rng.standard_normal((2, 1, 1, 61, channels), dtype=np.float32)
+    for p in (CrossChannel(5, beta=0.75), Spatial(1, beta=0.75), LocalContrast(1, 1.0, beta=0.75)):
+        y, dx = run(p, device, x, g)
+        for column in (0, 1, 30, 60):
+            one = np.s_[:, :, column : column + 1]
+            alone, dx_alone = run(p, device, x[one], g[one])
+            assert_same_bytes(alone, y[one])
+            assert_same_bytes(dx_alone, dx[one])
 
 
 @pytest.mark.parametrize("cls", PIXELS)
