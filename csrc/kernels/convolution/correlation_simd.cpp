@@ -88,7 +88,7 @@ void tile(const TileArguments& t) {
       }
     }
   }
-  const auto put = [&](const auto& one, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+  const auto put = [&](const auto& one, const auto&... mask) MPSGRAD_MELT {
     float* out = t.out;
     const Index out_step = t.out_step;
 #pragma GCC unroll 16
@@ -102,9 +102,9 @@ void tile(const TileArguments& t) {
     }
   };
   const auto plainly = [](float* to, Vec value, const auto&... mask)
-                           MPSGRAD_LAMBDA_INLINE { store(to, value, mask...); };
+                           MPSGRAD_MELT { store(to, value, mask...); };
   if (!kAdd && kStreams && t.streamed) {
-    put([](float* to, Vec value) MPSGRAD_LAMBDA_INLINE { stream(to, value); });
+    put([](float* to, Vec value) MPSGRAD_MELT { stream(to, value); });
   } else if (t.whole) {
     put(plainly);
   } else {
@@ -129,7 +129,7 @@ void dot_tile(const TileArguments& t) {
     const float* operand = t.runs[i].operand + t.offset;
     const float* weights = t.weights + t.runs[i].weights;
     const Index length = t.runs[i].length;
-    const auto add = [&](const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+    const auto add = [&](const auto&... mask) MPSGRAD_MELT {
       Vec w[kOuts];
 #pragma GCC unroll 4
       for (int o = 0; o < kOuts; ++o) {

@@ -170,7 +170,7 @@ MPSGRAD_INLINE void depthwise_tap(const WeightGradientTask& task, Index first_ro
 }
 
 void tap_by_tap(const WeightGradientTask& task, Index first_row, Index last_row, Index channels) {
-  each_vector(channels, [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+  each_vector(channels, [&](Index c, const auto&... mask) MPSGRAD_MELT {
     for (Index tap = 0; tap < task.taps_y * task.taps_x; ++tap) {
       depthwise_tap(task, first_row, last_row, tap, c, mask...);
     }
@@ -185,7 +185,7 @@ void depthwise_rows(const WeightGradientTask& task, Index channels) {
   if (!with_bias) {
     add_bias(task, 0, task.rows, channels);
   }
-  const auto all = [&](auto vecs, Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+  const auto all = [&](auto vecs, Index c, const auto&... mask) MPSGRAD_MELT {
     constexpr int kNow = decltype(vecs)::value;
     Index row = 0;
     if (with_bias) {
@@ -206,8 +206,8 @@ void depthwise_rows(const WeightGradientTask& task, Index channels) {
       all(std::integral_constant<int, kVecs>{}, c);
     }
   }
-  each_vector(channels - c, [&](Index rest, const auto&... mask)
-                                MPSGRAD_LAMBDA_INLINE { all(One{}, c + rest, mask...); });
+  each_vector(channels - c,
+              [&](Index rest, const auto&... mask) MPSGRAD_MELT { all(One{}, c + rest, mask...); });
 }
 
 void row_by_row(const WeightGradientTask& task, Index channels) {
@@ -284,7 +284,7 @@ struct WalkGradients {
     constexpr int kStride = Shape::kStride;
     each_column<Shape, kPixels, true>(
         t.operands, operands, operands_ahead,
-        [&](int column, Vec x) MPSGRAD_LAMBDA_INLINE {
+        [&](int column, Vec x) MPSGRAD_MELT {
 #pragma GCC unroll 8
           for (int slot = kFirst; slot <= kLast; ++slot) {
             const int q = kPhase + kStride * slot;
@@ -328,7 +328,7 @@ struct WalkWeights {
   MPSGRAD_INLINE static void vector(const Task& t, Index c, const Masks&... mask) {
     constexpr int kTaps = Shape::kTaps;
     constexpr int kRows = Shape::kTapRows;
-    const auto walk_from = [&](auto shape, int q) MPSGRAD_LAMBDA_INLINE {
+    const auto walk_from = [&](auto shape, int q) MPSGRAD_MELT {
       using Some = decltype(shape);
       WalkOperands operands = t.operands;
       operands.rows += q;

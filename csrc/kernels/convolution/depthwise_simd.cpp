@@ -57,7 +57,7 @@ template <int kPixels, int kTaps, int kStride, int kMixed, int... kMember>
 MPSGRAD_INLINE void add_column(Vec (&sums)[kPixels], const Vec (&weights)[kTaps][kMixed],
                                int column, Vec x, std::integer_sequence<int, kMember...>) {
   constexpr std::make_integer_sequence<int, kLanes> kAll;
-  const auto add = [&](int k, Vec value) MPSGRAD_LAMBDA_INLINE {
+  const auto add = [&](int k, Vec value) MPSGRAD_MELT {
 #pragma GCC unroll 8
     for (int r = 0; r < kPixels; ++r) {
       if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
@@ -165,7 +165,7 @@ MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments& t, Index c,
 template <int kPixels, int kTaps, int kStride, int kMixed>
 void depthwise_tile(const DepthwiseArguments& arguments) {
   const DepthwiseArguments t = arguments;
-  const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+  const auto one = [&](Index c, const auto&... mask) MPSGRAD_MELT {
     if constexpr (kTaps > 0) {
       depthwise_vector<kPixels, kTaps, kStride, kMixed>(t, c, mask...);
     } else {
@@ -292,19 +292,18 @@ struct WalkSums {
   template <int kPhase, int kFirst, int kLast>
   MPSGRAD_INLINE void add(const float* row, Index ahead, const Masks&... mask) {
     constexpr int kStride = Shape::kStride;
-    const auto add_column = [&](int slot, const Vec(&w)[kTaps], int column, Vec x)
-                                MPSGRAD_LAMBDA_INLINE {
+    const auto add_column = [&](int slot, const Vec(&w)[kTaps], int column, Vec x) MPSGRAD_MELT {
 #pragma GCC unroll 8
-                                  for (int r = 0; r < kPixels; ++r) {
-                                    if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
-                                      sums[slot][r] += w[column - r * kStride] * x;
-                                    }
-                                  }
-                                };
+      for (int r = 0; r < kPixels; ++r) {
+        if (column - r * kStride >= 0 && column - r * kStride < kTaps) {
+          sums[slot][r] += w[column - r * kStride] * x;
+        }
+      }
+    };
     if constexpr (kKeeps) {
       each_column<Shape, kPixels, true>(
           t.operands, row, ahead,
-          [&](int column, Vec x) MPSGRAD_LAMBDA_INLINE {
+          [&](int column, Vec x) MPSGRAD_MELT {
 #pragma GCC unroll 8
             for (int slot = kFirst; slot <= kLast; ++slot) {
               if (kPhase + kStride * slot < kTaps) {
@@ -314,7 +313,7 @@ struct WalkSums {
           },
           mask...);
     } else {
-      const auto add_slot = [&](auto number) MPSGRAD_LAMBDA_INLINE {
+      const auto add_slot = [&](auto number) MPSGRAD_MELT {
         constexpr int kSlot = decltype(number)::value;
         if constexpr (kSlot <= kLast && kPhase + kStride * kSlot < kTaps) {
           const float* from = t.weights + (kPhase + kStride * kSlot) * t.weight_row + c;
@@ -325,14 +324,12 @@ struct WalkSums {
           }
           each_column<Shape, kPixels, kSlot == kFirst>(
               t.operands, row, ahead,
-              [&](int column, Vec x) MPSGRAD_LAMBDA_INLINE { add_column(kSlot, w, column, x); },
-              mask...);
+              [&](int column, Vec x) MPSGRAD_MELT { add_column(kSlot, w, column, x); }, mask...);
         }
       };
-      const auto add_slots = [&]<int... kSlot>(std::integer_sequence<int, kSlot...>)
-                                 MPSGRAD_LAMBDA_INLINE {
-                                   (add_slot(std::integral_constant<int, kFirst + kSlot>{}), ...);
-                                 };
+      const auto add_slots = [&]<int... kSlot>(std::integer_sequence<int, kSlot...>) MPSGRAD_MELT {
+        (add_slot(std::integral_constant<int, kFirst + kSlot>{}), ...);
+      };
       add_slots(std::make_integer_sequence<int, kLast - kFirst + 1>{});
     }
   }

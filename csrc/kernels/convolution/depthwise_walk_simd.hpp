@@ -95,13 +95,13 @@ MPSGRAD_INLINE void walk_vector(const WalkOperands& t, Index c, Results& results
   // Columns that the tile to the left has not read.
   const Index ahead = ahead_of(c, t.channels, t.next) + (Shape::kTaps - kStride) * t.tap_step;
   // The rows of operands where a row of results begins, or would begin.
-  const auto step = [&](const float* const* rows, auto first, auto last) MPSGRAD_LAMBDA_INLINE {
+  const auto step = [&](const float* const* rows, auto first, auto last) MPSGRAD_MELT {
     constexpr int kFirst = decltype(first)::value;
     constexpr int kLast = decltype(last)::value;
     if constexpr (kFirst == 0) {
       results.begin(mask...);
     }
-    const auto phase = [&](auto number) MPSGRAD_LAMBDA_INLINE {
+    const auto phase = [&](auto number) MPSGRAD_MELT {
       constexpr int kPhase = decltype(number)::value;
       if constexpr (kPhase + kStride * kFirst < kTapRows) {
         if (rows[kPhase] != nullptr) {
@@ -120,18 +120,17 @@ MPSGRAD_INLINE void walk_vector(const WalkOperands& t, Index c, Results& results
   };
   constexpr std::make_integer_sequence<int, kSlots - 1> kEnds;
   const float* const* rows = t.rows;
-  const auto begin = [&]<int... kBegun>(std::integer_sequence<int, kBegun...>)
-                         MPSGRAD_LAMBDA_INLINE {
-                           (step(rows + kBegun * t.apart, std::integral_constant<int, 0>{},
-                                 std::integral_constant<int, kBegun>{}),
-                            ...);
-                         };
+  const auto begin = [&]<int... kBegun>(std::integer_sequence<int, kBegun...>) MPSGRAD_MELT {
+    (step(rows + kBegun * t.apart, std::integral_constant<int, 0>{},
+          std::integral_constant<int, kBegun>{}),
+     ...);
+  };
   begin(kEnds);
   const float* const* const last = rows + (t.count - 1) * t.apart;
   for (rows += (kSlots - 1) * t.apart; rows <= last; rows += t.apart) {
     step(rows, std::integral_constant<int, 0>{}, std::integral_constant<int, kSlots - 1>{});
   }
-  const auto end = [&]<int... kEnded>(std::integer_sequence<int, kEnded...>) MPSGRAD_LAMBDA_INLINE {
+  const auto end = [&]<int... kEnded>(std::integer_sequence<int, kEnded...>) MPSGRAD_MELT {
     (step(last + kStride * (kEnded + 1), std::integral_constant<int, kEnded + 1>{},
           std::integral_constant<int, kSlots - 1>{}),
      ...);
@@ -162,7 +161,7 @@ MPSGRAD_INLINE void each_vector(Index channels, const Body& body) {
 template <class Walk, class Shape, int kPixels>
 void walk_tile(const typename Walk::Task& task) {
   const typename Walk::Task t = task;
-  each_vector(t.operands.channels, [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+  each_vector(t.operands.channels, [&](Index c, const auto&... mask) MPSGRAD_MELT {
     Walk::template vector<Shape, kPixels>(t, c, mask...);
   });
 }

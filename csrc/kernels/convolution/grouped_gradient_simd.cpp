@@ -38,7 +38,7 @@ MPSGRAD_INLINE void add_row(const WeightGradientTask& task, Index q, Index tap, 
   const Index source_step = task.source_step;
   const Index column_step = kTaps == 1 ? source_step : task.source_tap_step;
   const auto add_pixels = [&](auto pixels, const float* gradient,
-                              const float* source) MPSGRAD_LAMBDA_INLINE {
+                              const float* source) MPSGRAD_MELT {
     constexpr int kNow = decltype(pixels)::value;
     Vec g[kNow];
 #pragma GCC unroll 4

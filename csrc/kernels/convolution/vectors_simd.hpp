@@ -11,9 +11,6 @@
 #include <immintrin.h>
 #endif
 
-// The same for a lambda, after its parameters.
-#define MPSGRAD_LAMBDA_INLINE __attribute__((always_inline))
-
 namespace mpsgrad::MPSGRAD_ISA {
 
 using Index = std::int64_t;

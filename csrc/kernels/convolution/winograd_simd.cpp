@@ -103,7 +103,7 @@ MPSGRAD_INLINE void transform_tiles(const WinogradPixels& task, Index first, Ind
     rows[y] = kWhole || task.rows[y] != nullptr ? task.rows[y] + task.first_channel + c : nullptr;
   }
   Vec columns[Axis::kTo * kFrom];
-  const auto read = [&](int x, Index column) MPSGRAD_LAMBDA_INLINE {
+  const auto read = [&](int x, Index column) MPSGRAD_MELT {
     Vec from[kFrom] = {};
     if (column >= 0) {
 #pragma GCC unroll 4
@@ -182,7 +182,7 @@ void put_results(const WinogradResults& task) {
     const bool one_column = task.odd && tile == task.tiles - 1;
     const float* from = task.sums + tile * task.tile_step;
     Vec found{};
-    const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+    const auto one = [&](Index c, const auto&... mask) MPSGRAD_MELT {
       Vec parts[kWinogradParts];
 #pragma GCC unroll 16
       for (int i = 0; i < kWinogradParts; ++i) {
@@ -227,7 +227,7 @@ void results(const WinogradResults& task) {
 
 void weights(const float* taps, Index count, float* out, Index part_step) {
   constexpr int kCount = kTaps * kTaps;
-  const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+  const auto one = [&](Index c, const auto&... mask) MPSGRAD_MELT {
     Vec from[kCount];
 #pragma GCC unroll 9
     for (int i = 0; i < kCount; ++i) {
@@ -251,7 +251,7 @@ void weights(const float* taps, Index count, float* out, Index part_step) {
 
 bool weight_gradient(const float* sums, Index part_step, Index count, float* out, Index tap_step) {
   Vec found{};
-  const auto one = [&](Index c, const auto&... mask) MPSGRAD_LAMBDA_INLINE {
+  const auto one = [&](Index c, const auto&... mask) MPSGRAD_MELT {
     Vec parts[kWinogradParts];
 #pragma GCC unroll 16
     for (int i = 0; i < kWinogradParts; ++i) {
