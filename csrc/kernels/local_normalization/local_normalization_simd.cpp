@@ -260,7 +260,8 @@ struct Inverse {  // -1
 struct InverseThreeQuarters {  // -0.75, the exponent of published networks
 #if defined(__AVX512F__)
   // From r, about base^-0.25: r^3 (1 - e)^-0.75 where base * r^4 = 1 - e, and e is so small that
-  // three terms of the series are enough. Of zeros and infinity r^-2 is what the result is.
+  // three terms of the series are enough. At zeros and infinity any negative power is the same, but
+  // for the sign.
   MPSGRAD_INLINE void raise(Powers& bases) const {
     constexpr __mmask16 kAll = 0xffff;
     constexpr int kZerosAndInfinities = 0x02 | 0x04 | 0x08 | 0x10;
