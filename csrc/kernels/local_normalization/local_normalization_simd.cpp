@@ -228,19 +228,20 @@ void values_across(const float* x, Index pixels, Index channels, Index before, I
 }
 
 // Bases, and in their place what a power makes of them.
-constexpr Index kTogether = 64;
+constexpr Index kAtOnce = 64;
 struct Powers {
-  alignas(64) float at[kTogether];
+  alignas(64) float at[kAtOnce];
 };
 
-// Powers of some exponents by themselves, several times as fast as by logarithms and no less
-// precise; infinities, zeros and NaN come out as those of pow.
 template <class Function>
 MPSGRAD_INLINE void replace(Powers& powers, const Function& function) {
   for (float& one : powers.at) {
     one = function(one);
   }
 }
+
+// base^exponent. The exponents of published networks are made of roots, several times as fast as
+// logarithms and no less precise; infinities, zeros and NaN come out as those of pow.
 struct AnyPower {
   float exponent;
   MPSGRAD_INLINE void raise(Powers& bases) const {
@@ -265,7 +266,7 @@ struct InverseThreeQuarters {  // -0.75, the exponent of published networks
   MPSGRAD_INLINE void raise(Powers& bases) const {
     constexpr __mmask16 kAll = 0xffff;
     constexpr int kZerosAndInfinities = 0x02 | 0x04 | 0x08 | 0x10;
-    for (Index i = 0; i < kTogether; i += kWidest) {
+    for (Index i = 0; i < kAtOnce; i += kWidest) {
       const Floats<16> base = load<Floats<16>>(bases.at + i);
       const Floats<16> root = _mm512_maskz_rsqrt14_ps(kAll, base);
       const Floats<16> r = _mm512_maskz_rsqrt14_ps(kAll, base * root);
@@ -318,8 +319,8 @@ MPSGRAD_INLINE void with_powers(float exponent, Index elements, const Base& base
       }
     };
     Index first = 0;
-    for (; first + kTogether <= elements; first += kTogether) {
-      some(first, kTogether);
+    for (; first + kAtOnce <= elements; first += kAtOnce) {
+      some(first, kAtOnce);
     }
     if (first < elements) {
       for (float& one : powers.at) {
@@ -368,8 +369,8 @@ void collect(const Formula& f, const float* x, const float* scaled, const float*
 // What local contrast makes of the sums over windows, of elements taken together.
 struct Contrasts {
   double inverse, alpha, delta;  // as in the formula
-  double means[kTogether];
-  float bases[kTogether];
+  double means[kAtOnce];
+  float bases[kAtOnce];
 
   MPSGRAD_INLINE float find(double sum, double square, Index i) {
     const double mean = sum * inverse;
