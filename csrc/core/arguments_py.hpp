@@ -59,29 +59,59 @@ inline bool is_sequence(const py::handle& object) {
   return py::isinstance<py::list>(object) || py::isinstance<py::tuple>(object);
 }
 
-// Takes objects of one class, one after the other. Asking for the type and casting would look it up
-// twice; but to find that an object is of none of our classes takes much longer than to ask.
+// What an object of one bound class holds; null before that is made.
+inline void* held_by(const py::handle& object) {
+  return reinterpret_cast<py::detail::instance*>(object.ptr())->get_value_and_holder().value_ptr();
+}
+
+// Whether an object is of a bound class itself, not of one derived from it.
+template <class Class>
+bool is_exactly(const py::handle& object) {
+  static const PyObject* const type = py::type::of<Class>().ptr();
+  return reinterpret_cast<const PyObject*>(Py_TYPE(object.ptr())) == type;
+}
+
+// What `object` is as a Class, or null. Asking for the type and casting would look it up twice; but
+// to find that an object is of none of our classes takes much longer than to ask.
+template <class Class>
+std::shared_ptr<Class> object_of(const py::handle& object) {
+  if (is_exactly<Class>(object)) {
+    if (auto* const held = static_cast<Class*>(held_by(object))) {
+      return std::static_pointer_cast<Class>(held->shared_from_this());
+    }
+  }
+  py::detail::make_caster<std::shared_ptr<Class>> caster;
+  return caster.load(object, false)
+             ? std::move(py::detail::cast_op<std::shared_ptr<Class>&>(caster))
+             : nullptr;
+}
+
+// The same for many objects: what has been found of a Python class serves all others of it.
 template <class Class>
 class ObjectsOf {
  public:
-  // What `object` is as a Class, or null.
   std::shared_ptr<Class> operator()(const py::handle& object) {
-    return caster_.load(object, false)
-               ? std::move(py::detail::cast_op<std::shared_ptr<Class>&>(caster_))
-               : nullptr;
+    if (Py_TYPE(object.ptr()) == known_) {
+      if (auto* const held = static_cast<Class*>(held_by(object))) {
+        return std::static_pointer_cast<Class>(held->shared_from_this());
+      }
+    }
+    auto found = object_of<Class>(object);
+    // Neither of several bound classes, nor with a Class that is not its beginning.
+    const bool plain = found && py::detail::all_type_info(Py_TYPE(object.ptr())).size() == 1 &&
+                       held_by(object) == found.get();
+    known_ = plain ? Py_TYPE(object.ptr()) : nullptr;
+    return found;
   }
 
  private:
-  py::detail::make_caster<std::shared_ptr<Class>> caster_;
+  const PyTypeObject* known_ = nullptr;
 };
-template <class Class>
-std::shared_ptr<Class> object_of(const py::handle& object) {
-  return ObjectsOf<Class>()(object);
-}
 
 inline ImageArgument image_argument(const py::handle& object, const char* name) {
   if (is_sequence(object)) {
     ImageBatch::Images images;
+    images.reserve(py::len(object));
     ObjectsOf<Image> image_of;
     for (const auto& item : object) {
       images.push_back(image_of(item));
@@ -90,7 +120,7 @@ inline ImageArgument image_argument(const py::handle& object, const char* name) 
     }
     return {nullptr, std::move(images), true};
   }
-  if (py::isinstance<ImageBatch>(object)) {
+  if (is_exactly<ImageBatch>(object) || py::isinstance<ImageBatch>(object)) {
     return {object_of<ImageBatch>(object), {}, true};
   }
   auto image = object_of<Image>(object);
@@ -115,6 +145,7 @@ inline StateBatch state_argument(const py::handle& object, const char* name) {
     return {state(object, " must be a State or a list of states, got ")};
   }
   StateBatch result;
+  result.reserve(py::len(object));
   py::handle previous;
   for (const auto& item : object) {  // often one and the same
     result.push_back(item.is(previous) ? result.back() : state(item, " must hold states, got "));

@@ -144,7 +144,7 @@ ImageDescriptor ForwardBinaryKernel::destination_descriptor(
   }
   require(result.width >= 1 && result.height >= 1, class_name(), ": sources of ", primary.width,
           "x", primary.height, " and ", secondary.width, "x", secondary.height,
-          " are too small for their windows under padding '", padding()->label(), "'");
+          " are too small for their windows under padding '", *padding(), "'");
   result.check(class_name());
   guard.keep();
   return result;

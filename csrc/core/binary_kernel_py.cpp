@@ -1,6 +1,7 @@
 // Binds the encodes of forward binary kernels, and the states they make.
 #include "core/arguments_py.hpp"
 #include "core/binary_kernel.hpp"
+#include "core/often_called_py.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -90,10 +91,11 @@ sources : [primary, secondary]
          const py::object&) { return 0; },
       "primary"_a, "secondary"_a, "destination"_a, "source_states"_a = py::none(),
       "Best guess at scratch bytes; 0 on the CPU device.");
-  c.def("encode", &encode_binary, "command_buffer"_a.none(false), "primary"_a, "secondary"_a,
-        "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
-        "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
-        R"(Encode the kernel.
+  def_often_called(c, "encode", &encode_binary, "command_buffer"_a.none(false), "primary"_a,
+                   "secondary"_a, "destination"_a = py::none(), py::kw_only(),
+                   "destination_state"_a = py::none(), "with_state"_a = false,
+                   "temporary_state"_a = false, "allocator"_a = py::none(),
+                   R"(Encode the kernel.
 
 Parameters
 ----------
@@ -114,10 +116,11 @@ Returns
 Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
     The destination. Nothing in it is valid before the command buffer has completed.
 )");
-  c.def("encode_batch", &encode_binary, "command_buffer"_a.none(false), "primaries"_a,
-        "secondaries"_a, "destinations"_a = py::none(), py::kw_only(),
-        "destination_states"_a = py::none(), "with_state"_a = false, "temporary_state"_a = false,
-        "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.");
+  def_often_called(c, "encode_batch", &encode_binary, "command_buffer"_a.none(false), "primaries"_a,
+                   "secondaries"_a, "destinations"_a = py::none(), py::kw_only(),
+                   "destination_states"_a = py::none(), "with_state"_a = false,
+                   "temporary_state"_a = false, "allocator"_a = py::none(),
+                   "Encode a batch in one call; see `encode`.");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "core/kernel.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/errors.hpp"
 
@@ -92,9 +93,14 @@ void check_destination(const KernelBase& kernel, const CommandBuffer& command_bu
 void check_aliasing(const KernelBase& kernel, const Operand& source, const Operand& destination) {
   using Extent = std::pair<std::uintptr_t, std::uintptr_t>;
   const auto hull = [](const ImageBatch::Images& images) {
-    Extent whole = images.front()->extent();
+    Extent whole{std::numeric_limits<std::uintptr_t>::max(), 0};
+    const ImageStorage* previous = nullptr;
     for (const auto& image : images) {
-      const Extent extent = image->extent();
+      if (&image->storage() == previous) {
+        continue;
+      }
+      previous = &image->storage();
+      const Extent extent = image->parent() ? image->extent() : image->storage().hull();
       whole = {std::min(whole.first, extent.first), std::max(whole.second, extent.second)};
     }
     return whole;

@@ -5,6 +5,7 @@
 
 #include "core/arguments_py.hpp"
 #include "core/gradient_kernel.hpp"
+#include "core/often_called_py.hpp"
 #include "core/padding.hpp"
 #include "core/unary_kernel.hpp"
 
@@ -412,10 +413,10 @@ sources : Image or list of one Image
       [](const Kernel&, const py::object&, const py::object&, const py::object&) { return 0; },
       "source"_a, "destination"_a, "source_states"_a = py::none(),
       "Best guess at scratch bytes; 0 on the CPU device.");
-  c.def("encode", &encode_unary, "command_buffer"_a.none(false), "source"_a,
-        "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
-        "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
-        R"(Encode the kernel.
+  def_often_called(c, "encode", &encode_unary, "command_buffer"_a.none(false), "source"_a,
+                   "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
+                   "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
+                   R"(Encode the kernel.
 
 Parameters
 ----------
@@ -436,10 +437,11 @@ Returns
 Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
     The destination. Nothing in it is valid before the command buffer has completed.
 )");
-  c.def("encode_batch", &encode_unary, "command_buffer"_a.none(false), "sources"_a,
-        "destinations"_a = py::none(), py::kw_only(), "destination_states"_a = py::none(),
-        "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
-        "Encode a batch in one call; see `encode`.");
+  def_often_called(c, "encode_batch", &encode_unary, "command_buffer"_a.none(false), "sources"_a,
+                   "destinations"_a = py::none(), py::kw_only(),
+                   "destination_states"_a = py::none(), "with_state"_a = false,
+                   "temporary_state"_a = false, "allocator"_a = py::none(),
+                   "Encode a batch in one call; see `encode`.");
 }
 
 // ---- binary and gradient
@@ -581,10 +583,10 @@ states : [state]
       "source_gradient"_a, "source"_a, "state"_a,
       "Copy the forward configuration into the properties, as an encode with a given destination "
       "needs.");
-  c.def("encode", &encode_gradient, "command_buffer"_a.none(false), "source_gradient"_a, "source"_a,
-        "state"_a, "destination"_a = py::none(), py::kw_only(), "configure"_a = true,
-        "allocator"_a = py::none(),
-        R"(Encode the gradient.
+  def_often_called(c, "encode", &encode_gradient, "command_buffer"_a.none(false),
+                   "source_gradient"_a, "source"_a, "state"_a, "destination"_a = py::none(),
+                   py::kw_only(), "configure"_a = true, "allocator"_a = py::none(),
+                   R"(Encode the gradient.
 
 Parameters
 ----------
@@ -607,9 +609,10 @@ Returns
 Image or ImageBatch
     Gradient of the loss with respect to the forward source.
 )");
-  c.def("encode_batch", &encode_gradient, "command_buffer"_a.none(false), "source_gradients"_a,
-        "sources"_a, "states"_a, "destinations"_a = py::none(), py::kw_only(), "configure"_a = true,
-        "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.");
+  def_often_called(c, "encode_batch", &encode_gradient, "command_buffer"_a.none(false),
+                   "source_gradients"_a, "sources"_a, "states"_a, "destinations"_a = py::none(),
+                   py::kw_only(), "configure"_a = true, "allocator"_a = py::none(),
+                   "Encode a batch in one call; see `encode`.");
 
   py::class_<GradientState, State, py::smart_holder> state(
       m, "GradientState",
@@ -647,8 +650,8 @@ std::shared_ptr<ImageAllocator> allocator_argument(const py::handle& object) {
   if (object.is_none()) {
     return nullptr;
   }
-  if (py::isinstance<ImageBatch>(object)) {
-    return std::make_shared<GivenImages>(object.cast<std::shared_ptr<ImageBatch>>());
+  if (is_exactly<ImageBatch>(object) || py::isinstance<ImageBatch>(object)) {
+    return std::make_shared<GivenImages>(object_of<ImageBatch>(object));
   }
   if (py::isinstance<ImageAllocator>(object)) {
     return object.cast<std::shared_ptr<ImageAllocator>>();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,10 @@ class Padding {
   virtual ImageDescriptor customize(const ImageBatch::Images& sources, const StateBatch& states,
                                     KernelBase& kernel, const ImageDescriptor& suggested) const;
 };
+// As messages name it: a label is put together, or asked of Python, only for those.
+inline std::ostream& operator<<(std::ostream& out, const Padding& padding) {
+  return out << padding.label();
+}
 
 class DefaultPadding final : public Padding {
  public:

@@ -109,7 +109,7 @@ ImageDescriptor UnaryKernel::destination_descriptor(const ImageBatch::Images& so
   }
   require(result.width >= 1 && result.height >= 1, class_name(), ": a source of ", source.width,
           "x", source.height, " is too small for a window of ", w.extent_x(), "x", w.extent_y(),
-          " under padding '", padding_->label(), "'");
+          " under padding '", *padding_, "'");
   result.check(class_name());
   guard.keep();
   return result;

@@ -49,6 +49,10 @@ std::pair<std::uintptr_t, std::uintptr_t> CpuImageStorage::extent(Index index) {
           first + static_cast<std::uintptr_t>(image_bytes() * descriptor().number_of_images)};
 }
 
+std::pair<std::uintptr_t, std::uintptr_t> CpuImageStorage::hull() {
+  return {extent(0).first, extent(count() - 1).second};
+}
+
 namespace {
 
 // Copies one image between a strided HWC view and a tight buffer of either layout; `out` says which

@@ -28,6 +28,7 @@ class CpuImageStorage final : public ImageStorage {
   CpuImageStorage(const ImageDescriptor& descriptor, Index count, Backing backing, bool wrapped);
 
   std::pair<std::uintptr_t, std::uintptr_t> extent(Index index) override;
+  std::pair<std::uintptr_t, std::uintptr_t> hull() override;
   void read(Index index, Index image, DataLayout layout, void* out) override;
   void write(Index index, Index image, DataLayout layout, const void* in) override;
   void* dense_memory() override;

@@ -8,6 +8,15 @@
 
 namespace mpsgrad {
 
+std::pair<std::uintptr_t, std::uintptr_t> ImageStorage::hull() {
+  auto whole = extent(0);
+  for (Index i = 1; i < count_; ++i) {
+    const auto one = extent(i);
+    whole = {std::min(whole.first, one.first), std::max(whole.second, one.second)};
+  }
+  return whole;
+}
+
 std::shared_ptr<Image> Image::make(std::shared_ptr<Device> device,
                                    const ImageDescriptor& descriptor) {
   descriptor.check("Image");
@@ -33,11 +42,8 @@ int Image::precision() const {
 
 Index Image::resource_size() const { return parent_ || !storage_ ? 0 : storage_->resource_size(); }
 
-ImageStorage& Image::storage() const {
-  if (!storage_) {  // asked for every image of every encode: its class is not, unless it matters
-    fail<ReadCountError>(class_name(), ": read count is 0, its contents are gone");
-  }
-  return *storage_;
+void Image::fail_spent() const {
+  fail<ReadCountError>(class_name(), ": read count is 0, its contents are gone");
 }
 
 std::pair<std::uintptr_t, std::uintptr_t> Image::extent() const {
@@ -124,7 +130,9 @@ TemporaryImage::TemporaryImage(std::shared_ptr<Device> device, const ImageDescri
                                const std::shared_ptr<CommandBuffer>& owner,
                                std::shared_ptr<Image> parent)
     : Image(std::move(device), descriptor, std::move(storage), index, std::move(parent)),
-      count_(owner, "TemporaryImage") {}
+      count_(owner, "TemporaryImage") {
+  read_count_ = &count_;
+}
 
 TemporaryImage::~TemporaryImage() {
   if (storage_) {
@@ -137,7 +145,7 @@ TemporaryImage::~TemporaryImage() {
   }
 }
 
-void TemporaryImage::require_usable(const char* who, const CommandBuffer& command_buffer) const {
+void TemporaryImage::require_live(const char* who, const CommandBuffer& command_buffer) const {
   count_.require_usable(who, command_buffer);
   if (parent_) {
     parent_->require_usable(who, command_buffer);

@@ -43,6 +43,7 @@ class ImageStorage {
 
   // [first, last) of something that two images share only if they share texels.
   virtual std::pair<std::uintptr_t, std::uintptr_t> extent(Index index) = 0;
+  virtual std::pair<std::uintptr_t, std::uintptr_t> hull();  // of all images
   // One contained image, tightly packed, in the storage encoding.
   virtual void read(Index index, Index image, DataLayout layout, void* out) = 0;
   virtual void write(Index index, Index image, DataLayout layout, const void* in) = 0;
@@ -90,7 +91,12 @@ class Image : public std::enable_shared_from_this<Image> {
   Index resource_size() const;
 
   // For whoever encodes. Throws if this is a spent temporary.
-  ImageStorage& storage() const;
+  ImageStorage& storage() const {
+    if (!storage_) [[unlikely]] {
+      fail_spent();
+    }
+    return *storage_;
+  }
   Index index() const { return index_; }
   std::pair<std::uintptr_t, std::uintptr_t> extent()
       const;  // of the root image: what aliasing is judged by
@@ -105,8 +111,13 @@ class Image : public std::enable_shared_from_this<Image> {
   // Over-long ranges are cut to fit; first and channels are multiples of 4.
   std::shared_ptr<Image> sub_image_with_feature_channel_range(Index first, Index channels);
 
-  virtual void require_usable(const char*, const CommandBuffer&) const {}
-  virtual ReadCount* read_count() { return nullptr; }
+  // Both are asked of every image of every encode, so only temporary images are asked.
+  void require_usable(const char* who, const CommandBuffer& command_buffer) const {
+    if (read_count_ != nullptr) {
+      require_live(who, command_buffer);
+    }
+  }
+  ReadCount* read_count() { return read_count_; }
   virtual void after_count_change() {}
   void synchronize(CommandBuffer& command_buffer);
 
@@ -114,6 +125,7 @@ class Image : public std::enable_shared_from_this<Image> {
 
  protected:
   virtual void require_cpu_access(const char* call) const;
+  virtual void require_live(const char*, const CommandBuffer&) const {}
   virtual std::shared_ptr<Image> make_view(const ViewRange& range);
   std::shared_ptr<ImageStorage> view_storage(const ViewRange& range) const;
 
@@ -122,6 +134,10 @@ class Image : public std::enable_shared_from_this<Image> {
   mutable std::shared_ptr<ImageStorage> storage_;
   Index index_;
   std::shared_ptr<Image> parent_;
+  ReadCount* read_count_ = nullptr;  // of a temporary image
+
+ private:
+  [[noreturn]] void fail_spent() const;
 };
 
 class TemporaryImage final : public Image {
@@ -134,13 +150,12 @@ class TemporaryImage final : public Image {
 
   bool is_temporary() const override { return true; }
   const char* class_name() const override { return "TemporaryImage"; }
-  void require_usable(const char* who, const CommandBuffer& command_buffer) const override;
-  ReadCount* read_count() override { return &count_; }
   void after_count_change() override;    // releases the texels at 0
   void discard() { discarded_ = true; }  // it never reached the user: no warning when it goes
 
  protected:
   void require_cpu_access(const char* call) const override;
+  void require_live(const char* who, const CommandBuffer& command_buffer) const override;
   std::shared_ptr<Image> make_view(const ViewRange& range) override;
 
  private:
@@ -149,7 +164,7 @@ class TemporaryImage final : public Image {
 };
 
 // An array of images of one kind. Made by one call, it is one allocation on a device that can.
-class ImageBatch {
+class ImageBatch : public std::enable_shared_from_this<ImageBatch> {
  public:
   using Images = std::vector<std::shared_ptr<Image>>;
 

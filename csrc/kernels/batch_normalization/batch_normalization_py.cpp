@@ -1,6 +1,7 @@
 // bind_batch_normalization: the four kernels and their state; python/mpsgrad/batch_normalization.py
 // documents the kernels.
 #include "core/normalization_py.hpp"
+#include "core/often_called_py.hpp"
 #include "kernels/batch_normalization/batch_normalization.hpp"
 
 namespace mpsgrad {
@@ -121,7 +122,9 @@ TypeError, ValueError
 ReadCountError
     If a temporary image has been read as often as was announced.
 )");
-  py::class_<BatchNormalization, UnaryKernel, py::smart_holder>(m, "BatchNormalization")
+  py::class_<BatchNormalization, UnaryKernel, py::smart_holder> normalization(m,
+                                                                              "BatchNormalization");
+  normalization
       .def(py::init([](std::shared_ptr<Device> device, const py::object& source,
                        const NeuronDescriptor& neuron) {
              NormalizationProtocol protocol;
@@ -141,10 +144,36 @@ ReadCountError
       .def_property("epsilon", &BatchNormalization::epsilon, &BatchNormalization::set_epsilon,
                     "Added to the variance under the root; float32, finite and not negative. A "
                     "state keeps the value it was made with, and no other may be used with it.")
-      .def("encode", &encode_forward, "command_buffer"_a.none(false), "source"_a,
-           "destination"_a = py::none(), py::kw_only(), "batch_normalization_state"_a = py::none(),
-           "allocator"_a = py::none(),
-           R"(Encode the kernel.
+      .def("reload_gamma_and_beta_from_data_source",
+           &BatchNormalization::reload_gamma_and_beta_from_data_source,
+           "Read scale and offset from the data source again; work that is encoded already keeps "
+           "those it was encoded with.")
+      .def("reload_mean_and_variance_from_data_source",
+           &BatchNormalization::reload_mean_and_variance_from_data_source,
+           "Read the stored statistics from the data source again; work that is encoded already "
+           "keeps those it was encoded with.")
+      .def(
+          "reload_gamma_and_beta",
+          [](BatchNormalization& self, const Commands& command_buffer,
+             const std::shared_ptr<NormalizationGammaAndBetaState>& state) {
+            self.reload(command_buffer, state);
+          },
+          "command_buffer"_a.none(false), "gamma_and_beta_state"_a,
+          "Encode a copy of a state's scale and offset into the kernel, for the encodes after it. "
+          "Reads the state once.")
+      .def(
+          "reload_mean_and_variance",
+          [](BatchNormalization& self, const Commands& command_buffer,
+             const std::shared_ptr<NormalizationMeanAndVarianceState>& state) {
+            self.reload(command_buffer, state);
+          },
+          "command_buffer"_a.none(false), "mean_and_variance_state"_a,
+          "Encode a copy of a state's mean and variance into the kernel's stored statistics, for "
+          "the encodes after it. Reads the state once.");
+  def_often_called(normalization, "encode", &encode_forward, "command_buffer"_a.none(false),
+                   "source"_a, "destination"_a = py::none(), py::kw_only(),
+                   "batch_normalization_state"_a = py::none(), "allocator"_a = py::none(),
+                   R"(Encode the kernel.
 
 Parameters
 ----------
@@ -172,36 +201,11 @@ RuntimeError
     If `epsilon` is not what it was when the state was made.
 ValueError
     If the state was made by another kernel, or an image has other channels or another size than its batch.
-)")
-      .def("encode_batch", &encode_forward, "command_buffer"_a.none(false), "sources"_a,
-           "destinations"_a = py::none(), py::kw_only(), "batch_normalization_state"_a = py::none(),
-           "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.")
-      .def("reload_gamma_and_beta_from_data_source",
-           &BatchNormalization::reload_gamma_and_beta_from_data_source,
-           "Read scale and offset from the data source again; work that is encoded already keeps "
-           "those it was encoded with.")
-      .def("reload_mean_and_variance_from_data_source",
-           &BatchNormalization::reload_mean_and_variance_from_data_source,
-           "Read the stored statistics from the data source again; work that is encoded already "
-           "keeps those it was encoded with.")
-      .def(
-          "reload_gamma_and_beta",
-          [](BatchNormalization& self, const Commands& command_buffer,
-             const std::shared_ptr<NormalizationGammaAndBetaState>& state) {
-            self.reload(command_buffer, state);
-          },
-          "command_buffer"_a.none(false), "gamma_and_beta_state"_a,
-          "Encode a copy of a state's scale and offset into the kernel, for the encodes after it. "
-          "Reads the state once.")
-      .def(
-          "reload_mean_and_variance",
-          [](BatchNormalization& self, const Commands& command_buffer,
-             const std::shared_ptr<NormalizationMeanAndVarianceState>& state) {
-            self.reload(command_buffer, state);
-          },
-          "command_buffer"_a.none(false), "mean_and_variance_state"_a,
-          "Encode a copy of a state's mean and variance into the kernel's stored statistics, for "
-          "the encodes after it. Reads the state once.");
+)");
+  def_often_called(normalization, "encode_batch", &encode_forward, "command_buffer"_a.none(false),
+                   "sources"_a, "destinations"_a = py::none(), py::kw_only(),
+                   "batch_normalization_state"_a = py::none(), "allocator"_a = py::none(),
+                   "Encode a batch in one call; see `encode`.");
   py::class_<BatchNormalizationStatisticsGradient, GradientKernel, py::smart_holder>(
       m, "BatchNormalizationStatisticsGradient")
       .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a,

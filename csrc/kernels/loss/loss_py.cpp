@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/arguments_py.hpp"
+#include "core/often_called_py.hpp"
 #include "kernels/loss/loss.hpp"
 
 namespace mpsgrad {
@@ -417,9 +418,10 @@ void bind_combined(py::module_& m) {
   py::class_<Loss, UnaryKernel, py::smart_holder> c(m, "Loss");
   c.def(py::init<std::shared_ptr<Device>, const LossDescriptor&>(), "device"_a, "descriptor"_a);
   bind_settings(c);
-  c.def("encode", &encode_loss, "command_buffer"_a.none(false), "source"_a, "labels"_a,
-        "destination"_a = py::none(), py::kw_only(), "allocator"_a = py::none(),
-        R"(Encode loss and gradient.
+  def_often_called(c, "encode", &encode_loss, "command_buffer"_a.none(false), "source"_a,
+                   "labels"_a, "destination"_a = py::none(), py::kw_only(),
+                   "allocator"_a = py::none(),
+                   R"(Encode loss and gradient.
 
 Parameters
 ----------
@@ -442,10 +444,10 @@ Raises
 ------
 TypeError, ValueError
     If an argument is of another kind, size or device, or the labels do not fit the reduction.
-)")
-      .def("encode_batch", &encode_loss, "command_buffer"_a.none(false), "sources"_a, "labels"_a,
-           "destinations"_a = py::none(), py::kw_only(), "allocator"_a = py::none(),
-           "Encode a batch in one call; see `encode`.");
+)");
+  def_often_called(c, "encode_batch", &encode_loss, "command_buffer"_a.none(false), "sources"_a,
+                   "labels"_a, "destinations"_a = py::none(), py::kw_only(),
+                   "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.");
 }
 
 void bind_forward(py::module_& m) {
@@ -470,13 +472,13 @@ void bind_forward(py::module_& m) {
         fail<TypeError>(self.class_name(), ": has batch forms only; use encode_batch");
       },
       "Not offered: there are batch forms only.");
-  c.def(
-      "encode_batch",
-      [](ForwardLoss& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-         const py::object& source_object, const py::object& label_object,
-         const py::object& weight_object, const py::object& destination_object,
-         const py::object& state_object, bool with_state, bool temporary_state,
-         const py::object& allocator_object) -> py::object {
+  def_often_called(
+      c, "encode_batch",
+      +[](ForwardLoss& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+          const py::object& source_object, const py::object& label_object,
+          const py::object& weight_object, const py::object& destination_object,
+          const py::object& state_object, bool with_state, bool temporary_state,
+          const py::object& allocator_object) -> py::object {
         const ImageBatch::Images sources =
             batch_argument(source_object, "sources", self.class_name());
         const LabelImages labels = label_images(label_object, weight_object, self.class_name());
@@ -540,13 +542,13 @@ void bind_gradient(py::module_& m) {
   bind_settings(c);
   c.def_readwrite("compute_label_gradients", &LossGradient::compute_label_gradients,
                   "Gradients with respect to the labels instead of the predictions.");
-  c.def(
-      "encode_batch",
-      [](LossGradient& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-         const py::object& gradient_object, const py::object& source_object,
-         const py::object& label_object, const py::object& weight_object,
-         const py::object& state_object, const py::object& destination_object,
-         const py::object& allocator_object) -> py::object {
+  def_often_called(
+      c, "encode_batch",
+      +[](LossGradient& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+          const py::object& gradient_object, const py::object& source_object,
+          const py::object& label_object, const py::object& weight_object,
+          const py::object& state_object, const py::object& destination_object,
+          const py::object& allocator_object) -> py::object {
         const ImageBatch::Images gradients =
             batch_argument(gradient_object, "source_gradients", self.class_name());
         const ImageBatch::Images sources =
