@@ -189,6 +189,36 @@ def test_few_results_are_clamped(device, kind, dtype, rng):
     check_exact_gradients(device, operation, g, x, y, states)
 
 
+@pytest.mark.parametrize("limits", [None, (-3, 3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("broadcast", ["bias", "bias first", "scalar"])
+@pytest.mark.parametrize("channels", [1, 3, 21, 64, 96, 257, 1024, 1030, 3001])
+def test_a_pixel_for_long_runs(device, channels, broadcast, dtype, limits, rng):
+    """Exact numbers: the pixel is gone through again and again, and no run is a multiple of it."""
+    height, width = 7, max(1, 10001 // channels)
+    shape = (2, height, width, channels)
+    strides = cases.BROADCASTS[broadcast]
+    x, y = (rng.integers(-2, 3, cases.source_shape(shape, s)).astype(dtype) for s in strides)
+    sources = tuple(Source(strides=s) for s in strides)
+    for kind in DIFFERENTIABLE:
+        operation = Operation(kind, **({} if limits is None else {"limits": limits}))
+        z, states = configured(device, operation, sources)(x, y, with_state=True)
+        seen = [
+            np.broadcast_to(s.read(v, (width, height), channels), shape)
+            for s, v in zip(sources, (x, y), strict=True)
+        ]
+        assert_exact(z, operation.apply(*seen), nonzero=0)
+        g = rng.integers(-1, 2, shape).astype(dtype)
+        whole = 0 if strides[0] == (1, 1, 1) else 1  # which source was not broadcast
+        mask = operation.mask(*seen)
+        terms = oracle.terms(
+            kind, g, seen[not whole], mask, *oracle.gradient_scales(operation, whole)
+        )
+        source = passed(operation, bool(whole), x, y)
+        got = gradient_kernel(device, operation, bool(whole))(g, source, states)
+        assert_exact(got, terms, nonzero=0)
+
+
 def test_what_is_clamped_passes_nothing_back_not_even_nan(device):
     x = np.array([1, 5], np.float32).reshape(1, 1, 1, 2)
     kernel = configured(device, Operation("Add", limits=(-2, 3)))

@@ -27,6 +27,16 @@ Index run_pixels_of(Index channels, Index floats = kRunFloats) {
   return std::max(step, floats / channels / step * step);
 }
 
+// Pixels of a copy of one that is read for all: about so many floats that they stay in the
+// first-level cache beside what goes through it, in whole lines where that is not too much.
+Index repeated_pixels_of(Index channels) {
+  constexpr Index kRepeatedFloats = 1024;
+  constexpr Index kLineElements = 32;  // of float16
+  const Index step = kLineElements / std::gcd(channels, kLineElements);
+  return step * channels <= kRunFloats ? std::max(step, kRepeatedFloats / channels / step * step)
+                                       : run_pixels_of(channels);
+}
+
 // ---- masks
 // -----------------------------------------------------------------------------------------------
 
@@ -123,10 +133,10 @@ struct Operand {
   EdgeMode edge = EdgeMode::Zero;
   bool moves_x = true, moves_y = true, moves_channels = true;
 
-  // Whether a flat run of so many channels a pixel is read where it lies.
+  // Whether a flat run of so many channels a pixel is read where it lies, or is one pixel.
   template <class Element>
   bool needs_no_scratch(Index wanted_channels) const {
-    return cpu::lies_as<Element>(images) && moves_x && images.channels == wanted_channels;
+    return !moves_x || (cpu::lies_as<Element>(images) && images.channels == wanted_channels);
   }
   // Whether a run over rows of a result of this size reads one gapless run, or one pixel.
   bool is_flat(Index width, Index height) const {
@@ -154,23 +164,25 @@ Operand view_operand(const ImageBatch::Images& images, bool batch, Index first, 
           moves_channels};
 }
 
-// Runs of an operand as `channels` elements a pixel, for one task; of none if it needs no scratch.
+// Runs of an operand as `channels` elements a pixel, for one task; `scratch_pixels` is 0 if those
+// of an operand that moves need no scratch.
 template <class Element>
 class Reader {
  public:
   Reader(const Operand& operand, Index channels, Index scratch_pixels, bool flat, int slot)
       : operand_(operand),
         channels_(channels),
-        run_(scratch_pixels),
+        pixels_(operand.moves_x ? scratch_pixels : repeated_pixels_of(channels)),
         flat_(flat),
         slot_(slot),
-        scratch_(cpu::scratch_of<Element>(slot, scratch_pixels * operand.images.channels)) {}
+        scratch_(cpu::scratch_of<Element>(slot, pixels_ * operand.images.channels)) {}
 
-  const Element* read(Index sample, Index y, Index x, Index pixels) {
+  Cycle<Element> read(Index sample, Index y, Index x, Index pixels) {
     const Operand& o = operand_;
     const Index row = o.moves_y ? y : 0;
+    const Index length = (o.moves_x ? pixels : pixels_) * channels_;
     if (!o.moves_x && held_ != nullptr && sample == sample_ && row == row_) {
-      return held_;
+      return {held_, length};
     }
     const Index count = o.moves_x ? pixels : 1;
     const Index stored = o.images.channels;
@@ -180,23 +192,25 @@ class Reader {
             : cpu::load_row_with_edges(o.images, sample, o.offset.y + row,
                                        o.offset.x + (o.moves_x ? x : 0), count, o.edge, scratch_);
     if (o.moves_x && stored == channels_) {
-      return texels;
+      return {texels, length};
     }
-    auto* expanded = cpu::scratch_of<Element>(slot_ + 1, run_ * channels_);
+    auto* expanded = cpu::scratch_of<Element>(slot_ + 1, pixels_ * channels_);
     const auto& loops = arithmetic_loops().of(expanded);
     if (o.moves_x) {
       loops.repeat_each(texels, pixels, channels_, expanded);
-      return expanded;
+      return {expanded, length};
     }
-    loops.repeat_row(texels, stored, run_ * channels_ / stored, expanded);
+    loops.repeat_row(texels, stored, length / stored, expanded);
     sample_ = sample;
     row_ = row;
-    return held_ = expanded;
+    held_ = expanded;
+    return {held_, length};
   }
 
  private:
   const Operand& operand_;
-  Index channels_, run_;
+  Index channels_;
+  Index pixels_;  // that there is scratch for
   bool flat_;
   int slot_;
   Element* scratch_;
@@ -309,14 +323,14 @@ struct ForwardWork {
                          cpu::scratch_of<Element>(kStore, run * channels)};
         },
         [&](Scratch& scratch, Index sample, Index y, Index x, Index pixels) {
-          const Element* first = scratch.primary.read(sample, y, x, pixels);
-          const Element* second = scratch.secondary.read(sample, y, x, pixels);
+          const Cycle<Element> first = scratch.primary.read(sample, y, x, pixels);
+          const Cycle<Element> second = scratch.secondary.read(sample, y, x, pixels);
           const Index to_y = flat ? 0 : clip.origin.y + y;
           const Index to_x = flat ? x : clip.origin.x + x;
           const auto out = cpu::begin_results(destination, sample, to_y, to_x, scratch.store);
-          arithmetic_loops().of(first).forward(function, first, second, out, masks.at(sample),
-                                               (y * clip.size.width + x) * channels,
-                                               pixels * channels);
+          arithmetic_loops().of(first.at).forward(function, first, second, out, masks.at(sample),
+                                                  (y * clip.size.width + x) * channels,
+                                                  pixels * channels);
           cpu::finish_results(destination, sample, to_y, to_x, pixels, out);
         });
   }
@@ -421,19 +435,23 @@ struct GradientWork {
           other_(work.other, work.channels, scratch_pixels, flat, kSecond),
           run_(scratch_pixels) {}
     void make(Index sample, Index y, Index x, Index pixels, Results<Element> out) {
-      const Element* g = incoming_.read(sample, y, x, pixels);
-      const Element* o = work_.multiplies ? other_.read(sample, y, x, pixels) : nullptr;
-      arithmetic_loops().of(g).gradient(work_.a, work_.b, g, o, work_.masks.at(sample),
-                                        first_bit(y, x), out, pixels * work_.channels);
+      const Element* g = incoming_.read(sample, y, x, pixels).at;
+      arithmetic_loops().of(g).gradient(work_.a, work_.b, g, factors(sample, y, x, pixels),
+                                        work_.masks.at(sample), first_bit(y, x), out,
+                                        pixels * work_.channels);
     }
     // Adds them to the sums of one pixel.
     void add(Index sample, Index y, Index x, Index pixels, double* sums) {
-      const Element* g = incoming_.read(sample, y, x, pixels);
-      const Element* o = work_.multiplies ? other_.read(sample, y, x, pixels) : nullptr;
+      const Element* g = incoming_.read(sample, y, x, pixels).at;
+      const Cycle<Element> other = factors(sample, y, x, pixels);
       const Index narrow = work_.sum_channels();
-      arithmetic_loops().of(g).gradient_pixels(work_.a, work_.b, g, o, work_.masks.at(sample),
-                                               first_bit(y, x), sums,
-                                               pixels * work_.channels / narrow, narrow);
+      const Index count = pixels * work_.channels;
+      const Index most = other.at == nullptr ? count : std::min(count, other.length);
+      for (Index i = 0; i < count; i += most) {
+        arithmetic_loops().of(g).gradient_pixels(work_.a, work_.b, g + i, other.at,
+                                                 work_.masks.at(sample), first_bit(y, x) + i, sums,
+                                                 std::min(most, count - i) / narrow, narrow);
+      }
     }
     const float* make(Index sample, Index y, Index x, Index pixels) {
       float* out = cpu::thread_scratch(kTerms, run_ * work_.channels);
@@ -442,6 +460,10 @@ struct GradientWork {
     }
 
    private:
+    // What the gradient is multiplied by: nothing of a sum.
+    Cycle<Element> factors(Index sample, Index y, Index x, Index pixels) {
+      return work_.multiplies ? other_.read(sample, y, x, pixels) : Cycle<Element>{};
+    }
     Index first_bit(Index y, Index x) const {
       return (y * work_.across.results + x) * work_.channels;
     }

@@ -175,8 +175,8 @@ void compare_all(const ArithmeticFunction& f, const Element* x, const Element* y
 }
 
 template <class Element>
-void forward(const ArithmeticFunction& f, const Element* x, const Element* y, Results<Element> out,
-             ClampMask mask, Index first, Index count) {
+void forward_piece(const ArithmeticFunction& f, const Element* x, const Element* y,
+                   Results<Element> out, ClampMask mask, Index first, Index count) {
   const auto run = [&](const auto& operation) {
     if (mask.bits) {
       bool all_set = true;
@@ -202,6 +202,19 @@ void forward(const ArithmeticFunction& f, const Element* x, const Element* y, Re
       return run(Quotient{f.a, f.b, f.bias});
     default:
       return compare_all(f, x, y, out, count);
+  }
+}
+
+MPSGRAD_INLINE Index smaller(Index a, Index b) { return a < b ? a : b; }
+
+template <class Element>
+void forward(const ArithmeticFunction& f, Cycle<Element> x, Cycle<Element> y, Results<Element> out,
+             ClampMask mask, Index first, Index count) {
+  for (Index begin = 0; begin < count;) {
+    const Index piece = smaller(count - begin, smaller(x.left_from(begin), y.left_from(begin)));
+    forward_piece(f, x.from(begin), y.from(begin), {out.at + begin, out.streamed}, mask,
+                  first + begin, piece);
+    begin += piece;
   }
 }
 
@@ -303,30 +316,39 @@ struct ScaledProduct {
   }
 };
 
+// A piece of a gradient, of which all bits are set or some may be clear.
 template <class Element>
-void gradient(float a, float b, const Element* g, const Element* other, ClampMask mask, Index first,
-              Results<Element> out, Index count) {
-  constexpr Index kFew = 1024;  // few results are clamped, so most pieces need no bits
-  const Index piece = *mask.some_clear == 0 ? count : kFew;
-  const auto by_bits = [&](Index begin, Index end, const auto& term_from) {
-    put_blocks(begin, end, out, [&](Index from, Index to, Element* at) {
+void gradient_piece(float a, float b, const Element* g, const Element* other, ClampMask mask,
+                    Index first, Results<Element> out, Index count) {
+  const auto by_bits = [&](const auto& term_from) {
+    put_blocks(0, count, out, [&](Index from, Index to, Element* at) {
       masked_terms(term_from(from), mask.bits, first + from, at, to - from);
     });
   };
-  for (Index begin = 0; begin < count; begin += piece) {
-    const Index end = begin + piece < count ? begin + piece : count;
-    const bool whole = all_set(mask, first + begin, end - begin);
-    if (whole && other) {
-      const auto term = [=](Index, float x, float y) { return (a * x) * (b * y); };
-      transform_run(begin, end, out, term, g, other);
-    } else if (whole) {
-      transform_run(begin, end, out, [=](Index, float x) { return a * x; }, g);
-    } else if (other) {
-      by_bits(begin, end,
-              [=](Index from) { return ScaledProduct<Element>{a, b, g + from, other + from}; });
-    } else {
-      by_bits(begin, end, [=](Index from) { return Scaled<Element>{a, g + from}; });
-    }
+  const bool whole = all_set(mask, first, count);
+  if (whole && other) {
+    const auto term = [=](Index, float x, float y) { return (a * x) * (b * y); };
+    transform_run(0, count, out, term, g, other);
+  } else if (whole) {
+    transform_run(0, count, out, [=](Index, float x) { return a * x; }, g);
+  } else if (other) {
+    by_bits([=](Index from) { return ScaledProduct<Element>{a, b, g + from, other + from}; });
+  } else {
+    by_bits([=](Index from) { return Scaled<Element>{a, g + from}; });
+  }
+}
+
+template <class Element>
+void gradient(float a, float b, const Element* g, Cycle<Element> other, ClampMask mask, Index first,
+              Results<Element> out, Index count) {
+  constexpr Index kFew = 1024;  // few results are clamped, so most pieces need no bits
+  const Index most = *mask.some_clear == 0 ? count : kFew;
+  for (Index begin = 0; begin < count;) {
+    const Index left = smaller(most, count - begin);
+    const Index piece = other.at == nullptr ? left : smaller(left, other.left_from(begin));
+    gradient_piece(a, b, g + begin, other.at == nullptr ? nullptr : other.from(begin), mask,
+                   first + begin, {out.at + begin, out.streamed}, piece);
+    begin += piece;
   }
 }
 

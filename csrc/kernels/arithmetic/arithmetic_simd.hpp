@@ -31,17 +31,28 @@ struct ClampMask {
   std::uint8_t* some_clear = nullptr;
 };
 
+// A source of a loop: `length` elements, and then the same again. What is not repeated is as long
+// as it is read.
+template <class Element>
+struct Cycle {
+  const Element* at = nullptr;
+  std::int64_t length = 0;
+
+  const Element* from(std::int64_t i) const { return at + i % length; }
+  std::int64_t left_from(std::int64_t i) const { return length - i % length; }
+};
+
 // No array overlaps another. Sums are taken in double, in an order that depends on the counts
 // alone.
 template <class Element>
 struct ArithmeticElementLoops {
   // Writes the bits [first, first + count) of `mask`, unless it has none, and no other; calls for
   // other bits may run at the same time.
-  void (*forward)(const ArithmeticFunction& f, const Element* x, const Element* y,
+  void (*forward)(const ArithmeticFunction& f, Cycle<Element> x, Cycle<Element> y,
                   Results<Element> out, ClampMask mask, std::int64_t first, std::int64_t count);
   // out = a g, or (a g) (b other) where there is another, and 0 where the bit from `first` on is
   // not set.
-  void (*gradient)(float a, float b, const Element* g, const Element* other, ClampMask mask,
+  void (*gradient)(float a, float b, const Element* g, Cycle<Element> other, ClampMask mask,
                    std::int64_t first, Results<Element> out, std::int64_t count);
   // sums[c] += the sum over pixels of channel c of the terms of gradient().
   void (*gradient_pixels)(float a, float b, const Element* g, const Element* other, ClampMask mask,
