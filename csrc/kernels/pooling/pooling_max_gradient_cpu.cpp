@@ -55,13 +55,25 @@ class OpenRows {
   }
 
  private:
-  // Columns of a window that fall into the same places of the caches need rows that do not.
+  // Columns of a window that fall into the same places of the nearest cache need rows that do not.
   static bool is_in_place(const GradientWork& work, const Columns& columns) {
-    constexpr Index kPageFloats = 1024;
-    const bool crowded = !kAlone && columns.dilation * columns.channels % kPageFloats == 0;
+    constexpr Index kTwoPlaces = 512, kFourPlaces = 256;  // floats from one column to the next
+    const Index step = columns.dilation * columns.channels;
+    const bool crowded = !kAlone && (step % kTwoPlaces == 0 ||
+                                     (step % kFourPlaces == 0 && meets_source(work, kFourPlaces)));
     const bool stores = std::is_same_v<Element, Half> ? !work.destination.streamed
                                                       : work.destination.stores_in_place();
     return work.whole() && stores && !crowded;
+  }
+  // Whether both images fall into the same places, so many floats apart.
+  static bool meets_source(const GradientWork& work, Index apart) {
+    constexpr std::uintptr_t kLine = 64;
+    const auto place = [&](const CpuImages& images) {
+      return reinterpret_cast<std::uintptr_t>(images.samples.front()) / sizeof(float);
+    };
+    const std::uintptr_t way = (place(work.destination) - place(work.source)) %
+                               static_cast<std::uintptr_t>(apart) * sizeof(float);
+    return way < kLine || way > static_cast<std::uintptr_t>(apart) * sizeof(float) - kLine;
   }
   Element* at(Index r) const {
     return in_place_ ? work_.image_row<Element>(sample_, r)
