@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from mpsgrad import _core
 
+from tests.images import Work
+
 SHAPE = (2, 3, 4, 8)
 NAMES = ("encode", "encode_batch")
 
@@ -24,8 +26,7 @@ class Calls:
         self.device = device
         self.queue = device.command_queue()
         self.x, self.y, self.g = batch(), batch(), batch()
-        self.memory = np.zeros(SHAPE, np.float32)
-        self.out = mg.ImageBatch.from_array(device, self.memory)
+        self.out = mg.ImageBatch.from_array(device, np.zeros(SHAPE, np.float32))
         self.forward = mg.SoftMax(device=device)
         self.gradient = mg.SoftMaxGradient(device=device)
         self.binary = mg.Add(device=device)
@@ -37,10 +38,9 @@ class Calls:
         self.gradient.configure(self.g[0], self.y[0], self.states[0])
 
     def run(self, method, *arguments, **named):
-        buffer = self.queue.command_buffer()
-        result = method(buffer, *arguments, **named)
-        buffer.commit()
-        buffer.wait_until_completed()
+        with Work(self.device) as work:
+            result = method(work.buffer, *arguments, **named)
+            work.result(result[0] if isinstance(result, tuple) else result)
         return result
 
     def result(self, method, *arguments, **named):
@@ -136,7 +136,7 @@ def test_calls_that_fit_no_method_change_nothing(calls, kernel, parameters, name
             encode(*wrong, **named)
     buffer.commit()
     buffer.wait_until_completed()
-    assert not calls.memory.any()
+    assert not calls.out.to_array().any()
     assert calls.result(encode, *arguments, **{not_interned("allocator"): calls.out}).any()
 
 
