@@ -341,6 +341,42 @@ def test_depthwise_taps_outside_add_nothing(queue, size, stride, axis, rng):
         np.testing.assert_array_equal(first, np.take(finite, 0, axis))
 
 
+@pytest.mark.parametrize("moved", [-64, -16, 0, 16, 64, 1024])
+@pytest.mark.parametrize("rows", [9, 15, 16, 31])
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
+def test_depthwise_wherever_images_begin(queue, size, stride, rows, moved, rng):
+    """Pixels 2 KB apart, and results at the operands' place of their page or `moved` bytes away."""
+    case = cases.ConvolutionCase(
+        "", (2, rows, 17, 512), 512, (size, size), (stride, stride), depthwise=True
+    )
+    x, w = grid(rng, case.shape), grid(rng, case.weights_shape)
+    neuron = mg.NeuronDescriptor(mg.NeuronType.RELU, a=0.0) if rows == 15 else None
+    d = kernels.descriptor(case, fused_neuron_descriptor=neuron)
+    data_source = mg.ArrayConvolutionDataSource(w, descriptor=d)
+
+    def placed(values, offset):
+        values = np.asarray(values, np.float32)
+        memory = np.empty(values.nbytes + 3 * 4096, np.uint8)
+        first = -memory.ctypes.data % 4096 + 4096 + offset
+        array = memory[first : first + values.nbytes].view(np.float32).reshape(values.shape)
+        array[:] = values
+        return mg.ImageBatch.from_array(queue.device, array)
+
+    kernel = mg.Convolution(data_source, device=queue.device)
+    kernel.offset = case.offset
+    sources = placed(x, 0)
+    destinations = placed(np.full(case.result_shape, np.nan), moved)
+    kernels.run(queue, lambda buffer: kernel.encode_batch(buffer, sources, destinations))
+    want = oracle.forward(
+        case.convolution(),
+        x,
+        w,
+        size=case.size,
+        neuron=None if neuron is None else lambda y: np.maximum(y, 0),
+    )
+    np.testing.assert_array_equal(kernels.read(queue, destinations), want)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=lambda t: np.dtype(t).name)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_depthwise_fused_neuron(queue, stride, dtype, rng):

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/convolution/convolution_simd.hpp"
+#include "kernels/convolution/depthwise_late_simd.hpp"
 #include "kernels/convolution/depthwise_walk_simd.hpp"
 #include "kernels/convolution/tile_sink_simd.hpp"
 #include "kernels/convolution/vectors_simd.hpp"
@@ -253,6 +254,7 @@ struct DepthwiseWalk {
   float* out;
   Index out_row, out_step;  // from row to row and from pixel to pixel
   bool streamed;
+  LateResults* late;  // null: results are stored when they are made
 };
 
 // Sums of the rows of results that have begun, in one vector of channels, and what they are made
@@ -265,6 +267,7 @@ struct WalkSums {
   const DepthwiseWalk& t;
   Index c;
   float* out;
+  Index ended = 0;            // rows
   Vec weights[kTaps][kTaps];  // if kKeeps
   Vec bias;
   Vec sums[Shape::kSlots][kPixels];
@@ -335,6 +338,11 @@ struct WalkSums {
   }
 
   MPSGRAD_INLINE void end(const Masks&... mask) {
+    if constexpr (sizeof...(Masks) == 0) {
+      if (t.late != nullptr) {
+        return end_late();
+      }
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kPixels; ++r) {
       const Vec value = sums[Shape::kSlots - 1][r];
@@ -349,8 +357,36 @@ struct WalkSums {
     out += t.out_row;
   }
 
+  // From the last pixel to the first: a row waits where that of the vector before does, a pixel on.
+  MPSGRAD_INLINE void end_late() {
+    const Index vector = c / kLanes;
+    float* const room = t.late->room(vector, t.out + c, ended);
+    const float* const before =
+        vector == 0 ? nullptr : t.late->room(vector - 1, t.out + c - kLanes, ended);
+#pragma GCC unroll 8
+    for (int r = kPixels - 1; r >= 0; --r) {
+      if (before != nullptr) {
+        store(out + r * t.out_step - kLanes, load(before + r * kLanes));
+      }
+      store(room + r * kLanes, sums[Shape::kSlots - 1][r]);
+    }
+    out += t.out_row;
+    ++ended;
+  }
+
   MPSGRAD_INLINE void shift() { shift_slots<Shape, kPixels>(sums); }
 };
+
+// Results of the last vector of channels, which no other one follows.
+void put_last(const DepthwiseWalk& t, Index pixels) {
+  const Index c = t.operands.channels - kLanes;
+  for (Index row = 0; row < t.operands.count; ++row) {
+    const float* const room = t.late->room(c / kLanes, t.out + c, row);
+    for (Index r = 0; r < pixels; ++r) {
+      store(t.out + row * t.out_row + r * t.out_step + c, load(room + r * kLanes));
+    }
+  }
+}
 
 struct WalkDown {
   using Task = DepthwiseWalk;
@@ -388,6 +424,16 @@ bool walks_down(Index mixed, Index taps_y, Index taps_x, Index stride) {
 
 constexpr Index kHookChannels = 256;  // handed over at once
 
+// Whether results are better stored late, and can be.
+bool comes_late(const DepthwiseWalk& t) {
+  // Not both of the first two tap rows can be above the image.
+  const float* const* rows = t.operands.rows;
+  const float* const operand = rows[0] != nullptr ? rows[0] : rows[t.operands.apart];
+  return t.operands.count <= LateResults::kRows && t.operands.channels % kLanes == 0 &&
+         t.operands.tap_step == t.out_step && operand != nullptr &&
+         LateResults::help(operand + t.operands.offset, t.out, t.out_step);
+}
+
 // `rows` rows from `row` on, at least two, each of which follows the one before.
 void walk_rows(const CorrelationTask& task, const WalkFunctions<DepthwiseWalk>& functions,
                Index row, Index rows) {
@@ -402,6 +448,7 @@ void walk_rows(const CorrelationTask& task, const WalkFunctions<DepthwiseWalk>& 
     part = kHookChannels;
   }
   TileSink sink(task);
+  LateResults late;
   DepthwiseWalk t{};
   t.operands.rows = task.operand + row * task.taps_y;
   t.operands.count = rows;
@@ -428,7 +475,11 @@ void walk_rows(const CorrelationTask& task, const WalkFunctions<DepthwiseWalk>& 
       t.out_row = sink.begin(row + 1, x, c, here, pixels * here) - t.out;
       t.out_step = sink.step();
       t.streamed = sink.streams(t.out, here) && t.out_row % kLanes == 0;
+      t.late = direct && !t.streamed && comes_late(t) ? &late : nullptr;
       functions.of[pixels](t);
+      if (t.late != nullptr) {
+        put_last(t, pixels);
+      }
       for (Index r = 0; r < rows; ++r) {
         sink.finish(t.out + r * t.out_row, row + r, x, pixels, c, here);
       }
