@@ -140,6 +140,23 @@ void guard_pickling(py::module_& m) {
   }
 }
 
+// What __new__ alone has made holds nothing, and pybind11 gives it memory that nobody has filled
+// where it is first used. So every class refuses to.
+void guard_use_before_init(py::module_& m) {
+  const auto refuse = [](std::size_t) -> void* {
+    fail<TypeError>("__init__() of this object has not been called");
+  };
+  for (const auto& [name, object] : py::dict(m.attr("__dict__"))) {
+    if (!py::isinstance<py::type>(object)) {
+      continue;
+    }
+    auto* const type = reinterpret_cast<PyTypeObject*>(object.ptr());
+    if (auto* const bound = py::detail::get_type_info(type)) {
+      bound->operator_new = refuse;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mpsgrad
 
@@ -169,6 +186,7 @@ PYBIND11_MODULE(_core, m) {
   bind_prober(m);
   bind_softmax(m);
   guard_pickling(m);
+  guard_use_before_init(m);
   // Work that is still running must not meet an interpreter that is shutting down.
   py::module_::import("atexit").attr("register")(m.attr("_drain"));
 }
