@@ -391,7 +391,12 @@ TIED = {
     "2x2": ((2, 2), (2, 2), (1, 1)),
     "2x3": ((2, 3), (1, 1), (1, 1)),
     "5x4": ((5, 4), (1, 1), (1, 1)),
+    "4x4 stride 2": ((4, 4), (2, 2), (1, 1)),
+    "4x5 dilated": ((4, 5), (1, 1), (2, 1)),
+    "7x7 stride 3": ((7, 7), (3, 3), (1, 1)),
     "9x9": ((9, 9), (1, 1), (1, 1)),
+    "1x10 stride 4": ((1, 10), (1, 4), (1, 1)),
+    "10x1 stride 4": ((10, 1), (4, 1), (1, 1)),
     "11x10": ((11, 10), (1, 1), (1, 1)),
     "5x5 stride 5": ((5, 5), (5, 5), (1, 1)),
     "1x1 stride 2": ((1, 1), (2, 2), (1, 1)),
@@ -580,6 +585,34 @@ def test_clip_rectangles(device, name, edge):
     check_gradient(p, actual, incoming, source, primary_offset=(2, 1), source_size=(3, 4))
     assert tuple(gradient.primary_offset) == (2, 1, 0)
     assert gradient.source_size == (3, 4, None)
+
+
+@pytest.mark.parametrize("fmt", ["float32", "float16", "unorm8"])
+@pytest.mark.parametrize("columns", [3, 12])
+@pytest.mark.parametrize("rows", [1, 2, 5, 13])
+@pytest.mark.parametrize("stride", [1, 3])
+def test_some_rows_of_what_large_windows_give(device, stride, rows, columns, fmt):
+    p = Pooling("MAX", (5, 7), (stride, stride), offset=(4, 5), edge="clamp")
+    forward, gradient = kernels(p, device)
+    rng = rng_for(f"rows {stride} {rows} {columns}")
+    source = filled_codes(rng, (2, 13, 12, 21), fmt)
+    sources = filled(device, load(source), fmt)
+    size = (2, -(-13 // stride), -(-12 // stride), 21)
+    destinations = empty(device, size, fmt)
+    incoming = filled(device, rng.integers(0, 2, size).astype(np.float64), fmt)
+    whole, part = (empty(device, source.shape, fmt, fill=0.75) for _ in range(2))
+    top, left = (13 - rows) // 2, (12 - columns) // 2
+    states = forward.result_state_batch(sources, destinations)
+    gradient.configure(incoming, sources, states[0])
+    with Work(device) as work:
+        forward.encode_batch(work.buffer, sources, destinations, destination_states=states)
+        gradient.encode_batch(work.buffer, incoming, sources, states, work.result(whole))
+    gradient.clip_rect = mg.Region((left, top), (columns, rows))
+    with Work(device) as work:
+        gradient.encode_batch(work.buffer, incoming, sources, states, work.result(part))
+    clip = read(part)[:, top : top + rows, left : left + columns]
+    assert_same_bytes(clip, read(whole)[:, :rows, :columns])
+    assert read(whole).any()
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -794,9 +827,10 @@ def test_arrays_with_and_without_out(device, name, dtype):
 
 
 @pytest.mark.parametrize("fmt", ["float32", "float16"])
+@pytest.mark.parametrize("window", [((3, 3), (2, 2)), ((7, 5), (2, 2))], ids=["3x3", "7x5"])
 @pytest.mark.parametrize("name", PLAIN)
-def test_results_do_not_depend_on_threads_or_runs(device, name, fmt):
-    p = Pooling(name, (3, 3), (2, 2), edge="clamp")
+def test_results_do_not_depend_on_threads_or_runs(device, name, window, fmt):
+    p = Pooling(name, *window, edge="clamp")
     rng = rng_for(f"threads {name}")
     source = rng.standard_normal((3, 61, 47, 19)).astype(DTYPES[fmt])
     incoming = rng.standard_normal((3, 31, 24, 19)).astype(DTYPES[fmt])

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "cpu/cpu_calls.hpp"
 #include "kernels/pooling/pooling_gradient_rows.hpp"
 #include "kernels/pooling/pooling_simd.hpp"
 #include "kernels/pooling/pooling_windows.hpp"
+#include "kernels/pooling/pooling_winners_simd.hpp"
 
 namespace mpsgrad::cpu::pooling {
 namespace {
@@ -38,6 +40,13 @@ class OpenRows {
                                               : kRingFloats / work.row_floats();
   }
 
+  // Whether the places of all rows are 32-bit numbers.
+  static bool has_places(const GradientWork& work) {
+    constexpr Index kMost = std::numeric_limits<std::int32_t>::max();
+    const Index rows = work.source.height + 2 * work.geometry.y.extent();
+    return rows * std::max(work.row_floats() + kApart, work.destination.row_stride) < kMost;
+  }
+
   // Whether what windows give goes to the image, past the caches.
   bool streamed() const { return streamed_; }
 
@@ -53,8 +62,27 @@ class OpenRows {
   Element* row(Index y) {
     return owns(y) ? at(y - work_.first_row) : scratch_of<Element>(kResultRow, work_.row_floats());
   }
+  // The rows that a row of windows reads, the first of which is `y`; those of the task are open.
+  PoolingPlaces places(Index y) const {
+    const Index first = y - work_.first_row;  // may be another task's
+    const Index own = std::max(first, begin_);
+    const Index pitch = in_place_ ? work_.destination.row_stride : place_elements();
+    const Index position = in_place_ ? own - begin_ : own % places_;
+    const Index follow =
+        in_place_ ? end_ - own : places_ - position;  // before the array begins anew
+    const auto elements = [=](Index rows) { return static_cast<std::int32_t>(rows * pitch); };
+    return {in_place_ ? at(begin_) : ring_,
+            pitch,
+            elements(own - first),
+            elements(end_ - first),
+            elements(own - first + follow),
+            elements(first - own + position),
+            elements(first - own + position - places_)};
+  }
 
  private:
+  static constexpr Index kApart = 80;  // so that rows do not fall into the same places either
+
   // Columns of a window that fall into the same places of the nearest cache need rows that do not.
   static bool is_in_place(const GradientWork& work, const Columns& columns) {
     constexpr Index kTwoPlaces = 512, kFourPlaces = 256;  // floats from one column to the next
@@ -79,10 +107,7 @@ class OpenRows {
     return in_place_ ? work_.image_row<Element>(sample_, r)
                      : ring_ + r % places_ * place_elements();
   }
-  Index place_elements() const {
-    constexpr Index kApart = 80;  // so that rows do not fall into the same places either
-    return work_.row_floats() + kApart;
-  }
+  Index place_elements() const { return work_.row_floats() + kApart; }
   void open_until(Index y) {
     for (const Index end = std::min(end_, y - work_.first_row); opened_ < end; ++opened_) {
       Element* const row = at(opened_);
@@ -140,6 +165,9 @@ class MaxGradient {
                       Rows& open) const;
   void award_row_by_row(Index j, const Element* gradient, const std::int32_t* winner,
                         Rows& open) const;
+  // The same by way of the largest pixel of each column, for windows of many pixels.
+  void award_by_column(Index sample, Index j, const Element* gradient, Rows& open) const;
+  bool goes_by_column() const;
   // So many numbers are set aside for what a window reads in a row.
   std::int32_t numbers() const {
     return static_cast<std::int32_t>(std::min(geometry_.x.kernel, geometry_.x.length) + 2);
@@ -165,6 +193,9 @@ void MaxGradient<Element, kAlone>::award(Index sample, Index j, Rows& open) cons
   const Index elements = columns_.floats();
   const Element* gradient =
       work_.load_gradient(columns_, sample, j, scratch_of<Element>(kGradientRow, elements));
+  if (goes_by_column()) {
+    return award_by_column(sample, j, gradient, open);
+  }
   const Index together = rows_together<Element>(geometry_, work_.source);
   // A loop goes over one run after the other, all rows of each, which is the order of equal pixels
   // only where windows have one run or calls one row.
@@ -184,6 +215,47 @@ void MaxGradient<Element, kAlone>::award(Index sample, Index j, Rows& open) cons
                            });
   if (winner != nullptr) {
     award_row_by_row(j, gradient, winner, open);
+  }
+}
+
+template <class Element, bool kAlone>
+bool MaxGradient<Element, kAlone>::goes_by_column() const {
+  // Windows of nine pixels have a loop that keeps them in registers, for channels in whole vectors.
+  constexpr Index kNine = 9, kVector = 16;
+  const Index pixels = std::min(geometry_.x.kernel, geometry_.x.length) *
+                       std::min(geometry_.y.kernel, geometry_.y.length);
+  const bool few = pixels < kNine ||
+                   (pixels == kNine && (columns_.channels >= kVector || geometry_.x.stride > 1));
+  return !kAlone && !columns_.repeats && !few && Rows::has_places(work_);
+}
+
+template <class Element, bool kAlone>
+void MaxGradient<Element, kAlone>::award_by_column(Index sample, Index j, const Element* gradient,
+                                                   Rows& open) const {
+  if constexpr (!kAlone) {
+    const Index elements = work_.row_floats();
+    float* const best = thread_scratch(kWindowRow, elements);
+    std::int32_t* const place = scratch_of<std::int32_t>(kWinnerRow, elements);
+    PoolingPlaces places{};
+    Index first = -1;
+    for_source_rows<Element>(geometry_, work_.source, sample, j, most_rows<Element>(work_.source),
+                             [&](const Source* rows, Index count, bool begins, bool /*ends*/) {
+                               if (count == 0) {
+                                 return;
+                               }
+                               if (begins) {
+                                 first = rows[0].y;
+                                 places = open.places(first);
+                               }
+                               pooling_winner_loops()
+                                   .of(static_cast<const Element*>(nullptr))
+                                   .of_columns(rows, count, geometry_.y.stride, elements, begins,
+                                               first, places.pitch, best, place);
+                             });
+    if (first >= 0) {
+      pooling_winner_loops().of(gradient).give(row(j, true, true, open), best, place, gradient,
+                                               places);
+    }
   }
 }
 
@@ -223,11 +295,15 @@ void MaxGradient<Element, kAlone>::award_row_by_row(Index j, const Element* grad
 template <class Element, bool kAlone>
 void MaxGradient<Element, kAlone>::run() const {
   // Windows that reach past the rows of a task are evaluated in the next task again, so tasks are
-  // tall where windows are, as far as that leaves every thread some.
+  // tall where windows are, as far as that leaves every thread some: whole images where there are
+  // enough and windows are evaluated by all of their rows.
   const Region& clip = work_.clip;
   const Index overlap = std::max<Index>(0, geometry_.y.extent() - geometry_.y.stride);
   const Index tall = std::min(16 * overlap, clip.size.depth * clip.size.height / 16);
-  const Index wanted = std::max({kTaskFloats / work_.row_floats(), 2 * overlap, tall, Index{1}});
+  const bool whole = goes_by_column() && clip.size.depth >= 2 * thread_count();
+  const Index wanted =
+      whole ? clip.size.height
+            : std::max({kTaskFloats / work_.row_floats(), 2 * overlap, tall, Index{1}});
   const Index most = std::max<Index>(1, Rows::most_rows(work_, columns_));
   work_.for_tasks(std::min(wanted, most), [&](Index sample, Index first, Index last) {
     Rows open(work_, columns_, sample, first, last);
