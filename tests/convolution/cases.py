@@ -227,6 +227,26 @@ FLAT = [
     _case("flat, rows 4096 bytes apart", (1, 12, 16, 64), 64, (7, 1)),
 ]
 
+# Taps so far apart that many lie outside an image: the CPU device does columns that have the same
+# taps inside by themselves, with and without fewer multiplications otherwise.
+APART = [
+    _case("apart", (2, 9, 11, 20), 33, (3, 3), dilation=(5, 4)),
+    _case("apart, square", (2, 14, 13, 16), 16, (3, 3), dilation=(6, 6)),
+    _case("apart, a little", (2, 16, 17, 16), 18, (3, 3), dilation=(2, 2)),
+    _case("apart, valid", (1, 15, 16, 17), 18, (3, 3), dilation=(6, 6), method=VALID),
+    _case("apart, full", (1, 7, 9, 16), 17, (3, 2), dilation=(4, 3), method=FULL),
+    _case("apart, s2", (1, 17, 18, 16), 20, (3, 3), (2, 2), (5, 5)),
+    _case("apart, s3x4", (2, 13, 17, 7), 18, (7, 5), (3, 4)),
+    _case("apart, groups", (1, 9, 10, 24), 48, (5, 5), dilation=(2, 2), groups=2),
+    _case("apart, one result", (2, 9, 9, 40), 1, (5, 5), dilation=(2, 2)),
+    _case("apart, few operands", (2, 12, 11, 3), 17, (5, 3), dilation=(3, 3)),
+    _case("apart, wide", (1, 3, 64, 256), 3, (3, 3), dilation=(16, 1)),
+    _case(
+        "apart, outside", (1, 10, 9, 16), 16, (3, 3), dilation=(5, 5), shift=(-9, 7), grow=(9, 2)
+    ),
+    _case("apart, clamp", (1, 8, 9, 16), 17, (3, 3), dilation=(5, 5), edge="clamp"),
+]
+
 
 @dataclass(frozen=True)
 class TransposeCase:

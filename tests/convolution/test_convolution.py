@@ -20,7 +20,9 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:ConvolutionGradient. after a forward pass with edge mode CLAMP:RuntimeWarning"
 )
 
-EVERY_CASE = [*cases.CASES, *cases.CHANNELS, *cases.FLAT, *cases.WIDE, *cases.DENSE]
+EVERY_CASE = [
+    *cases.CASES, *cases.CHANNELS, *cases.FLAT, *cases.APART, *cases.WIDE, *cases.DENSE
+]  # fmt: skip
 
 
 def exact_arrays(case, rng):
@@ -63,7 +65,7 @@ def test_exact_sums_are_exact(queue, case, rng):
         np.testing.assert_array_equal(got, want, err_msg=f"{case}: {name}")
 
 
-@pytest.mark.parametrize("case", [*cases.CASES, *cases.FLAT], ids=str)
+@pytest.mark.parametrize("case", [*cases.CASES, *cases.FLAT, *cases.APART], ids=str)
 def test_errors_are_those_of_the_additions(queue, case, rng):
     arrays = real_arrays(case, rng)
     scales = expected(case, *map(np.abs, arrays))
@@ -604,17 +606,22 @@ def test_batch_normalization_is_folded(queue):
     assert pickle.loads(pickle.dumps(kernel))(np.zeros((1, 1, 1, 1), np.float32)).item() == 1
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(3, 3), (7, 1)])
-def test_fused_neuron(queue, columns, rows, rng):
+@pytest.mark.parametrize(("columns", "rows", "dilation"), [(3, 3, 1), (7, 1, 1), (3, 3, 3)])
+def test_fused_neuron(queue, columns, rows, dilation, rng):
     d = mg.ConvolutionDescriptor(
         columns, rows, input_feature_channels=5, output_feature_channels=6,
+        dilation_rate_x=dilation, dilation_rate_y=dilation,
         fused_neuron_descriptor=mg.NeuronDescriptor(mg.NeuronType.PRELU, data=[0, 1, 2, 3, -1, -2]),
     )  # fmt: skip
     x, w = grid(rng, (2, 5, 4, 5)), grid(rng, (6, rows, columns, 5))
     kernel = mg.Convolution(mg.ArrayConvolutionDataSource(w, descriptor=d), device=queue.device)
     slopes = np.array([0, 1, 2, 3, -1, -2])
     want = oracle.forward(
-        oracle.Convolution(), x, w, size=(4, 5), neuron=lambda v: np.where(v >= 0, v, slopes * v)
+        oracle.Convolution(dilation=(dilation, dilation)),
+        x,
+        w,
+        size=(4, 5),
+        neuron=lambda v: np.where(v >= 0, v, slopes * v),
     )
     np.testing.assert_array_equal(kernel(x), want)
     assert kernel.fused_neuron_descriptor.neuron_type == mg.NeuronType.PRELU

@@ -95,6 +95,7 @@ struct Correlation {
   ConvolutionImages operand, result;
   ConvolutionHook hook;
   bool copies = false;  // operands, even where they could be read in place
+  bool skips = false;   // taps beside the operand, where they are else multiplied with zeros
 
   Index operand_channels() const { return groups * group_operands; }
 };
@@ -269,14 +270,46 @@ struct Prepared {
   void (*loop)(const CorrelationTask&);
 };
 
-// The part of a phase's columns that a piece does.
+// Neighbouring columns of a phase with the taps that they have.
 struct Columns {
   Index first, count;
+  Index first_tap, taps;
 };
 
-Columns columns_of(const Phase& phase, const Piece& piece) {
-  const Index first = std::min(piece.column, phase.count);
-  return {first, std::min(piece.column + piece.columns, phase.count) - first};
+// Calls visit(columns) for the columns [first, last) of a phase: all with all of its taps, or, to
+// skip those beside an operand of so many columns, as many at a time as have the same.
+template <class Visit>
+void each_columns(const Phase& phase, Index first, Index last, bool skips, Index width,
+                  const Visit& visit) {
+  const auto taps_of = [&](Index i) -> Columns {
+    const Index at = phase.operand_first + i * phase.operand_step;
+    const Index before = std::clamp<Index>(ceil_div(-at, phase.tap_step), 0, phase.taps);
+    const Index past = std::clamp<Index>(ceil_div(width - at, phase.tap_step), before, phase.taps);
+    return {i, 1, past > before ? before : 0, past - before};
+  };
+  if (!skips && first < last) {
+    return visit(Columns{first, last - first, 0, phase.taps});
+  }
+  while (first < last) {
+    Columns columns = taps_of(first);
+    for (++first; first < last; ++first, ++columns.count) {
+      const Columns next = taps_of(first);
+      if (next.first_tap != columns.first_tap || next.taps != columns.taps) {
+        break;
+      }
+    }
+    visit(columns);
+  }
+}
+
+// The part of each phase that a piece does.
+template <class Visit>
+void each_columns(const Correlation& c, const Piece& piece, const Visit& visit) {
+  for (const Phase& x : c.x.phases) {
+    each_columns(x, std::min(piece.column, x.count),
+                 std::min(piece.column + piece.columns, x.count), c.skips, c.operand_width,
+                 [&](const Columns& columns) { visit(x, columns); });
+  }
 }
 
 void run_piece(const Prepared& prepared, const Piece& piece) {
@@ -291,15 +324,17 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
       0};
   Index first_x = std::numeric_limits<Index>::max();
   Index last_x = std::numeric_limits<Index>::min();
-  for (const Phase& x : c.x.phases) {
-    const Columns columns = columns_of(x, piece);
-    if (x.taps > 0 && columns.count > 0) {
-      const Index first = x.operand_first + columns.first * x.operand_step;
+  const auto first_read = [](const Phase& x, const Columns& columns) {
+    return x.operand_first + columns.first * x.operand_step + columns.first_tap * x.tap_step;
+  };
+  each_columns(c, piece, [&](const Phase& x, const Columns& columns) {
+    if (columns.taps > 0) {
+      const Index first = first_read(x, columns);
       first_x = std::min(first_x, first);
-      last_x = std::max(last_x,
-                        first + (columns.count - 1) * x.operand_step + (x.taps - 1) * x.tap_step);
+      last_x = std::max(
+          last_x, first + (columns.count - 1) * x.operand_step + (columns.taps - 1) * x.tap_step);
     }
-  }
+  });
   if (first_x <= last_x) {
     window.first_x = first_x;
     window.span = last_x - first_x + 1;
@@ -366,13 +401,8 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   task.fresh_rows = window.direct ? std::min(y.operand_step, y.taps) : 0;
   task.next_row = task.fresh_rows * y.tap_step * c.operand.row_stride;
   task.streamed = c.result.streamed && c.hook.apply == nullptr;
-  for (const Phase& x : c.x.phases) {
-    const Columns columns = columns_of(x, piece);
-    if (columns.count == 0) {
-      continue;
-    }
-    const Index start =
-        x.taps == 0 ? 0 : x.operand_first + columns.first * x.operand_step - window.first_x;
+  each_columns(c, piece, [&](const Phase& x, const Columns& columns) {
+    const Index start = columns.taps == 0 ? 0 : first_read(x, columns) - window.first_x;
     for (Index i = 0; i < rows * y.taps; ++i) {
       operand[i] = found[i] == nullptr ? nullptr : found[i] + start * window.pixel_stride();
     }
@@ -389,18 +419,18 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
       }
     }
     task.width = columns.count;
-    const Index first_read = window.direct ? window.first_x + start : 0;
-    task.first_operand = -first_read * window.pixel_stride();
+    const Index position = window.direct ? window.first_x + start : 0;
+    task.first_operand = -position * window.pixel_stride();
     task.last_operand =
-        window.direct ? (c.operand_width - first_read) * window.pixel_stride() : kEverything;
-    task.taps_x = x.taps;
-    task.first_tap_x = x.first_tap;
+        window.direct ? (c.operand_width - position) * window.pixel_stride() : kEverything;
+    task.taps_x = columns.taps;
+    task.first_tap_x = x.first_tap + columns.first_tap;
     task.operand_step = x.operand_step * window.pixel_stride();
     task.operand_tap_step = x.tap_step * window.pixel_stride();
     task.result_step = x.step * c.result.pixel_stride;
     task.x_step = x.step;
     prepared.loop(task);
-  }
+  });
 }
 
 ConvolutionWeights::Form form_of(const Correlation& c, bool of_results, bool transposed,
@@ -439,6 +469,45 @@ class PaddedBias {
   float* values_;
 };
 
+// Over all results along an axis: their taps, and how many of them lie outside the operand.
+struct TapCount {
+  Index all = 0, outside = 0;
+  Index inside() const { return all - outside; }
+};
+
+TapCount count_taps(const Axis& axis, Index length) {
+  TapCount count;
+  for (const Phase& phase : axis.phases) {
+    count.all += phase.count * phase.taps;
+    for (Index t = 0; t < phase.taps; ++t) {
+      const Index first = phase.operand_first + t * phase.tap_step;
+      const Index begin = std::clamp<Index>(ceil_div(-first, phase.operand_step), 0, phase.count);
+      const Index end = std::clamp<Index>(floor_div(length - 1 - first, phase.operand_step) + 1,
+                                          begin, phase.count);
+      count.outside += phase.count - (end - begin);
+    }
+  }
+  return count;
+}
+
+// Whether columns with the same taps are better done by themselves, so that no tap beside an image
+// is multiplied with zeros. Few columns at a time fill no tile.
+bool skipping_pays(const Correlation& c) {
+  constexpr Index kLeast = 4;  // results in the time of a tile
+  if (c.depthwise || c.edge != EdgeMode::Zero) {
+    return false;
+  }
+  Index all = 0;
+  Index inside = 0;
+  for (const Phase& phase : c.x.phases) {
+    all += phase.taps * std::max(phase.count, kLeast);
+    each_columns(phase, 0, phase.count, true, c.operand_width, [&](const Columns& columns) {
+      inside += columns.taps * std::max(columns.count, kLeast);
+    });
+  }
+  return inside + all / 16 < all;
+}
+
 // Windows of 3x3 taps at stride 1, all results in one phase.
 bool suits_winograd(const Correlation& c) {
   const auto suits = [](const Axis& axis) {
@@ -446,9 +515,17 @@ bool suits_winograd(const Correlation& c) {
     return axis.phases.size() == 1 && axis.taps.size() == kWinogradTaps &&
            phase.taps == kWinogradTaps && phase.step == 1 && phase.operand_step == 1;
   };
-  return c.groups == 1 && !c.depthwise && suits(c.y) && suits(c.x) &&
-         winograd_pays(c.batch, c.y.phases[0].count, c.x.phases[0].count, c.y.phases[0].tap_step,
-                       c.x.phases[0].tap_step, c.group_operands, c.group_results);
+  if (c.groups != 1 || c.depthwise || !suits(c.y) || !suits(c.x)) {
+    return false;
+  }
+  // For each channel of both images, without them.
+  const TapCount y = count_taps(c.y, c.operand_height);
+  const TapCount x = count_taps(c.x, c.operand_width);
+  const Index products =
+      (c.edge == EdgeMode::Zero ? y.inside() : y.all) * (skipping_pays(c) ? x.inside() : x.all);
+  return winograd_pays(c.batch, c.y.phases[0].count, c.x.phases[0].count, c.y.phases[0].tap_step,
+                       c.x.phases[0].tap_step, c.group_operands, c.group_results,
+                       c.batch * products);
 }
 
 void run_winograd(const Correlation& c, const ConvolutionWeights& weights, bool of_results,
@@ -489,26 +566,6 @@ void run_rows(const Correlation& c, const ConvolutionWeights& weights, bool of_r
   const std::vector<Piece>& pieces = plan.pieces();
   parallel_for(static_cast<Index>(pieces.size()),
                [&](Index i) { run_piece(prepared, pieces[static_cast<std::size_t>(i)]); });
-}
-
-// Over all results along an axis: their taps, and how many of them lie outside the operand.
-struct TapCount {
-  Index all = 0, outside = 0;
-};
-
-TapCount count_taps(const Axis& axis, Index length) {
-  TapCount count;
-  for (const Phase& phase : axis.phases) {
-    count.all += phase.count * phase.taps;
-    for (Index t = 0; t < phase.taps; ++t) {
-      const Index first = phase.operand_first + t * phase.tap_step;
-      const Index begin = std::clamp<Index>(ceil_div(-first, phase.operand_step), 0, phase.count);
-      const Index end = std::clamp<Index>(floor_div(length - 1 - first, phase.operand_step) + 1,
-                                          begin, phase.count);
-      count.outside += phase.count - (end - begin);
-    }
-  }
-  return count;
 }
 
 // Whether more pixels of a column than a set of the first-level cache has ways begin in one set.
@@ -592,7 +649,9 @@ void run(const Correlation& c, const ConvolutionWeights& weights, bool of_result
     ConvolutionHook inner = c.hook;
     run_rows(by_columns(c, &inner), weights, of_results, transposed, bias);
   } else {
-    run_rows(c, weights, of_results, transposed, bias);
+    Correlation rows = c;
+    rows.skips = skipping_pays(c);
+    run_rows(rows, weights, of_results, transposed, bias);
   }
 }
 

@@ -517,7 +517,21 @@ bool every_tap_reads(Index results, Index first, Index dilation, Index length) {
   return first + results > 0 && first + (kWinogradTaps - 1) * dilation < length;
 }
 
+// How many taps of all results read inside of the source.
+Index taps_inside(Index results, Index first, Index dilation, Index length) {
+  Index count = 0;
+  for (Index tap = 0; tap < kWinogradTaps; ++tap, first += dilation) {
+    count += std::max<Index>(0, std::min(results, length - first) - std::max<Index>(0, -first));
+  }
+  return count;
+}
+
 bool suits_winograd(const ConvolutionGeometry& g) {
+  const Index products =
+      g.edge == EdgeMode::Clamp
+          ? g.destination_height * g.destination_width * kWinogradTaps * kWinogradTaps
+          : taps_inside(g.destination_height, g.first_y, g.dilation_y, g.source_height) *
+                taps_inside(g.destination_width, g.first_x, g.dilation_x, g.source_width);
   return (g.edge == EdgeMode::Clamp ||
           (every_tap_reads(g.destination_height, g.first_y, g.dilation_y, g.source_height) &&
            every_tap_reads(g.destination_width, g.first_x, g.dilation_x, g.source_width))) &&
@@ -525,7 +539,7 @@ bool suits_winograd(const ConvolutionGeometry& g) {
          g.kernel_height == kWinogradTaps && g.kernel_width == kWinogradTaps && g.stride_y == 1 &&
          g.stride_x == 1 &&
          winograd_pays(g.batch, g.destination_height, g.destination_width, g.dilation_y,
-                       g.dilation_x, g.source_channels, g.destination_channels);
+                       g.dilation_x, g.source_channels, g.destination_channels, g.batch * products);
 }
 
 }  // namespace

@@ -262,13 +262,14 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
 }  // namespace
 
 bool winograd_pays(Index batch, Index height, Index width, Index dilation_y, Index dilation_x,
-                   Index operands, Index results) {
+                   Index operands, Index results, Index products) {
   constexpr Index kChannels = 16;
   constexpr Index kTiles = 32;  // fewer do not pay for reading 16 parts instead of 9 weights
   const WinogradTiles tiles{batch, {height, dilation_y}, {width, dilation_x}};
   constexpr Index kWindow = kWinogradTaps * kWinogradTaps;
   return operands >= kChannels && results >= kChannels && tiles.count() >= kTiles &&
-         2 * kWindow * batch * height * width >= 3 * kWinogradParts * tiles.count();
+         2 * kWindow * batch * height * width >= 3 * kWinogradParts * tiles.count() &&
+         4 * products >= 5 * kWinogradParts * tiles.count();
 }
 
 std::vector<ResultArea> winograd_correlate(const WinogradCorrelation& c) {

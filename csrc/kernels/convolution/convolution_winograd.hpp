@@ -21,9 +21,9 @@ inline constexpr Index kWinogradTaps = 3;
 inline constexpr Index kWinogradPixels = 2;  // of a tile of results, along an axis
 
 // Whether results of such a shape have enough whole tiles, and channels enough to pay for the
-// transforms.
+// transforms, where no more than `products` of each two channels are not with zeros.
 bool winograd_pays(Index batch, Index height, Index width, Index dilation_y, Index dilation_x,
-                   Index operands, Index results);
+                   Index operands, Index results, Index products);
 
 struct WinogradCorrelation {
   Index batch;
