@@ -325,7 +325,7 @@ def test_depthwise_example(queue):
 
 @pytest.mark.parametrize("axis", [1, 2])
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("size", [3, 5, 7])
 def test_depthwise_taps_outside_add_nothing(queue, size, stride, axis, rng):
     case = cases.ConvolutionCase(
         "", (2, 9, 17, 37), 37, (size, size), (stride, stride), depthwise=True
@@ -345,7 +345,7 @@ def test_depthwise_taps_outside_add_nothing(queue, size, stride, axis, rng):
 
 @pytest.mark.parametrize("moved", [-64, -16, 0, 16, 64, 1024])
 @pytest.mark.parametrize("rows", [9, 15, 16, 31])
-@pytest.mark.parametrize(("size", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2), (7, 1)])
 def test_depthwise_wherever_images_begin(queue, size, stride, rows, moved, rng):
     """Pixels 2 KB apart, and results at the operands' place of their page or `moved` bytes away."""
     case = cases.ConvolutionCase(

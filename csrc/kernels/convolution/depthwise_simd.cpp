@@ -229,6 +229,8 @@ const DepthwiseFunction* choose_depthwise_tiles(const CorrelationTask& task) {
         return depthwise_tiles<3, 1>();
       case 5:
         return depthwise_tiles<5, 1>();
+      case 7:
+        return depthwise_tiles<7, 1>();
       default:
         break;
     }
