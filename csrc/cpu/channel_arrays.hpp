@@ -13,12 +13,34 @@
 
 namespace mpsgrad::cpu {
 
+// The values of so many whole pixels that they fill vector registers.
+constexpr Index full_pixels_of(Index channels) {
+  return channels * (16 / std::gcd(channels, Index{16}));
+}
+
 // How many values a tile of coefficients holds: whole pixels, and for few channels so many that
 // vector registers are full and that a loop over a tile is more than its beginning and its end.
 constexpr Index tile_of(Index channels) {
   constexpr Index kLong = 256;
-  const Index full = channels * (16 / std::gcd(channels, Index{16}));
+  const Index full = full_pixels_of(channels);
   return channels >= kLong ? channels : full * ((kLong + full - 1) / full);
+}
+
+// Joins the sums of the places of a tile that belong to a channel, which takes those of its first
+// pixels: for one channel it would be a long chain of additions to go through them one by one.
+inline void join_tile(double* sums, Index channels, Index tile, double* totals) {
+  const Index full = std::min(full_pixels_of(channels), tile);
+  for (Index first = full; first < tile; first += full) {
+    for (Index i = 0; i < full; ++i) {
+      sums[i] += sums[first + i];
+    }
+  }
+  std::copy_n(sums, channels, totals);
+  for (Index first = channels; first < full; first += channels) {
+    for (Index c = 0; c < channels; ++c) {
+      totals[c] += sums[first + c];
+    }
+  }
 }
 
 // Pixels of the about equal runs, of whole tiles, that rows of pixels are cut into where columns
@@ -62,8 +84,8 @@ class Doubles {
 // A tile whose first pixel is there.
 template <class Number>
 void repeat_pixel(Number* tile, Index channels, Index length) {
-  for (Index i = channels; i < length; ++i) {
-    tile[i] = tile[i - channels];
+  for (Index there = channels; there < length; there *= 2) {
+    std::copy_n(tile, std::min(there, length - there), tile + there);
   }
 }
 

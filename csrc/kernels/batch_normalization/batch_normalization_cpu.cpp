@@ -133,13 +133,7 @@ void sum_runs(const cpu::CpuImages* const (&sources)[kSources], bool divisible, 
           sums + begin);
     }
     for (Index half = 0; half < 2 && !whole_tiles; ++half) {
-      for (Index c = 0; c < channels; ++c) {
-        double total = 0.0;
-        for (Index i = c; i < tile; i += channels) {
-          total += sums[half * tile + i];
-        }
-        out[half * channels + c] = total;
-      }
+      cpu::join_tile(sums + half * tile, channels, tile, out + half * channels);
     }
   });
   std::copy_n(partial, 2 * channels, totals);

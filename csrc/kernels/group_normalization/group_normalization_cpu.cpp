@@ -77,12 +77,7 @@ struct Blocks {
       std::fill_n(sums, kEach * tile, 0.0);
       each_run(block, [&](Index y, Index x, Index pixels) { add(y, x, pixels, sums); });
       for (Index k = 0; k < kEach; ++k) {
-        for (Index first = 0; first < tile; first += channels) {
-          const double* from = sums + k * tile + first;
-          for (Index c = 0; c < channels; ++c) {
-            out[k * channels + c] += from[c];
-          }
-        }
+        cpu::join_tile(sums + k * tile, channels, tile, out + k * channels);
       }
     });
     for (Index block = 1; block < count; ++block) {
