@@ -518,7 +518,7 @@ bool suits_winograd(const Correlation& c) {
   if (c.groups != 1 || c.depthwise || !suits(c.y) || !suits(c.x)) {
     return false;
   }
-  // For each channel of both images, without them.
+  // Of each two channels, as rows are done without fewer multiplications.
   const TapCount y = count_taps(c.y, c.operand_height);
   const TapCount x = count_taps(c.x, c.operand_width);
   const Index products =
@@ -579,10 +579,10 @@ bool columns_are_copied(const Correlation& c) {
   return c.operand.format != ChannelFormat::Float32 || columns_share_sets(c);
 }
 
-// Rows of taps that lie outside an image are left out, single taps of a row are multiplied with
-// zeros. So where windows are one row high, the columns of images had better be the rows, if that
-// spares more products than it costs: taps of one pixel after another no longer make one run, and
-// operands may have to be copied, from all over the image.
+// Rows of taps that lie outside an image are left out, single taps of a row only where many columns
+// have the same ones. So where windows are one row high, the columns of images had better be the
+// rows, if that spares more products than it costs: taps of one pixel after another no longer make
+// one run, and operands may have to be copied, from all over the image.
 bool columns_pay(const Correlation& c) {
   constexpr Index kRunsOfChannel = 2;    // begun in the time of an operand channel's products
   constexpr Index kProductsOfCopy = 24;  // done in the time of an operand's copy
