@@ -147,6 +147,7 @@ CASES = [
     _case("depthwise 5x5 s2", (1, 8, 13, 17), 17, (5, 5), (2, 2), depthwise=True),
     _case("depthwise 5x5", (2, 9, 11, 33), 33, (5, 5), depthwise=True),
     _case("depthwise 7x7", (2, 8, 13, 33), 33, (7, 7), depthwise=True),
+    _case("depthwise 7x7 s2", (1, 12, 17, 17), 17, (7, 7), (2, 2), depthwise=True),
     _case("depthwise 7x3, dilated", (1, 9, 17, 20), 20, (7, 3), dilation=(2, 1), depthwise=True),
     _case("depthwise s2, dilated", (1, 9, 8, 17), 17, (3, 3), (2, 2), (2, 2), depthwise=True),
     _case("clamp depthwise 3x3", (2, 6, 9, 19), 19, (3, 3), depthwise=True, edge="clamp"),

@@ -80,7 +80,7 @@ void tile(const TileArguments& t) {
       weights += kLanes;
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        add_products(sums[r], w, &operand[r / kSharing][r % kSharing * step], r);
+        add_products(sums[r], w, &operand[r / kSharing][r % kSharing * step]);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < (kRows + kSharing - 1) / kSharing; ++i) {

@@ -211,8 +211,9 @@ void depthwise_rows(const WeightGradientTask& task, Index channels) {
 }
 
 void row_by_row(const WeightGradientTask& task, Index channels) {
-  // Rows of five taps whose sums fit the registers beside the pixels.
+  // Rows of so many taps whose sums fit the registers beside the pixels.
   constexpr int kRowsOfFive = kRegisters > 16 ? 5 : 1;
+  constexpr int kRowsOfSeven = kRegisters > 16 ? 3 : 1;
   const bool dense = task.source_step == task.source_tap_step;
   const bool halved = task.source_step == 2 * task.source_tap_step;
   if (task.taps_x == 3 && dense) {
@@ -223,6 +224,10 @@ void row_by_row(const WeightGradientTask& task, Index channels) {
     depthwise_rows<kRowsOfFive, 5, 1>(task, channels);
   } else if (task.taps_x == 5 && halved) {
     depthwise_rows<kRowsOfFive, 5, 2>(task, channels);
+  } else if (task.taps_x == 7 && dense) {
+    depthwise_rows<kRowsOfSeven, 7, 1>(task, channels);
+  } else if (task.taps_x == 7 && halved) {
+    depthwise_rows<kRowsOfSeven, 7, 2>(task, channels);
   } else {
     add_bias(task, 0, task.rows, channels);
     tap_by_tap(task, 0, task.rows, channels);
@@ -362,6 +367,11 @@ const WalkFunctions<WeightWalk>* choose_walks(Index taps_y, Index taps_x, Index 
   if (taps_x == 5) {
     return stride == 1   ? walks_of<WalkWeights, 5, 1>()
            : stride == 2 ? walks_of<WalkWeights, 5, 2>()
+                         : nullptr;
+  }
+  if (taps_x == 7) {
+    return stride == 1   ? walks_of<WalkWeights, 7, 1>()
+           : stride == 2 ? walks_of<WalkWeights, 7, 2>()
                          : nullptr;
   }
   return nullptr;

@@ -144,23 +144,18 @@ constexpr int rows_in_sets(std::int64_t step) {
   return step % kStepFloats == 0 ? kWays : kMaxRows;
 }
 
-// sums[v] += vectors[v] * *scalar, in row `row` of a tile. AVX-512 can take a scalar from memory
-// within a multiply-add, which spares the instruction that spreads it, or load it once for several;
-// where a core's other thread wants instructions too, a tile is fastest with every other row of
-// each kind, of one vector with none that is loaded apart. Left to itself, GCC loads all apart.
+// sums[v] += vectors[v] * *scalar. AVX-512 can take a scalar from memory within a multiply-add, which
+// spares a tile of one vector the instruction that spreads it. Tiles of more vectors load it once
+// for all: Intel's cores have two loads a cycle, as many as multiply-adds, and those of the vectors
+// are to fit among them.
 template <int kVecs>
 MPSGRAD_INLINE void add_products(Vec (&sums)[kVecs], const Vec (&vectors)[kVecs],
-                                 const float* scalar, int row) {
+                                 const float* scalar) {
 #if defined(__AVX512F__)
-  if (kVecs == 1 || row % 2 == 1) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) {
-      asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sums[v]) : "v"(vectors[v]), "m"(*scalar));
-    }
+  if constexpr (kVecs == 1) {  // left to itself, GCC loads it apart
+    asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sums[0]) : "v"(vectors[0]), "m"(*scalar));
     return;
   }
-#else
-  (void)row;
 #endif
   const float x = *scalar;
 #pragma GCC unroll 4

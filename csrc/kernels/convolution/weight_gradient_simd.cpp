@@ -77,7 +77,7 @@ void source_tile(const TileArguments& t) {
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        add_products(sums[r], x, gradient + r, r);
+        add_products(sums[r], x, gradient + r);
       }
       gradient += gradient_step;
       source += source_step;
@@ -136,7 +136,7 @@ void gradient_tile(const TileArguments& t, const float* const* sources) {
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        add_products(sums[r], g, source[r] + offset, r);
+        add_products(sums[r], g, source[r] + offset);
       }
       gradient += gradient_step;
       offset += source_step;
