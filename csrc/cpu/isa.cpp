@@ -1,6 +1,7 @@
 // Finds out what this processor can run and what the user asked for with MPSGRAD_CPU.
 #include "cpu/isa.hpp"
 
+#include <array>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -33,15 +34,27 @@ bool has_v3_extras() {
   return __get_cpuid(0x80000001U, &a, &b, &c, &d) != 0 && (c & kLzcnt) != 0;
 }
 
+// Whose processor this is, in three parts of four letters, as CPUID orders them.
+constexpr std::array<unsigned, 3> kIntel{0x756e6547U, 0x49656e69U, 0x6c65746eU};
+constexpr std::array<unsigned, 3> kAmd{0x68747541U, 0x69746e65U, 0x444d4163U};
+
+bool is_made_by(const std::array<unsigned, 3>& maker) {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid(0, &a, &b, &c, &d) != 0 && maker == std::array<unsigned, 3>{b, d, c};
+}
+
+bool is_intel() { return is_made_by(kIntel); }
+
 // AMD's family 0x19 is Zen 3, which has no AVX-512, and Zen 4.
 bool is_zen4() {
   unsigned a = 0;
   unsigned b = 0;
   unsigned c = 0;
   unsigned d = 0;
-  constexpr unsigned kAuthenticAmd[] = {0x68747541U, 0x69746e65U, 0x444d4163U};
-  if (__get_cpuid(0, &a, &b, &d, &c) == 0 || b != kAuthenticAmd[0] || c != kAuthenticAmd[1] ||
-      d != kAuthenticAmd[2] || __get_cpuid(1, &a, &b, &c, &d) == 0) {
+  if (!is_made_by(kAmd) || __get_cpuid(1, &a, &b, &c, &d) == 0) {
     return false;
   }
   const unsigned family = (a >> 8U & 0xfU) + (a >> 20U & 0xffU);
@@ -82,6 +95,7 @@ bool processor_has(Isa isa) {
 
 #else
 
+bool is_intel() { return false; }
 bool is_zen4() { return false; }
 
 // Elsewhere a build has one set, the one its compiler targets, and NEON is part of every arm64
@@ -106,6 +120,11 @@ std::string supported_names() {
 bool splits_wide_vectors() {
   static const bool splits = is_zen4();
   return splits;
+}
+
+bool foresees_walks() {
+  static const bool foresees = is_intel();
+  return foresees;
 }
 
 const char* isa_name(Isa isa) {

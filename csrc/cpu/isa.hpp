@@ -8,6 +8,11 @@ namespace mpsgrad {
 // of 512 bits then gains nothing over two of 256, and costs where it is made of something shorter.
 bool splits_wide_vectors();
 
+// Whether this processor (Intel's) had better not be asked for what loops that pass over several
+// rows at a time read later: a core waits for few lines at once, so that the ones it needs now come
+// later, and the rows are sequences that it foresees.
+bool foresees_walks();
+
 }  // namespace mpsgrad
 
 #if defined(MPSGRAD_ISA)

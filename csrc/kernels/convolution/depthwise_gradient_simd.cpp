@@ -263,7 +263,7 @@ struct WalkGradients {
       : t(walk),
         row(walk.gradient),
         offset(walk.offset + channel),
-        ahead(ahead_of(channel, walk.operands.channels, walk.next)) {
+        ahead(ahead_of(channel, walk.operands.channels, walk.next, 0)) {
 #pragma GCC unroll 8
     for (int q = 0; q < kTapRows; ++q) {
 #pragma GCC unroll 8

@@ -35,11 +35,16 @@ struct WalkShape {
 };
 
 // From a channel of a tile's pixels to what is asked for meanwhile: later channels, or the first
-// ones of the next tile, which begins `next` elements after this one.
-MPSGRAD_INLINE Index ahead_of(Index channel, Index channels, Index next) {
+// ones of the next tile, which begins `next` elements after this one, and of its columns those from
+// `read` elements on. 0, which asks for what is read anyhow, where nothing had better be asked for.
+MPSGRAD_INLINE Index ahead_of(Index channel, Index channels, Index next, Index read) {
   constexpr Index kFloatsAhead = 64;
-  return channel + kFloatsAhead < channels ? kFloatsAhead
-                                           : next + kFloatsAhead - larger(channels, kFloatsAhead);
+  if (foresees_walks()) {
+    return 0;
+  }
+  return read + (channel + kFloatsAhead < channels
+                     ? kFloatsAhead
+                     : next + kFloatsAhead - larger(channels, kFloatsAhead));
 }
 
 // How many columns begin before an element.
@@ -93,7 +98,7 @@ MPSGRAD_INLINE void walk_vector(const WalkOperands& t, Index c, Results& results
   constexpr int kStride = Shape::kStride;
   constexpr int kSlots = Shape::kSlots;
   // Columns that the tile to the left has not read.
-  const Index ahead = ahead_of(c, t.channels, t.next) + (Shape::kTaps - kStride) * t.tap_step;
+  const Index ahead = ahead_of(c, t.channels, t.next, (Shape::kTaps - kStride) * t.tap_step);
   // The rows of operands where a row of results begins, or would begin.
   const auto step = [&](const float* const* rows, auto first, auto last) MPSGRAD_MELT {
     constexpr int kFirst = decltype(first)::value;
