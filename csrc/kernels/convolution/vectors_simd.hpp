@@ -144,10 +144,10 @@ constexpr int rows_in_sets(std::int64_t step) {
   return step % kStepFloats == 0 ? kWays : kMaxRows;
 }
 
-// sums[v] += vectors[v] * *scalar. AVX-512 can take a scalar from memory within a multiply-add, which
-// spares a tile of one vector the instruction that spreads it. Tiles of more vectors load it once
-// for all: Intel's cores have two loads a cycle, as many as multiply-adds, and those of the vectors
-// are to fit among them.
+// sums[v] += vectors[v] * *scalar. AVX-512 can take a scalar from memory within a multiply-add,
+// which spares a tile of one vector the instruction that spreads it. Tiles of more vectors load it
+// once for all: cores with two multiply-adds a cycle have no more loads than that (Intel's), and
+// those of the vectors have to fit among them.
 template <int kVecs>
 MPSGRAD_INLINE void add_products(Vec (&sums)[kVecs], const Vec (&vectors)[kVecs],
                                  const float* scalar) {
