@@ -8,9 +8,9 @@ namespace mpsgrad {
 // of 512 bits then gains nothing over two of 256, and costs where it is made of something shorter.
 bool splits_wide_vectors();
 
-// Whether loops that pass over several rows at a time are faster on this processor (Intel's) if they
-// ask for nothing that they read later: presumably, a core waits for few lines at once, and finds
-// the rows' sequences by itself.
+// Whether loops that pass over several rows at a time are faster on this processor (Intel's) if
+// they ask for nothing that they read later: presumably, a core waits for few lines at once, and
+// finds the rows' sequences by itself.
 bool foresees_walks();
 
 }  // namespace mpsgrad
