@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <new>
+#include <optional>
 
 namespace mpsgrad::cpu {
 namespace {
@@ -77,15 +78,122 @@ std::int64_t streamed_bytes() {
   return bytes;
 }
 
+// The small blocks that a thread gave back last.
+class MemoryPool::ThreadCache {
+ public:
+  ThreadCache() { blocks_.reserve(kMost); }
+
+  static bool suits(std::size_t capacity) { return capacity <= kLargest; }
+  // Null: there is none of this capacity.
+  std::byte* take(std::size_t capacity) {
+    const std::lock_guard lock(mutex);
+    const auto found = std::find_if(blocks_.rbegin(), blocks_.rend(), [&](const FreeBlock& block) {
+      return block.capacity == capacity;
+    });
+    if (found == blocks_.rend()) {
+      return nullptr;
+    }
+    std::byte* data = found->data;
+    blocks_.erase(std::prev(found.base()));
+    return data;
+  }
+  // Returns the one that there is no more room for.
+  std::optional<FreeBlock> put(FreeBlock block) {
+    const std::lock_guard lock(mutex);
+    std::optional<FreeBlock> oldest;
+    if (blocks_.size() == kMost) {
+      oldest = blocks_.front();
+      blocks_.erase(blocks_.begin());
+    }
+    blocks_.push_back(block);
+    return oldest;
+  }
+  std::size_t bytes() {
+    const std::lock_guard lock(mutex);
+    std::size_t sum = 0;
+    for (const FreeBlock& block : blocks_) {
+      sum += block.capacity;
+    }
+    return sum;
+  }
+  template <class Visit>
+  void empty(const Visit& visit) {
+    const std::lock_guard lock(mutex);
+    for (const FreeBlock& block : blocks_) {
+      visit(block);
+    }
+    blocks_.clear();
+  }
+
+  std::mutex mutex;
+
+ private:
+  static constexpr std::size_t kMost = 4;
+  static constexpr std::size_t kLargest = std::size_t{1} << 20;
+
+  std::vector<FreeBlock> blocks_;  // the oldest one first
+};
+
+// Of a thread, its cache until it ends.
+class MemoryPool::CacheOwner {
+ public:
+  explicit CacheOwner(MemoryPool& pool) : pool_(pool), cache_(new ThreadCache) {
+    const std::lock_guard lock(pool.mutex_);
+    pool.thread_caches_.emplace_back(cache_);
+  }
+  CacheOwner(const CacheOwner&) = delete;
+  CacheOwner& operator=(const CacheOwner&) = delete;
+  ~CacheOwner() {
+    ended = true;
+    const std::lock_guard lock(pool_.mutex_);
+    cache_->empty([&](const FreeBlock& block) { pool_.keep(block); });
+    std::erase_if(pool_.thread_caches_, [&](const auto& other) { return other.get() == cache_; });
+  }
+  ThreadCache* cache() const { return cache_; }
+
+  // Blocks that other objects of the thread hold may be given back after this one has gone.
+  static thread_local bool ended;
+
+ private:
+  MemoryPool& pool_;
+  ThreadCache* cache_;
+};
+
+thread_local bool MemoryPool::CacheOwner::ended = false;
+
+MemoryPool::MemoryPool() = default;
+
 MemoryPool& MemoryPool::instance() {
   static auto* pool = [] {
     static auto* made = new MemoryPool;  // never destroyed: blocks may outlive static destruction
-    // A child of fork() must not inherit the mutex from a thread that it does not have.
-    pthread_atfork([] { made->mutex_.lock(); }, [] { made->mutex_.unlock(); },
-                   [] { made->mutex_.unlock(); });
+    // A child of fork() must not inherit a mutex from a thread that it does not have.
+    pthread_atfork([] { made->lock_all(); }, [] { made->unlock_all(); },
+                   [] { made->unlock_all(); });
     return made;
   }();
   return *pool;
+}
+
+void MemoryPool::lock_all() {
+  mutex_.lock();
+  for (const auto& cache : thread_caches_) {
+    cache->mutex.lock();
+  }
+}
+
+void MemoryPool::unlock_all() {
+  for (const auto& cache : thread_caches_) {
+    cache->mutex.unlock();
+  }
+  mutex_.unlock();
+}
+
+MemoryPool::ThreadCache* MemoryPool::own_cache() {
+  if (CacheOwner::ended) {
+    return nullptr;
+  }
+  thread_local const CacheOwner owner(*this);
+  return owner.cache();
 }
 
 std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
@@ -94,14 +202,13 @@ std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
   }
   const std::size_t wanted = round_up(bytes);
   std::byte* data = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = free_.find(wanted); found != free_.end()) {
-      data = found->second;
-      free_.erase(found);
-      statistics_.cached -= wanted;
-      count_use(wanted);
+  if (ThreadCache::suits(wanted)) {
+    if (ThreadCache* own = own_cache()) {
+      data = own->take(wanted);
     }
+  }
+  if (!data) {
+    data = find(wanted);
   }
   if (!data) {
     data = request_memory(wanted);
@@ -118,9 +225,28 @@ std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
     statistics_.peak = std::max(statistics_.peak, statistics_.in_use + statistics_.cached);
   }
   return {new Block(data, wanted), [this](Block* block) {
-            give_back(block->data(), block->capacity());
+            give_back({block->capacity(), block->data()});
             delete block;
           }};
+}
+
+std::byte* MemoryPool::find(std::size_t capacity) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = free_.find(capacity); found != free_.end()) {
+    std::byte* data = found->second;
+    free_.erase(found);
+    statistics_.cached -= capacity;
+    count_use(capacity);
+    return data;
+  }
+  if (ThreadCache::suits(capacity)) {
+    for (const auto& cache : thread_caches_) {
+      if (std::byte* data = cache->take(capacity)) {
+        return data;
+      }
+    }
+  }
+  return nullptr;
 }
 
 void MemoryPool::count_use(std::size_t bytes) {
@@ -128,16 +254,31 @@ void MemoryPool::count_use(std::size_t bytes) {
   most_in_use_ = std::max(most_in_use_, statistics_.in_use);
 }
 
-void MemoryPool::give_back(std::byte* data, std::size_t capacity) {
-  const std::lock_guard lock(mutex_);
-  statistics_.in_use -= capacity;
-  try {
-    free_.emplace(capacity, data);
-    statistics_.cached += capacity;
-  } catch (const std::bad_alloc&) {  // called from destructors
-    std::free(data);
+void MemoryPool::give_back(FreeBlock block) {
+  std::optional<FreeBlock> rest = block;
+  if (ThreadCache::suits(block.capacity)) {
+    try {
+      if (ThreadCache* own = own_cache()) {
+        rest = own->put(block);
+      }
+    } catch (const std::bad_alloc&) {  // of a cache for this thread
+    }
   }
-  trim();
+  if (rest) {
+    const std::lock_guard lock(mutex_);
+    keep(*rest);
+    trim();
+  }
+}
+
+void MemoryPool::keep(FreeBlock block) {
+  statistics_.in_use -= block.capacity;
+  try {
+    free_.emplace(block.capacity, block.data);
+    statistics_.cached += block.capacity;
+  } catch (const std::bad_alloc&) {  // called from destructors
+    std::free(block.data);
+  }
 }
 
 void MemoryPool::trim() {
@@ -154,7 +295,13 @@ void MemoryPool::trim() {
 
 MemoryStatistics MemoryPool::statistics() const {
   const std::lock_guard lock(mutex_);
-  return statistics_;
+  MemoryStatistics result = statistics_;
+  for (const auto& cache : thread_caches_) {
+    const std::size_t bytes = cache->bytes();
+    result.in_use -= bytes;
+    result.cached += bytes;
+  }
+  return result;
 }
 
 void MemoryPool::reset_peak() {
@@ -164,6 +311,9 @@ void MemoryPool::reset_peak() {
 
 void MemoryPool::release_cached() {
   const std::lock_guard lock(mutex_);
+  for (const auto& cache : thread_caches_) {
+    cache->empty([&](const FreeBlock& block) { keep(block); });
+  }
   for (const auto& [capacity, data] : free_) {
     std::free(data);
   }

@@ -1,6 +1,7 @@
 // Storage of the CPU device: 64-byte-aligned blocks from one pool that keeps what is given back,
 // and counts everything. A training step that repeats asks the system for nothing: every block it
-// needs is in the pool.
+// needs is in the pool. Each thread gets the small blocks it gave back last before others: scratch
+// areas, which kernels take for one piece of work after the other, stay in the caches of its core.
 #pragma once
 
 #include <cstddef>
@@ -50,15 +51,28 @@ class MemoryPool {
   void release_cached();
 
  private:
-  MemoryPool() = default;
-  void give_back(std::byte* data, std::size_t capacity);
-  // Both are called with the mutex held.
+  struct FreeBlock {
+    std::size_t capacity;
+    std::byte* data;
+  };
+  class ThreadCache;
+  class CacheOwner;
+
+  MemoryPool();
+  ThreadCache* own_cache();               // of this thread; null when it ends
+  std::byte* find(std::size_t capacity);  // of all that was given back; null: there is none
+  void give_back(FreeBlock block);
+  void lock_all();
+  void unlock_all();
+  // These are called with the mutex held.
+  void keep(FreeBlock block);
   void count_use(std::size_t bytes);
   void trim();  // keeps the cache within its limit
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // to be locked before that of a thread's cache
   std::multimap<std::size_t, std::byte*> free_;
-  MemoryStatistics statistics_;
+  std::vector<std::unique_ptr<ThreadCache>> thread_caches_;
+  MemoryStatistics statistics_;  // counts what threads' caches hold as in use
   std::size_t most_in_use_ = 0;  // since the cache was last emptied
 };
 

@@ -7,6 +7,7 @@ suite down runs in an interpreter of its own.
 import gc
 import os
 import sys
+import threading
 
 import mpsgrad as mg
 import numpy as np
@@ -340,6 +341,47 @@ def test_memory_statistics(cpu):
     assert mg.memory_statistics()["cached"] >= 64 * 64 * 16
     mg.release_cached_memory()
     assert mg.memory_statistics()["cached"] == 0
+
+
+def test_all_that_is_given_back_is_counted(cpu):
+    gc.collect()
+    before = mg.memory_statistics()["in_use"]
+    mg.release_cached_memory()
+    images = [image_of(cpu, counting(16, 16, 24)) for _ in range(9)]
+    used = mg.memory_statistics()["in_use"] - before
+    assert used >= 9 * 16 * 16 * 24 * 4
+    del images
+    gc.collect()
+    assert mg.memory_statistics()["in_use"] == before
+    assert mg.memory_statistics()["cached"] == used
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["alive", "ended"])
+def test_what_a_thread_gives_back_others_may_take(cpu, ends):
+    gave_back, may_end = threading.Event(), threading.Event()
+
+    def use():
+        images = [image_of(cpu, counting(16, 16, 24)) for _ in range(9)]
+        del images
+        gc.collect()
+        gave_back.set()
+        may_end.wait()
+
+    gc.collect()
+    mg.release_cached_memory()
+    thread = threading.Thread(target=use)
+    thread.start()
+    gave_back.wait()
+    if ends:
+        may_end.set()
+        thread.join()
+    before = mg.memory_statistics()["system_requests"]
+    images = [image_of(cpu, counting(16, 16, 24)) for _ in range(9)]
+    after = mg.memory_statistics()["system_requests"]
+    may_end.set()
+    thread.join()
+    assert len(images) == 9
+    assert after == before
 
 
 def test_dropped_objects_do_not_harm_recorded_work(cpu):

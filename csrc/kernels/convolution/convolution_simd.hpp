@@ -71,7 +71,8 @@ struct CorrelationTask {
 inline constexpr std::int64_t kWinogradParts = 16;
 
 // sums(i, t, o) = or += sum over channels of operand(i, t, c) * weights(i, c, o), for the 16 parts
-// i of some tiles.
+// i of some tiles. No more blocks than are done at once, of all channels, may take the place of
+// their operands.
 struct WinogradProducts {
   const float* operands;
   std::int64_t operand_tile_step, operand_part_step;
@@ -90,6 +91,7 @@ struct CorrelationLoops {
   void (*correlate)(const CorrelationTask&);
   // Operand channels along the lanes, for few results: weights are packed as if `lanes` were 1.
   void (*correlate_dot)(const CorrelationTask&);
+  std::int64_t winograd_blocks;  // that the next one can do at once
   void (*winograd_products)(const WinogradProducts&);
 };
 

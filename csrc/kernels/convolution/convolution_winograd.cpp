@@ -178,8 +178,12 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
   const Index blocks = std::min(plan.range, plan.blocks - block);
   const Index channel = block * lanes;
   const Index channels = std::min(blocks * lanes, c.results - channel);
-  const WinogradParts operand_parts(most, ceil_div(plan.operands, lanes) * lanes);
-  const WinogradParts result_parts(most, blocks * lanes);
+  const Index operand_floats = ceil_div(plan.operands, lanes) * lanes;
+  // Sums in the place of their operands leave the nearest cache to others.
+  const bool in_place =
+      plan.operands == c.operands && blocks <= correlation_loops().winograd_blocks;
+  const WinogradParts result_parts(most, std::max(blocks * lanes, in_place ? operand_floats : 0));
+  const WinogradParts operand_parts = in_place ? result_parts : WinogradParts(most, operand_floats);
   const WinogradImages images{c.operand,
                               c.operand_height,
                               c.operand_width,
@@ -187,11 +191,11 @@ void run_piece(const WinogradCorrelation& c, const Plan& plan, Index first, Inde
                               c.first_y,
                               c.first_x,
                               kWinogradPixels + kWinogradTaps - 1};
-  Scratch scratch(operand_parts.bytes() + result_parts.bytes() +
+  Scratch scratch((in_place ? 0 : operand_parts.bytes()) + result_parts.bytes() +
                   WinogradReader::bytes(images, most, plan.operands) + Scratch::bytes<bool>(most) +
                   Scratch::bytes<float>(Sink::value_floats(channels)));
-  auto* operands = scratch.take<float>(operand_parts.floats());
   auto* sums = scratch.take<float>(result_parts.floats());
+  auto* operands = in_place ? sums : scratch.take<float>(operand_parts.floats());
   auto* finite = scratch.take<bool>(most);
   const Sink sink(c, plan.tiles, channel, channels,
                   scratch.take<float>(Sink::value_floats(channels)));

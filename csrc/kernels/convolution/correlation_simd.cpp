@@ -307,7 +307,8 @@ void correlate_dot(const CorrelationTask& task) {
 
 void winograd_products(const WinogradProducts& task) {
   static const float zeros[kMaxVecs * kLanes] = {};
-  const Index widest = best_vecs(task.tiles, task.blocks, false);
+  const bool in_place = task.operands == task.sums;
+  const Index widest = in_place ? task.blocks : best_vecs(task.tiles, task.blocks, false);
   TileArguments t{};
   t.run_count = 1;
   t.step = task.operand_tile_step;
@@ -339,6 +340,7 @@ void winograd_products(const WinogradProducts& task) {
 
 }  // namespace
 
-const CorrelationLoops correlation_loops{kLanes, correlate, correlate_dot, winograd_products};
+const CorrelationLoops correlation_loops{kLanes, correlate, correlate_dot, kMaxVecs,
+                                         winograd_products};
 
 }  // namespace mpsgrad::MPSGRAD_ISA
