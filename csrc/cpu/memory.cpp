@@ -232,9 +232,11 @@ std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
 
 std::byte* MemoryPool::find(std::size_t capacity) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = free_.find(capacity); found != free_.end()) {
-    std::byte* data = found->second;
-    free_.erase(found);
+  if (const auto after = free_.upper_bound(capacity);
+      after != free_.begin() && std::prev(after)->first == capacity) {
+    const auto last = std::prev(after);  // that was given back
+    std::byte* data = last->second;
+    free_.erase(last);
     statistics_.cached -= capacity;
     count_use(capacity);
     return data;
@@ -330,10 +332,11 @@ std::shared_ptr<TemporaryHeap::Lease> TemporaryHeap::lease(std::size_t bytes) {
     const auto smaller = [&](const auto& a, const auto& b) {
       return fits(a) != fits(b) ? fits(a) : a->capacity() < b->capacity();
     };
-    const auto best = std::min_element(free_.begin(), free_.end(), smaller);
-    if (best != free_.end() && fits(*best)) {
+    // Of equal ones that which was given back last: it is likely to be in a cache.
+    const auto best = std::min_element(free_.rbegin(), free_.rend(), smaller);
+    if (best != free_.rend() && fits(*best)) {
       block = std::move(*best);
-      free_.erase(best);
+      free_.erase(std::prev(best.base()));
     }
   }
   if (!block) {
