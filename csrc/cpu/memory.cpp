@@ -78,8 +78,8 @@ std::int64_t streamed_bytes() {
   return bytes;
 }
 
-// The small blocks that a thread gave back last.
-class MemoryPool::ThreadCache {
+// The small blocks that a thread gave back last, on cache lines of their own.
+class alignas(kAlignment) MemoryPool::ThreadCache {
  public:
   ThreadCache() { blocks_.reserve(kMost); }
 
