@@ -122,7 +122,7 @@ bool splits_wide_vectors() {
   return splits;
 }
 
-bool foresees_walks() {
+bool foresees_rows() {
   static const bool foresees = is_intel();
   return foresees;
 }

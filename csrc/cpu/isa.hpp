@@ -8,10 +8,11 @@ namespace mpsgrad {
 // of 512 bits then gains nothing over two of 256, and costs where it is made of something shorter.
 bool splits_wide_vectors();
 
-// Whether loops that pass over several rows at a time are faster on this processor (Intel's) if
-// they ask for nothing that they read later: presumably, a core waits for few lines at once, and
-// finds the rows' sequences by itself.
-bool foresees_walks();
+// Whether this processor (Intel's) finds sequences in memory by itself, better than by being asked
+// for what comes: presumably, a core waits for few of the lines that it asks for at once. Loops
+// that pass over several rows at a time are then faster if they ask for nothing that they read
+// later, and images past the caches are read faster row by row than in pieces of many rows.
+bool foresees_rows();
 
 }  // namespace mpsgrad
 

@@ -39,7 +39,7 @@ struct WalkShape {
 // `read` elements on. 0, which asks for what is read anyhow, where nothing had better be asked for.
 MPSGRAD_INLINE Index ahead_of(Index channel, Index channels, Index next, Index read) {
   constexpr Index kFloatsAhead = 64;
-  if (foresees_walks()) {
+  if (foresees_rows()) {
     return 0;
   }
   return read + (channel + kFloatsAhead < channels
