@@ -147,6 +147,7 @@ class MemoryPool::CacheOwner {
     ended = true;
     const std::lock_guard lock(pool_.mutex_);
     cache_->empty([&](const FreeBlock& block) { pool_.keep(block); });
+    pool_.trim();
     std::erase_if(pool_.thread_caches_, [&](const auto& other) { return other.get() == cache_; });
   }
   ThreadCache* cache() const { return cache_; }

@@ -548,7 +548,7 @@ void correlate_depthwise(const CorrelationTask& task) {
                                                                         : 0;
   const WalkFunctions<DepthwiseWalk>* walks =
       choose_walks(task.mixed, task.taps_y, task.taps_x, stride);
-  if (walks == nullptr || (task.streamed && foresees_rows())) {
+  if (walks == nullptr || (stride == 2 && task.streamed && foresees_rows())) {
     depthwise_rows(task, 0, task.rows);
     return;
   }
