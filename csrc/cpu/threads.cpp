@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/errors.hpp"
+#include "cpu/placement.hpp"
 
 namespace mpsgrad::cpu {
 namespace {
@@ -95,9 +96,20 @@ struct Job {
   }
 };
 
+// A worker that may sleep. `asleep` is guarded by the pool's lock; while it is true, `placement` is
+// the waker's.
+struct Sleeper {
+  pthread_t thread{};
+  bool asleep = false;
+  Placement placement;
+};
+
 class Pool {
  public:
-  explicit Pool(int threads) : size_(threads), stretches_(static_cast<std::size_t>(threads)) {
+  explicit Pool(int threads)
+      : size_(threads),
+        stretches_(static_cast<std::size_t>(threads)),
+        sleepers_(static_cast<std::size_t>(threads)) {
     workers_.reserve(static_cast<std::size_t>(threads - 1));
     try {
       for (int i = 1; i < threads; ++i) {
@@ -139,27 +151,40 @@ class Pool {
     if (sleeping_.load() > 0) {
       {  // whoever is counted as sleeping, but has not looked at the generation, does so first
         const std::lock_guard lock(mutex_);
+        const int here = current_processor();
+        for (Sleeper& sleeper : sleepers_) {
+          if (sleeper.asleep) {
+            sleeper.placement.keep_off(here, sleeper.thread);
+          }
+        }
       }
       wake_.notify_all();
     }
   }
 
-  void wait_for_more_than(std::uint64_t seen) {
+  void wait_for_more_than(std::uint64_t seen, Sleeper& self) {
     for (int spin = 0; spin < kSpins; ++spin) {
       if (generation_.load(std::memory_order_relaxed) != seen) {
         return;
       }
       pause_briefly();
     }
-    std::unique_lock lock(mutex_);
-    sleeping_.fetch_add(1);
-    wake_.wait(lock, [&] { return generation_.load() != seen; });
-    sleeping_.fetch_sub(1);
+    {
+      std::unique_lock lock(mutex_);
+      self.asleep = true;
+      sleeping_.fetch_add(1);
+      wake_.wait(lock, [&] { return generation_.load() != seen; });
+      sleeping_.fetch_sub(1);
+      self.asleep = false;
+    }
+    self.placement.release(self.thread);
   }
 
   void loop(std::size_t thread) {
+    Sleeper& self = sleepers_[thread];
+    self.thread = pthread_self();
     for (std::uint64_t seen = 0;;) {
-      wait_for_more_than(seen);
+      wait_for_more_than(seen, self);
       seen = generation_.load();
       if (stopping_.load()) {
         return;
@@ -179,6 +204,7 @@ class Pool {
   std::atomic<int> active_{0};  // workers that may be inside the job
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;  // of those who sleep
+  std::vector<Sleeper> sleepers_;
   std::condition_variable wake_;
   std::atomic<int> sleeping_{0};
   std::vector<std::thread> workers_;

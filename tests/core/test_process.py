@@ -286,6 +286,67 @@ def test_work_that_runs_out_of_memory_fails_when_it_is_waited_for():
     ]
 
 
+# --- processors ---------------------------------------------------------------
+
+PROCESSORS = """
+import time
+mg.set_num_threads(3)
+here = os.sched_getaffinity(0)
+
+def work_after_sleep():
+    for _ in range(20):
+        time.sleep(0.005)  # long enough for idle threads to sleep
+        command_buffer = queue.command_buffer()
+        encode(command_buffer, 256)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+
+def sets():
+    return {int(t): os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task")}
+"""
+
+on_two_processors = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs Linux and two processors to choose from",
+)
+
+
+@on_two_processors
+def test_threads_that_were_woken_may_run_where_they_might_before():
+    done = python(
+        SETUP
+        + PROCESSORS
+        + """
+work_after_sleep()
+limit = time.monotonic() + 20
+while any(s != here for s in sets().values()) and time.monotonic() < limit:
+    time.sleep(0.01)  # until all have woken
+print(set(map(frozenset, sets().values())) == {frozenset(here)}, len(sets()) >= 3)
+""",
+        OPENBLAS_NUM_THREADS="1",
+    )
+    assert done.stdout == "True True\n"
+
+
+@on_two_processors
+def test_threads_stay_where_others_have_put_them():
+    done = python(
+        SETUP
+        + PROCESSORS
+        + """
+work_after_sleep()
+for processor in sorted(here)[:2] * 2:
+    time.sleep(0.2)
+    for thread in sets():
+        os.sched_setaffinity(thread, {processor})
+    work_after_sleep()
+    assert set(map(frozenset, sets().values())) == {frozenset({processor})}, sets()
+""",
+        OPENBLAS_NUM_THREADS="1",
+    )
+    assert done.stdout == ""
+
+
 # --- memory -------------------------------------------------------------------
 
 
