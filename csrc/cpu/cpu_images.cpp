@@ -142,6 +142,16 @@ Index CpuImages::even_sample_stride() const {
   return step > 0 && step % item_size(format) == 0 ? step / item_size(format) : 0;
 }
 
+CpuImages CpuImages::slice(Index first, Index count) const {
+  CpuImages some = *this;
+  some.channels = count;
+  some.tail = first + count == channels ? tail : 0;
+  for (std::byte*& sample : some.samples) {
+    sample += first * item_size(format);
+  }
+  return some;
+}
+
 CpuImages view_images(const ImageBatch::Images& images, bool batch, Index first, Index count,
                       Index channel, Index channels) {
   CpuImages view;

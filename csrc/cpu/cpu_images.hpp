@@ -86,6 +86,8 @@ struct CpuImages {
   }
   // Elements from one sample to the next if they are evenly spaced, else 0.
   Index even_sample_stride() const;
+  // Some of the channels.
+  CpuImages slice(Index first, Index count) const;
 };
 
 // The images [first, first + count) of an operand, counted over its batch or inside its container,

@@ -69,7 +69,7 @@ float* begin_store(const CpuImages& images, Index sample, Index y, Index x, floa
 
 namespace {
 
-// Dense pixels past the caches, in pieces that have been rounded to the image's format.
+// Elements past the caches, in pieces that have been rounded to the image's format.
 void stream_run(const CpuImages& images, std::byte* data, Index elements, const float* run) {
   if (images.is_float()) {
     convert_loops().stream(run, data, elements * static_cast<Index>(sizeof(float)));
@@ -92,7 +92,12 @@ void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index
                   const float* run) {
   std::byte* data = images.pixel(sample, y, x);
   if (images.streamed) {
-    stream_run(images, data, count * images.channels, run);
+    const bool dense = images.dense_pixels();  // a slice of the channels has gaps
+    const Index pieces = dense ? 1 : count;
+    const Index elements = dense ? count * images.channels : images.channels;
+    for (Index i = 0; i < pieces; ++i) {
+      stream_run(images, images.pixel(sample, y, x + i), elements, run + i * elements);
+    }
     return;
   }
   if (reinterpret_cast<const float*>(data) != run) {

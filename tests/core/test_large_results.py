@@ -134,6 +134,21 @@ def test_max_pooling_gradients(dtype, window, shape, device, rng):
         assert_same_bytes(whole[i : i + 1], backward(g[i : i + 1], x[i : i + 1], own))
 
 
+@pytest.mark.parametrize("window", [(5, 5, 1, 1), (4, 4, 3, 3)], ids=str)
+def test_max_pooling_gradients_of_many_channels_of_one_image(window, device, rng):
+    forward = mg.PoolingMax(*window, device=device)
+    backward = mg.PoolingMaxGradient(*window, device=device)
+    x = rng.standard_normal((1, 92, 90, 520)).astype(np.float32)
+    y, state = forward(x, with_state=True)
+    g = rng.standard_normal(y.shape).astype(np.float32)
+    whole = backward(g, x, state)
+    assert whole.nbytes > 16 << 20
+    for i in range(0, 520, 65):
+        some = (..., slice(i, i + 65))
+        _, own = forward(x[some], with_state=True)
+        assert_same_bytes(whole[some], backward(g[some], x[some], own))
+
+
 def test_depthwise_windows_over_a_large_batch(device, rng):
     weights = rng.standard_normal((32, 3, 3)).astype(np.float32)
     descriptor = mg.DepthWiseConvolutionDescriptor(

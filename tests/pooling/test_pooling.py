@@ -425,6 +425,29 @@ def test_the_first_of_equal_pixels_in_any_window(window, fmt, method, channels, 
     assert_exact(actual, first_of_equal_pixels(p, incoming, source), nonzero=1e-3)
 
 
+@pytest.mark.parametrize("fmt", ["float32", "float16"])
+@pytest.mark.parametrize("channels", [3, 150])
+@pytest.mark.parametrize("window", TIED.values(), ids=TIED)
+def test_gradients_do_not_depend_on_the_number_of_threads(device, window, channels, fmt):
+    case = cases.PoolingCase("threads", (1, 23, 11, channels), *window)
+    p = case.pooling("MAX")
+    rng = rng_for(f"threads {window} {channels}")
+    source, incoming = (rng.standard_normal(s) for s in (case.shape, case.result_shape))
+    forward, gradient = kernels(p, device)
+    _, states = pool(device, forward, source, case.result_shape, fmt)
+    before = mg.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 5):
+            mg.set_num_threads(threads)
+            results.append(pool_gradient(device, gradient, incoming, source, states, fmt))
+    finally:
+        mg.set_num_threads(before)
+    assert results[0].any()
+    for result in results[1:]:
+        assert_same_bytes(result, results[0])
+
+
 def first_of_equal_pixels(p, incoming, source):
     """Give each window's gradient to the first pixel of which none that is a number is larger."""
     xs, ys = oracle.window_positions(p, *(np.arange(incoming.shape[a]) for a in (2, 1)))
@@ -591,13 +614,14 @@ def test_clip_rectangles(device, name, edge):
 @pytest.mark.parametrize("columns", [3, 12])
 @pytest.mark.parametrize("rows", [1, 2, 5, 13])
 @pytest.mark.parametrize("stride", [1, 3])
-def test_some_rows_of_what_large_windows_give(device, stride, rows, columns, fmt):
+@pytest.mark.parametrize("channels", [2, 21, 131])
+def test_some_rows_of_what_large_windows_give(device, channels, stride, rows, columns, fmt):
     p = Pooling("MAX", (5, 7), (stride, stride), offset=(4, 5), edge="clamp")
     forward, gradient = kernels(p, device)
-    rng = rng_for(f"rows {stride} {rows} {columns}")
-    source = filled_codes(rng, (2, 13, 12, 21), fmt)
+    rng = rng_for(f"rows {channels} {stride} {rows} {columns}")
+    source = filled_codes(rng, (2, 13, 12, channels), fmt)
     sources = filled(device, load(source), fmt)
-    size = (2, -(-13 // stride), -(-12 // stride), 21)
+    size = (2, -(-13 // stride), -(-12 // stride), channels)
     destinations = empty(device, size, fmt)
     incoming = filled(device, rng.integers(0, 2, size).astype(np.float64), fmt)
     whole, part = (empty(device, source.shape, fmt, fill=0.75) for _ in range(2))

@@ -155,7 +155,7 @@ void SharedGradient::run() const {
   const Index wanted = std::max({Index{1}, kTaskFloats / work_.row_floats(), tall});
   const Index places = std::clamp<Index>(kRingFloats / std::max<Index>(1, columns_.floats()), 1,
                                          ceil_div(geometry_.y.extent(), geometry_.y.stride));
-  work_.for_tasks(wanted, [&](Index sample, Index first, Index last) {
+  work_.for_tasks(1, wanted, [&](Index /*slice*/, Index sample, Index first, Index last) {
     Ring ring(places, columns_.floats());
     for (Index r = first; r < last; ++r) {
       const Index y = work_.first_row + r;

@@ -74,14 +74,25 @@ struct GradientWork {
            cpu::streams_lines<Element>(destination, sample, clip.origin.y, clip.origin.x);
   }
 
-  // Calls visit(sample, first, last) for the clip's rows, in tasks of about `wanted` rows.
+  // The same of some of the channels.
+  GradientWork slice(Index first, Index count) const {
+    GradientWork some = *this;
+    some.gradient = gradient.slice(first, count);
+    some.source = source.slice(first, count);
+    some.destination = destination.slice(first, count);
+    return some;
+  }
+
+  // Calls visit(slice, sample, first, last) for the clip's rows, in tasks of about `wanted` rows of
+  // one of so many slices of the channels.
   template <class Visit>
-  void for_tasks(Index wanted, const Visit& visit) const {
+  void for_tasks(Index slices, Index wanted, const Visit& visit) const {
     const Index group = chunks_of(wanted, geometry.y.stride) * geometry.y.stride;
     const Index groups = chunks_of(clip.size.height, group);
-    parallel_for(clip.size.depth * groups, [&](Index task) {
+    parallel_for(clip.size.depth * slices * groups, [&](Index task) {
       const Index first = task % groups * group;
-      visit(task / groups, first, std::min(clip.size.height, first + group));
+      const Index slice = task / groups % slices;
+      visit(slice, task / groups / slices, first, std::min(clip.size.height, first + group));
     });
   }
 

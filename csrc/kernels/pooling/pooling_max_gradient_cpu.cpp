@@ -15,6 +15,10 @@
 namespace mpsgrad::cpu::pooling {
 namespace {
 
+// Pixels of fewer channels than a vector has lanes are compared column by column, which goes over
+// whole rows, where windows have so many of them.
+constexpr Index kNine = 9, kFewChannels = 3;
+
 // A task's rows of G while windows give to them: opened before the first does, finished after the
 // last did. kAlone: no pixel is read by two windows, so nothing is added.
 template <class Element, bool kAlone>
@@ -151,7 +155,11 @@ class MaxGradient {
   MaxGradient(const GradientWork& work, const Columns& columns)
       : work_(work), geometry_(work.geometry), columns_(columns) {}
 
-  void run() const;
+  // How many slices its channels are cut into, so that there are tasks for all threads.
+  Index slices() const;
+  // Rows of a task where there are so many slices.
+  Index task_rows(Index slices) const;
+  void make(Index sample, Index first, Index last) const;
 
  private:
   const PoolingSourceLoops<Element>& loops() const {
@@ -221,11 +229,12 @@ void MaxGradient<Element, kAlone>::award(Index sample, Index j, Rows& open) cons
 template <class Element, bool kAlone>
 bool MaxGradient<Element, kAlone>::goes_by_column() const {
   // Windows of nine pixels have a loop that keeps them in registers, for channels in whole vectors.
-  constexpr Index kNine = 9, kVector = 16;
-  const Index pixels = std::min(geometry_.x.kernel, geometry_.x.length) *
-                       std::min(geometry_.y.kernel, geometry_.y.length);
+  constexpr Index kVector = 16;
+  const Index pixels = work_.geometry.window_pixels();
+  const Index channels = columns_.channels;
   const bool few = pixels < kNine ||
-                   (pixels == kNine && (columns_.channels >= kVector || geometry_.x.stride > 1));
+                   (pixels == kNine &&
+                    (channels >= kVector || (geometry_.x.stride > 1 && channels > kFewChannels)));
   return !kAlone && !columns_.repeats && !few && Rows::has_places(work_);
 }
 
@@ -238,20 +247,24 @@ void MaxGradient<Element, kAlone>::award_by_column(Index sample, Index j, const 
     std::int32_t* const place = scratch_of<std::int32_t>(kWinnerRow, elements);
     PoolingPlaces places{};
     Index first = -1;
-    for_source_rows<Element>(geometry_, work_.source, sample, j, most_rows<Element>(work_.source),
-                             [&](const Source* rows, Index count, bool begins, bool /*ends*/) {
-                               if (count == 0) {
-                                 return;
-                               }
-                               if (begins) {
-                                 first = rows[0].y;
-                                 places = open.places(first);
-                               }
-                               pooling_winner_loops()
-                                   .of(static_cast<const Element*>(nullptr))
-                                   .of_columns(rows, count, geometry_.y.stride, elements, begins,
-                                               first, places.pitch, best, place);
-                             });
+    const bool in_place = reads_in_place<Element, true>(work_.source);
+    const PoolingPixels pixels{work_.source.width, columns_.channels,
+                               in_place ? work_.source.pixel_stride : columns_.channels};
+    for_source_rows<Element, true>(
+        geometry_, work_.source, sample, j, most_rows<Element, true>(work_.source),
+        [&](const Source* rows, Index count, bool begins, bool /*ends*/) {
+          if (count == 0) {
+            return;
+          }
+          if (begins) {
+            first = rows[0].y;
+            places = open.places(first);
+          }
+          pooling_winner_loops()
+              .of(static_cast<const Element*>(nullptr))
+              .of_columns(rows, count, geometry_.y.stride, pixels, begins, first, places.pitch,
+                          best, place);
+        });
     if (first >= 0) {
       pooling_winner_loops().of(gradient).give(row(j, true, true, open), best, place, gradient,
                                                places);
@@ -293,37 +306,87 @@ void MaxGradient<Element, kAlone>::award_row_by_row(Index j, const Element* grad
 }
 
 template <class Element, bool kAlone>
-void MaxGradient<Element, kAlone>::run() const {
+Index MaxGradient<Element, kAlone>::slices() const {
+  constexpr Index kLeast = 64;
+  const bool floats = std::is_same_v<Element, float> && work_.source.is_float() &&
+                      work_.gradient.is_float() && work_.destination.is_float();
+  if (!goes_by_column() || !floats) {
+    return 1;
+  }
+  const Index wanted = chunks_of(2 * Index{thread_count()}, work_.clip.size.depth);
+  return std::clamp<Index>(wanted, 1, std::max<Index>(1, columns_.channels / kLeast));
+}
+
+template <class Element, bool kAlone>
+Index MaxGradient<Element, kAlone>::task_rows(Index slices) const {
   // Windows that reach past the rows of a task are evaluated in the next task again, so tasks are
-  // tall where windows are, as far as that leaves every thread some: whole images where there are
-  // enough and windows are evaluated by all of their rows.
+  // tall where windows are, as far as that leaves every thread some. Where windows are evaluated by
+  // all of their rows, they are as tall as two tasks a thread allow.
   const Region& clip = work_.clip;
   const Index overlap = std::max<Index>(0, geometry_.y.extent() - geometry_.y.stride);
   const Index tall = std::min(16 * overlap, clip.size.depth * clip.size.height / 16);
-  const bool whole = goes_by_column() && clip.size.depth >= 2 * thread_count();
-  const Index wanted =
-      whole ? clip.size.height
-            : std::max({kTaskFloats / work_.row_floats(), 2 * overlap, tall, Index{1}});
-  const Index most = std::max<Index>(1, Rows::most_rows(work_, columns_));
-  work_.for_tasks(std::min(wanted, most), [&](Index sample, Index first, Index last) {
-    Rows open(work_, columns_, sample, first, last);
-    const Index begin = work_.first_row + first;
-    const Index end = std::min(work_.first_row + last, work_.source.height);
-    if (begin < end && sample < work_.used.depth && columns_.windows > 0) {
-      const Index past = work_.readers(end - 1).second;
-      for (Index j = work_.readers(begin).first; j < past; ++j) {
-        Index bottom = -1;
-        geometry_.y.read(j, true, [&](Index y, Index taps, Index /*weight*/) {
-          bottom = std::max(bottom, y + (taps - 1) * geometry_.y.dilation);
-        });
-        if (bottom >= begin) {
-          open.advance(geometry_.y.first_pixel(j), bottom);
-          award(sample, j, open);
-        }
+  const Index rows = clip.size.depth * slices * clip.size.height;
+  const Index worth = goes_by_column() ? std::max(rows / (2 * thread_count()),
+                                                  kTaskFloats / 16 / work_.row_floats())
+                                       : kTaskFloats / work_.row_floats();
+  const Index wanted = std::min(clip.size.height, std::max({worth, 2 * overlap, tall, Index{1}}));
+  return std::min(wanted, std::max<Index>(1, Rows::most_rows(work_, columns_)));
+}
+
+template <class Element, bool kAlone>
+void MaxGradient<Element, kAlone>::make(Index sample, Index first, Index last) const {
+  Rows open(work_, columns_, sample, first, last);
+  const Index begin = work_.first_row + first;
+  const Index end = std::min(work_.first_row + last, work_.source.height);
+  if (begin < end && sample < work_.used.depth && columns_.windows > 0) {
+    const Index past = work_.readers(end - 1).second;
+    for (Index j = work_.readers(begin).first; j < past; ++j) {
+      Index bottom = -1;
+      geometry_.y.read(j, true, [&](Index y, Index taps, Index /*weight*/) {
+        bottom = std::max(bottom, y + (taps - 1) * geometry_.y.dilation);
+      });
+      if (bottom >= begin) {
+        open.advance(geometry_.y.first_pixel(j), bottom);
+        award(sample, j, open);
       }
     }
-    open.finish();
-  });
+  }
+  open.finish();
+}
+
+// One slice of a pass: what it is of, and its windows.
+struct Slice {
+  GradientWork work;
+  Columns columns;
+};
+
+template <class Element, bool kAlone>
+void run(const GradientWork& work, const Columns& windows) {
+  using Gradient = MaxGradient<Element, kAlone>;
+  const Gradient whole(work, windows);
+  const Index slices = whole.slices();
+  if (slices == 1) {
+    return work.for_tasks(1, whole.task_rows(1),
+                          [&](Index /*slice*/, Index sample, Index first, Index last) {
+                            whole.make(sample, first, last);
+                          });
+  }
+  constexpr Index kVector = 16;
+  const Index channels = windows.channels;
+  const Index each = chunks_of(chunks_of(channels, slices), kVector) * kVector;
+  std::vector<Slice> parts;
+  for (Index first = 0; first < channels; first += each) {
+    const GradientWork part = work.slice(first, std::min(each, channels - first));
+    parts.push_back({part, part.columns()});
+  }
+  const auto gradient = [&](Index slice) {
+    const Slice& part = parts[static_cast<std::size_t>(slice)];
+    return Gradient(part.work, part.columns);
+  };
+  work.for_tasks(static_cast<Index>(parts.size()), gradient(0).task_rows(slices),
+                 [&](Index slice, Index sample, Index first, Index last) {
+                   gradient(slice).make(sample, first, last);
+                 });
 }
 
 }  // namespace
@@ -332,12 +395,11 @@ void run_max_gradient(const GradientWork& work) {
   const Columns windows = work.columns();
   const bool halves =
       work.gradient.has_halves() && work.source.has_halves() && work.destination.has_halves();
-  if (work.whole() && windows.disjoint && work.rows_are_disjoint()) {
-    halves ? MaxGradient<Half, true>(work, windows).run()
-           : MaxGradient<float, true>(work, windows).run();
+  const bool few = windows.channels <= kFewChannels && work.geometry.window_pixels() >= kNine;
+  if (work.whole() && windows.disjoint && work.rows_are_disjoint() && !few) {
+    halves ? run<Half, true>(work, windows) : run<float, true>(work, windows);
   } else {
-    halves ? MaxGradient<Half, false>(work, windows).run()
-           : MaxGradient<float, false>(work, windows).run();
+    halves ? run<Half, false>(work, windows) : run<float, false>(work, windows);
   }
 }
 

@@ -22,6 +22,21 @@ MPSGRAD_INLINE void for_windows(const PoolingRow& row, const PoolingRun& run, co
   }
 }
 
+// Calls body(vectors, block, first) for stretches of so many vectors of a window's elements, and
+// for what is left of these, vector by vector.
+template <Index kTogether, class Body>
+MPSGRAD_INLINE void for_stretches(Index elements, const Body& body) {
+  constexpr Index kWide = kTogether * kWidest;
+  Index wide = 0;
+  if constexpr (kTogether > 1) {
+    for (; wide + kWide <= elements; wide += kWide) {
+      body(Exactly<kTogether>{}, WholeBlock<kWidest>{}, wide);
+    }
+  }
+  for_blocks(elements - wide,
+             [&](auto block, Index c) MPSGRAD_MELT { body(Exactly<1>{}, block, wide + c); });
+}
+
 // Calls visit(run, taps, rows) for every run; the usual windows have constants.
 template <class Visit>
 MPSGRAD_INLINE void for_runs(const PoolingRow& row, Index rows, const Visit& visit) {

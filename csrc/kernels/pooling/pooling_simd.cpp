@@ -81,22 +81,10 @@ MPSGRAD_INLINE void for_each_vector(const Body& body) {
   }
 }
 
-// Calls body(vectors, block, first) for stretches of a window's elements. Those of the usual
-// windows are one vector long, others eight: taps lie far apart, and whole stretches of each are
-// read faster than one line of one after the other.
-template <class Taps, class Body>
-MPSGRAD_INLINE void for_stretches(Taps /*taps*/, Index elements, const Body& body) {
-  Index wide = 0;
-  if constexpr (std::is_same_v<Taps, Index>) {
-    constexpr Index kTogether = 8;
-    constexpr Index kWide = kTogether * kWidest;
-    for (; wide + kWide <= elements; wide += kWide) {
-      body(Exactly<kTogether>{}, WholeBlock<kWidest>{}, wide);
-    }
-  }
-  for_blocks(elements - wide,
-             [&](auto block, Index c) MPSGRAD_MELT { body(Exactly<1>{}, block, wide + c); });
-}
+// Vectors of a stretch: one of the usual windows, of others eight, whose taps lie far apart, and
+// whole stretches of each are read faster than one line of one after the other.
+template <class Taps>
+inline constexpr Index kStretch = std::is_same_v<Taps, Index> ? 8 : 1;
 
 // Asks for the lines of a stretch, which may lie outside its array.
 template <Index kElements, class Element>
@@ -119,27 +107,28 @@ MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource<Element>* 
       from_row[r] = sources[r];
     }
     for_windows(row, run, [&](Index from, Index to, Index elements) MPSGRAD_MELT {
-      for_stretches(taps, elements, [&](auto vectors, auto block, Index c) MPSGRAD_MELT {
-        using V = typename decltype(block)::Floats;
-        constexpr Index kVectors = decltype(vectors){};
-        constexpr Index kLanes = sizeof(V) / sizeof(float);
-        V values[kVectors];
-        for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-          values[v] = begins ? V{} + fold.start : block.floats(pooled + to + c + v * kLanes);
-        });
-        for (Index r = 0; r < rows; ++r) {
-          const Element* x = from_row[r].x + from + c;
-          for (Index t = 0; t < taps; ++t) {
+      for_stretches<kStretch<decltype(taps)>>(
+          elements, [&](auto vectors, auto block, Index c) MPSGRAD_MELT {
+            using V = typename decltype(block)::Floats;
+            constexpr Index kVectors = decltype(vectors){};
+            constexpr Index kLanes = sizeof(V) / sizeof(float);
+            V values[kVectors];
             for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-              values[v] =
-                  fold.tap(values[v], block.floats(x + t * step + v * kLanes), from_row[r].weight);
+              values[v] = begins ? V{} + fold.start : block.floats(pooled + to + c + v * kLanes);
             });
-          }
-        }
-        for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-          put_result<kStream>(block, pooled + to + c + v * kLanes, fold.finish(values[v]));
-        });
-      });
+            for (Index r = 0; r < rows; ++r) {
+              const Element* x = from_row[r].x + from + c;
+              for (Index t = 0; t < taps; ++t) {
+                for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+                  values[v] = fold.tap(values[v], block.floats(x + t * step + v * kLanes),
+                                       from_row[r].weight);
+                });
+              }
+            }
+            for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+              put_result<kStream>(block, pooled + to + c + v * kLanes, fold.finish(values[v]));
+            });
+          });
     });
   });
 }
@@ -432,40 +421,41 @@ void winners(const PoolingRow& row, const PoolingSource<Element>* sources, Index
     const bool begins = row.begins && run.begins;
     const bool hides = row.ends && (row.meets_padding || run.meets_padding);
     for_windows(row, run, [=](Index from, Index window, Index elements) MPSGRAD_MELT {
-      for_stretches(taps, elements, [=](auto vectors, auto block, Index c) MPSGRAD_MELT {
-        using V = typename decltype(block)::Floats;
-        using I = typename decltype(block)::Ints;
-        constexpr Index kVectors = decltype(vectors){};
-        constexpr Index kLanes = sizeof(V) / sizeof(float);
-        V top[kVectors];
-        I here[kVectors];
-        for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-          const Index at = window + c + v * kLanes;
-          top[v] = begins ? V{} - __builtin_inff() : block.floats(best + at);
-          here[v] = begins ? I{} + first : block.ints(winner + at);
-        });
-        for (Index r = 0; r < count; ++r) {
-          const std::int32_t row_first = first + static_cast<std::int32_t>(r) * numbers;
-          for (Index t = 0; t < taps; ++t) {
-            const Element* x = from_row[r] + from + c + t * step;
-            const std::int32_t tap = row_first + static_cast<std::int32_t>(t);
-            if constexpr (kVectors > 1) {
-              request_stretch<kVectors * kLanes>(x, kVectors * kLanes);
+      for_stretches<kStretch<decltype(taps)>>(
+          elements, [=](auto vectors, auto block, Index c) MPSGRAD_MELT {
+            using V = typename decltype(block)::Floats;
+            using I = typename decltype(block)::Ints;
+            constexpr Index kVectors = decltype(vectors){};
+            constexpr Index kLanes = sizeof(V) / sizeof(float);
+            V top[kVectors];
+            I here[kVectors];
+            for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+              const Index at = window + c + v * kLanes;
+              top[v] = begins ? V{} - __builtin_inff() : block.floats(best + at);
+              here[v] = begins ? I{} + first : block.ints(winner + at);
+            });
+            for (Index r = 0; r < count; ++r) {
+              const std::int32_t row_first = first + static_cast<std::int32_t>(r) * numbers;
+              for (Index t = 0; t < taps; ++t) {
+                const Element* x = from_row[r] + from + c + t * step;
+                const std::int32_t tap = row_first + static_cast<std::int32_t>(t);
+                if constexpr (kVectors > 1) {
+                  request_stretch<kVectors * kLanes>(x, kVectors * kLanes);
+                }
+                for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+                  const V value = block.floats(x + v * kLanes);
+                  here[v] = value > top[v] ? I{} + tap : here[v];
+                  top[v] = value > top[v] ? value : top[v];
+                });
+              }
             }
             for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-              const V value = block.floats(x + v * kLanes);
-              here[v] = value > top[v] ? I{} + tap : here[v];
-              top[v] = value > top[v] ? value : top[v];
+              const Index at = window + c + v * kLanes;
+              const I hidden = top[v] < V{} ? I{} - 1 : here[v];
+              block.put(winner + at, hides ? hidden : here[v]);
+              block.put(best + at, top[v]);
             });
-          }
-        }
-        for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-          const Index at = window + c + v * kLanes;
-          const I hidden = top[v] < V{} ? I{} - 1 : here[v];
-          block.put(winner + at, hides ? hidden : here[v]);
-          block.put(best + at, top[v]);
-        });
-      });
+          });
     });
   });
 }

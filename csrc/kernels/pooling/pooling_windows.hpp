@@ -131,6 +131,10 @@ struct Geometry {
   bool meets_padding(const Axis& axis, Index window) const {
     return is_max() && !clamps && axis.taps(window).inside < axis.kernel;
   }
+  // Most that a window reads.
+  Index window_pixels() const {
+    return std::min(x.kernel, x.length) * std::min(y.kernel, y.length);
+  }
   // One axis' part of what an average divides by.
   float divisor(const Axis& axis, Index window, Index border) const {
     return static_cast<float>(clamps ? axis.counted(window, border) : axis.kernel);
@@ -225,11 +229,17 @@ struct Columns {
   }
 };
 
+// Whether loops read source rows where they lie, perhaps with gaps between pixels.
+template <class Element, bool kGaps = false>
+bool reads_in_place(const CpuImages& source) {
+  return std::is_same_v<Element, Half> || (source.is_float() && (kGaps || source.dense_pixels()));
+}
+
 // How many source rows can be handed to a loop at once, of as many as it takes: those that need
 // conversion wait in scratch.
-template <class Element>
+template <class Element, bool kGaps = false>
 Index most_rows(const CpuImages& source, Index taken = kMostPoolingRows) {
-  const bool direct = std::is_same_v<Element, Half> || (source.is_float() && source.dense_pixels());
+  const bool direct = reads_in_place<Element, kGaps>(source);
   return direct ? taken
                 : std::clamp<Index>(kRowsFloats / (source.width * source.channels), 1, taken);
 }
@@ -246,7 +256,7 @@ Index rows_together(const Geometry& geometry, const CpuImages& source) {
 
 // Calls visit(rows, count, begins, ends) with the source rows that a row of windows reads, in
 // groups of `most`; once without any where it reads none.
-template <class Element, class Visit>
+template <class Element, bool kGaps = false, class Visit>
 void for_source_rows(const Geometry& geometry, const CpuImages& source, Index sample, Index window,
                      Index most, const Visit& visit) {
   const Index row_floats = source.width * source.channels;
@@ -261,9 +271,16 @@ void for_source_rows(const Geometry& geometry, const CpuImages& source, Index sa
         count = 0;
       }
       const Index y = first + t * geometry.y.dilation;
-      auto* scratch = scratch_of<Element>(kSourceRows, most * row_floats) + count * row_floats;
-      rows[static_cast<std::size_t>(count++)] = {
-          load_run(source, sample, y, 0, source.width, scratch), y, static_cast<float>(weight)};
+      PoolingSource<Element>& row = rows[static_cast<std::size_t>(count)];
+      row.y = y;
+      row.weight = static_cast<float>(weight);
+      if (kGaps && reads_in_place<Element, kGaps>(source)) {
+        row.x = reinterpret_cast<const Element*>(source.pixel(sample, y, 0));
+      } else {
+        auto* scratch = scratch_of<Element>(kSourceRows, most * row_floats) + count * row_floats;
+        row.x = load_run(source, sample, y, 0, source.width, scratch);
+      }
+      ++count;
     }
   });
   visit(rows.data(), count, begins, true);

@@ -21,6 +21,11 @@ struct PoolingPlaces {
   std::int32_t wrap, before, after;
 };
 
+// A row of pixels, from one of which to the next are `apart` elements.
+struct PoolingPixels {
+  std::int64_t count, channels, apart;
+};
+
 template <class Element>
 struct PoolingWinnerLoops {
   using Source = PoolingSource<Element>;
@@ -28,12 +33,12 @@ struct PoolingWinnerLoops {
   // after the first few go on with what those have left in `best` and `place`. The last `fresh`
   // rows are asked for ahead: no earlier windows have read them.
   void (*of_columns)(const Source* sources, std::int64_t count, std::int64_t fresh,
-                     std::int64_t elements, bool begins, std::int64_t first_row, std::int64_t pitch,
-                     float* best, std::int32_t* place);
+                     const PoolingPixels& pixels, bool begins, std::int64_t first_row,
+                     std::int64_t pitch, float* best, std::int32_t* place);
   // Adds every window's gradient to the first of its largest pixels, unless a padding zero is
-  // larger. Each window has one run.
-  void (*give)(const PoolingRow& row, const float* best, const std::int32_t* place,
-               const Element* gradient, const PoolingPlaces& places);
+  // larger. Each window has one run. `best` and `place` are used up.
+  void (*give)(const PoolingRow& row, float* best, std::int32_t* place, const Element* gradient,
+               const PoolingPlaces& places);
 };
 
 MPSGRAD_LOOPS(ByElement<PoolingWinnerLoops>, pooling_winner_loops)
