@@ -209,7 +209,9 @@ void give(const PoolingRow& row, float* best, std::int32_t* place, const Element
                                       : Candidates{rest > 0 ? Index{2} : Index{1}, rest * step};
       give_run(row, run, best, place, of, gradient, places);
     }
-    pair_up(best, place, columns * row.channels - (2 * paired - 1) * step, paired * step);
+    if (paired < most) {
+      pair_up(best, place, columns * row.channels - (2 * paired - 1) * step, paired * step);
+    }
   }
 }
 
