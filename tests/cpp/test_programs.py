@@ -129,6 +129,7 @@ def convolution_test(build):
         f"{folder}/winograd_simd.cpp",
         "csrc/cpu/simd/convert_simd.cpp",
         "csrc/cpu/memory.cpp",
+        "csrc/cpu/placement.cpp",
         "csrc/cpu/threads.cpp",
     )
 

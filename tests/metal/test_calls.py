@@ -1,5 +1,6 @@
 """A batch is one call into C++, whatever its length: nothing in Python looks at each image."""
 
+import gc
 import sys
 from collections import Counter
 from pathlib import Path
@@ -33,6 +34,8 @@ class Cost:
     def of(self, run):
         """Measure a call of `run`; return what it returns."""
         before = sys.gettrace(), sys.getprofile()
+        collecting = gc.isenabled()
+        gc.disable()  # finalizers of what other tests have left are not the encode's
         sys.settrace(self._instruction)
         sys.setprofile(self._call)
         try:
@@ -40,6 +43,8 @@ class Cost:
         finally:
             sys.settrace(before[0])
             sys.setprofile(before[1])
+            if collecting:
+                gc.enable()
 
 
 class Batch:

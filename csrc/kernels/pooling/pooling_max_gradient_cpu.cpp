@@ -15,8 +15,8 @@
 namespace mpsgrad::cpu::pooling {
 namespace {
 
-// Pixels of fewer channels than a vector has lanes are compared column by column, which goes over
-// whole rows, where windows have so many of them.
+// Windows of so many pixels and more are compared column by column, in vectors that go over whole
+// rows, where pixels have so few channels or fewer.
 constexpr Index kNine = 9, kFewChannels = 3;
 
 // A task's rows of G while windows give to them: opened before the first does, finished after the
