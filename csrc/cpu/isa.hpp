@@ -11,7 +11,8 @@ bool splits_wide_vectors();
 // Whether this processor (Intel's) finds sequences in memory by itself, better than by being asked
 // for what comes: presumably, a core waits for few of the lines that it asks for at once. Loops
 // that pass over several rows at a time are then faster if they ask for nothing that they read
-// later, and windows that move by two pixels, over images past the caches, row by row.
+// later, and depthwise windows over images past the caches, row by row, if they ask for one line
+// after the other.
 bool foresees_rows();
 
 }  // namespace mpsgrad

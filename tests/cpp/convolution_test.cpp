@@ -19,6 +19,7 @@
 #include "cpu/isa.hpp"
 #include "cpu/simd/convert.hpp"
 #include "cpu/threads.hpp"
+#include "kernels/convolution/convolution_simd.hpp"
 
 namespace mpsgrad::test {
 namespace {
@@ -717,6 +718,91 @@ void examples(Checks& checks) {
   }
 }
 
+// Weight gradients of depthwise windows in the order of memory, which only some processors use, are
+// those of walks down the rows: of integers, whose sums are exact in any order.
+void in_order(Checks& checks, std::uint64_t seed) {
+  const DepthwiseGradientLoops& loops = depthwise_gradient_loops();
+  if (!loops.walks_down(3, 3, 1)) {
+    return;  // neither is there for this instruction set
+  }
+  Random random(seed);
+  const Index stride = random.between(1, 2);
+  const Index channels = random.chance(10) ? random.between(500, 600) : random.between(1, 70);
+  const Index width = random.between(1, 40);
+  const Index rows = random.between(1, 6);
+  const Index first_x = random.between(-2, 1);
+  const Index source_width = std::max<Index>(1, (width - 1) * stride + random.between(-2, 4));
+  const Index source_rows = (rows - 1) * stride + 3;
+  const auto integers = [&](Index count) {
+    std::vector<float> values(at(count));
+    for (float& value : values) {
+      value = static_cast<float>(random.between(-9, 9));
+    }
+    return values;
+  };
+  const std::vector<float> source = integers(source_rows * source_width * channels);
+  const std::vector<float> gradient = integers(rows * width * channels);
+  std::vector<const float*> source_at;
+  std::vector<const float*> gradient_at;
+  const Index above = random.between(0, 1);  // rows that lie outside of the image
+  const Index below = random.between(0, 1);
+  for (Index row = 0; row < rows; ++row) {
+    gradient_at.push_back(gradient.data() + row * width * channels);
+    for (Index q = 0; q < 3; ++q) {
+      const Index y = row * stride + q;
+      const bool outside = y < above || y >= source_rows - below;
+      source_at.push_back(outside ? nullptr : source.data() + y * source_width * channels);
+    }
+  }
+  Index begin[3];
+  Index end[3];
+  for (Index p = 0; p < 3; ++p) {
+    const auto inside = [&](Index i) {
+      const Index x = first_x + p + i * stride;
+      return x >= 0 && x < source_width;
+    };
+    begin[p] = 0;
+    while (begin[p] < width && !inside(begin[p])) {
+      ++begin[p];
+    }
+    end[p] = begin[p];
+    while (end[p] < width && inside(end[p])) {
+      ++end[p];
+    }
+  }
+  WeightGradientTask task{};
+  task.gradient = gradient_at.data();
+  task.source = source_at.data();
+  task.rows = rows;
+  task.width = width;
+  task.taps_y = task.taps_x = 3;
+  task.gradient_step = task.source_tap_step = channels;
+  task.source_step = stride * channels;
+  task.source_offset = first_x * channels;
+  task.begin = begin;
+  task.end = end;
+  task.walks = true;
+  task.first_element = -first_x * channels;
+  task.last_element = (source_width - first_x) * channels;
+  task.groups = task.mixed = 1;
+  task.group_sources = task.group_gradients = task.last_gradient = channels;
+  std::vector<float> expected = integers(9 * channels);
+  std::vector<float> expected_bias = integers(channels);
+  std::vector<float> actual = expected;
+  std::vector<float> actual_bias = expected_bias;
+  task.out = expected.data();
+  task.bias = expected_bias.data();
+  loops.weights(task);
+  task.out = actual.data();
+  task.bias = actual_bias.data();
+  task.in_order = true;
+  task.asks = random.chance(50);
+  loops.weights(task);
+  const std::string name = "in order, seed " + std::to_string(seed);
+  checks.expect(actual == expected, name + ": weight gradient");
+  checks.expect(actual_bias == expected_bias, name + ": bias gradient");
+}
+
 }  // namespace
 }  // namespace mpsgrad::test
 
@@ -733,6 +819,7 @@ int main(int argc, char** argv) {
   const long first = argc > 2 ? std::atol(argv[2]) : 1;
   for (long i = 0; i < cases; ++i) {
     mpsgrad::test::random_case(checks, static_cast<std::uint64_t>(first + i));
+    mpsgrad::test::in_order(checks, static_cast<std::uint64_t>(first + i));
   }
   return checks.verdict("convolution_test");
 }

@@ -139,6 +139,8 @@ struct WeightGradientTask {
   // counted from tap 0 of the first gradient pixel.
   bool walks;
   std::int64_t first_element, last_element;
+  bool in_order;  // of those that walk: all channels of some pixels before the next ones
+  bool asks;      // in_order: for the next row
   std::int64_t groups, group_sources, group_gradients;  // channels of one group
   std::int64_t mixed;  // depthwise: neighbouring channels that make a group
   // Blocks to do, but for depthwise: of source channels, or of gradient channels, all groups in one
@@ -193,6 +195,9 @@ struct DepthwiseGradientLoops {
   // Whether `weights` can pass down the rows of a few pixels, in one vector of channels after the
   // other, for windows of so many taps at such a distance from pixel to pixel, counted in taps.
   bool (*walks_down)(std::int64_t taps_y, std::int64_t taps_x, std::int64_t stride);
+  // Whether such a window is better done in the order of memory; large: of images that only memory
+  // has.
+  bool (*goes_in_order)(std::int64_t taps_y, std::int64_t taps_x, std::int64_t stride, bool large);
   // Channel by channel; out is [tap][channel].
   void (*weights)(const WeightGradientTask&);
 };

@@ -17,6 +17,7 @@ constexpr Index kFarApart = 512;
 // Images of so many bytes come from memory, which is best read in few rows at a time.
 constexpr Index kLargeImages = 16 * 1024 * 1024;
 constexpr Index kFewRows = 4;
+constexpr Index kRowsInOrder = 64;  // whose sums are added to others at once
 
 struct Sums {
   ConvolutionGeometry g;
@@ -32,6 +33,8 @@ struct Sums {
   bool asks_ahead = false;   // tiles request the next band
   bool every_pixel = false;  // source rows hold what lies outside
   bool walks = false;        // depthwise: down rows that are nowhere copied
+  bool in_order = false;     // of those that walk: all channels of some pixels before the next ones
+  bool large = false;        // only memory has the images
   Index band_rows = 0, columns = 0;
   Index inside = 0, outside = 0;  // depthwise: columns whose source rows need not be copied
   // Of the rows, of the channel blocks, and by_source and depthwise of the gradient channels of
@@ -137,6 +140,8 @@ void run_part(const Sums& sums, const Part& part) {
   task.out = part.out;
   task.bias = part.bias;
   task.walks = sums.walks;
+  task.in_order = sums.in_order;
+  task.asks = sums.large;
   task.pairs = scratch.take<std::byte>(16 * rows);
   task.panels = sums.panels ? scratch.take<float>(panels) : nullptr;
 
@@ -378,6 +383,10 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   const Index activations = 4 * g.batch *
                             (g.source_height * g.source_width * g.source_channels +
                              g.destination_height * g.destination_width * g.destination_channels);
+  sums.large = activations >= kLargeImages;
+  sums.in_order =
+      sums.walks && depthwise_gradient_loops().goes_in_order(g.kernel_height, g.kernel_width,
+                                                             g.stride_x / g.dilation_x, sums.large);
   const Index budget = std::clamp(activations / 16, kPieceBytes / 4, 2 * kPieceBytes);
   sums.columns = g.destination_width;
   if (copied > 0 && sums.inside >= sums.outside) {
@@ -397,9 +406,10 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   if (g.depthwise) {  // which passes over a band once for each vector of channels
     const Index row_bytes =
         4 * g.destination_channels * (g.destination_width + g.source_width * g.stride_y);
-    const Index near = sums.walks && activations >= kLargeImages ? 0 : 2 * kPieceBytes / row_bytes;
+    const Index near = sums.walks && sums.large ? 0 : 2 * kPieceBytes / row_bytes;
     const Index least = sums.walks && copied == 0 ? kFewRows : 1;
-    sums.band_rows = std::clamp(near, least, std::max(least, sums.band_rows));
+    sums.band_rows = sums.in_order ? std::clamp(rows / kPieces, kFewRows, kRowsInOrder)
+                                   : std::clamp(near, least, std::max(least, sums.band_rows));
   }
   const Index flops = 2 * rows * g.destination_width * weights * (g.depthwise ? kDepthwiseCost : 1);
   const Index worth = std::clamp<Index>(flops / kPieceFlops, 1, kPieces);

@@ -4,6 +4,7 @@
 
 #include "kernels/convolution/channel_sums_simd.hpp"
 #include "kernels/convolution/convolution_simd.hpp"
+#include "kernels/convolution/depthwise_in_order_simd.hpp"
 #include "kernels/convolution/depthwise_walk_simd.hpp"
 #include "kernels/convolution/vectors_simd.hpp"
 
@@ -381,6 +382,23 @@ bool walks_down(Index taps_y, Index taps_x, Index stride) {
   return choose_walks(taps_y, taps_x, stride) != nullptr;
 }
 
+// Null: windows walk down their rows.
+void (*choose_in_order(Index taps_y, Index taps_x, Index stride))(const WeightGradientTask&,
+                                                                  Index) {
+  if constexpr (kStreams && kRegisters > 16) {
+    if (taps_y == 3 && taps_x == 3) {
+      return stride == 1 ? weights_in_order<3, 1> : stride == 2 ? weights_in_order<3, 2> : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+// Strides leave out half of the pixels of each row that a walk passes.
+bool goes_in_order(Index taps_y, Index taps_x, Index stride, bool large) {
+  return foresees_rows() && (stride > 1 || large) &&
+         choose_in_order(taps_y, taps_x, stride) != nullptr;
+}
+
 // Rows [first, last), each of which follows the one before.
 void walk_rows(const WeightGradientTask& task, const WalkFunctions<WeightWalk>& functions,
                Index first, Index last, Index channels) {
@@ -429,9 +447,12 @@ void walk_down(const WeightGradientTask& task, const WalkFunctions<WeightWalk>& 
 void depthwise(const WeightGradientTask& task) {
   const Index channels = task.last_gradient - task.first_gradient;
   if (task.walks) {
-    walk_down(task,
-              *choose_walks(task.taps_y, task.taps_x, task.source_step / task.source_tap_step),
-              channels);
+    const Index stride = task.source_step / task.source_tap_step;
+    if (task.in_order) {
+      choose_in_order(task.taps_y, task.taps_x, stride)(task, channels);
+    } else {
+      walk_down(task, *choose_walks(task.taps_y, task.taps_x, stride), channels);
+    }
   } else {
     row_by_row(task, channels);
   }
@@ -439,6 +460,6 @@ void depthwise(const WeightGradientTask& task) {
 
 }  // namespace
 
-const DepthwiseGradientLoops depthwise_gradient_loops{walks_down, depthwise};
+const DepthwiseGradientLoops depthwise_gradient_loops{walks_down, goes_in_order, depthwise};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

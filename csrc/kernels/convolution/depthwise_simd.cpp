@@ -23,6 +23,7 @@ struct DepthwiseArguments {
   Index run_count;
   const TapRow* fresh;  // the first of those that no earlier row of results has read
   Index next_row;       // from there to what the next row of results reads
+  bool in_sequence;     // ask for that line after line, instead of as it is read
   Index offset, step, tap_step;
   // What is not zeros, from the first operand of the tile: in elements, and in taps.
   Index first_element, last_element;
@@ -107,11 +108,13 @@ MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const
     }
   }
   if (t.next_row != 0) {
+    const Index begin = t.in_sequence ? c * kPixels * kStride : c;
+    const Index apart = t.in_sequence ? kLanes : tap_step;
     for (const TapRow* run = t.fresh; run != end; ++run) {
-      const float* next = run->operand + t.offset + c + t.next_row;
+      const float* next = run->operand + t.offset + t.next_row + begin;
 #pragma GCC unroll 16
       for (int column = 0; column < kPixels * kStride; ++column) {
-        __builtin_prefetch(next + column * tap_step, 0, 2);
+        __builtin_prefetch(next + column * apart, 0, 2);
       }
     }
   }
@@ -426,8 +429,12 @@ bool walks_down(Index mixed, Index taps_y, Index taps_x, Index stride) {
 
 constexpr Index kHookChannels = 256;  // handed over at once
 
-// Whether results are better stored late, and can be.
-bool comes_late(const DepthwiseWalk& t) {
+// Whether results are better stored late, and can be. Not on Intel's processors at stride 1, where
+// they gain nothing from it and take the longer way.
+bool comes_late(const DepthwiseWalk& t, bool dense) {
+  if (dense && foresees_rows()) {
+    return false;
+  }
   // Not both of the first two tap rows can be above the image.
   const float* const* rows = t.operands.rows;
   const float* const operand = rows[0] != nullptr ? rows[0] : rows[t.operands.apart];
@@ -477,7 +484,9 @@ void walk_rows(const CorrelationTask& task, const WalkFunctions<DepthwiseWalk>& 
       t.out_row = sink.begin(row + 1, x, c, here, pixels * here) - t.out;
       t.out_step = sink.step();
       t.streamed = sink.streams(t.out, here) && t.out_row % kLanes == 0;
-      t.late = direct && !t.streamed && comes_late(t) ? &late : nullptr;
+      t.late = direct && !t.streamed && comes_late(t, task.operand_step == task.operand_tap_step)
+                   ? &late
+                   : nullptr;
       functions.of[pixels](t);
       if (t.late != nullptr) {
         put_last(t, pixels);
@@ -512,6 +521,7 @@ void depthwise_rows(const CorrelationTask& task, Index first_row, Index last_row
     t.channels = smaller(part, channels - c);
     t.weights = task.weights + c;
     t.bias = task.bias + c;
+    t.in_sequence = foresees_rows() && t.channels == t.tap_step;
     for (Index row = first_row; row < last_row; ++row) {
       t.run_count = 0;
       for (Index q = 0; q < task.taps_y && task.taps_x > 0; ++q) {
@@ -548,7 +558,7 @@ void correlate_depthwise(const CorrelationTask& task) {
                                                                         : 0;
   const WalkFunctions<DepthwiseWalk>* walks =
       choose_walks(task.mixed, task.taps_y, task.taps_x, stride);
-  if (walks == nullptr || (stride == 2 && task.streamed && foresees_rows())) {
+  if (walks == nullptr || (task.streamed && foresees_rows())) {
     depthwise_rows(task, 0, task.rows);
     return;
   }
