@@ -278,6 +278,36 @@ def test_weight_gradients(sources, results, device, rng):
     assert_exact(state.gradient_for_biases.to_numpy(), g.sum(axis=(0, 1, 2), dtype=float))
 
 
+@pytest.mark.parametrize("samples", [9, 40])
+def test_more_weights_than_a_near_cache_keeps(samples, device, rng):
+    """Whole batches go part by part of a long sum, to the bytes that each image gets at once."""
+    sources, results = 2600, 3217  # no multiples of a part or a vector
+    weights = rng.standard_normal((results, 1, 1, sources)).astype(np.float32)
+    biases = rng.standard_normal(results)
+    source = mg.ArrayConvolutionDataSource(weights, biases)
+    clamped = mg.ConvolutionDescriptor(
+        1,
+        1,
+        input_feature_channels=sources,
+        output_feature_channels=results,
+        fused_neuron_descriptor=mg.NeuronDescriptor(mg.NeuronType.RELU),
+    )
+    forward = mg.FullyConnected(source, device=device)
+    backward = mg.FullyConnectedGradient(source, device=device)
+    fused = mg.FullyConnected(
+        mg.ArrayConvolutionDataSource(weights, biases, descriptor=clamped), device=device
+    )
+    x = rng.standard_normal((samples, 1, 1, sources)).astype(np.float32)
+    y, states = forward(x, with_state=True)
+    g = rng.standard_normal(y.shape).astype(np.float32)
+    whole = backward(g, x, states)
+    for i in range(0, samples, 4):
+        own, state = forward(x[i : i + 1], with_state=True)
+        assert_same_bytes(y[i : i + 1], own)
+        assert_same_bytes(whole[i : i + 1], backward(g[i : i + 1], x[i : i + 1], state))
+    np.testing.assert_array_equal(fused(x), np.maximum(y, 0))
+
+
 @pytest.mark.parametrize("clamps", [False, True])
 @pytest.mark.parametrize("channels", [1, 3, 24, 600])
 def test_sums_over_a_large_image(channels, clamps, device, rng):

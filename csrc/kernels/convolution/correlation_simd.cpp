@@ -28,8 +28,11 @@ struct TileArguments {
   bool whole;
   bool streamed;  // past the caches; only if whole
   bool first;     // no other tile of the task has read these operands: memory is asked for them
-  Index ahead;    // of tiles that ask: from a row's operands to those that it requests
+  Index ahead;    // of tiles that ask: from a row's operands, or weights, to those that it requests
+  Index every;    // of tiles that ask for weights: operands from one request to the next
 };
+
+enum class Asks { Nothing, Operands, Weights };
 
 constexpr int kTall = 5;                // rows of a tile that pay for asking ahead
 constexpr Index kOperandsAhead = 1536;  // at least, and at least a tile
@@ -37,9 +40,10 @@ constexpr Index kOperandsAhead = 1536;  // at least, and at least a tile
 // Tile rows that share a pointer: their distances from it fit the addressing of an instruction.
 constexpr int kSharing = 3;
 
-// To a bias, or with kAdd to what is there, in whole vectors. Tiles that ask request a line of each
-// row further on whenever they begin one of their own.
-template <int kRows, int kVecs, bool kAdd, bool kAsks>
+// To a bias, or with kAdd to what is there, in whole vectors. Tiles that ask for operands request a
+// line of each row further on whenever they begin one of their own, others for the weights of one
+// operand further on whenever they have added a few.
+template <int kRows, int kVecs, bool kAdd, Asks kAsks>
 void tile(const TileArguments& t) {
   Vec sums[kRows][kVecs];
 #pragma GCC unroll 16
@@ -60,17 +64,25 @@ void tile(const TileArguments& t) {
     }
     const float* weights = t.weights + run->weights;
     const float* const last = weights + run->length * kLanes;
-    const float* ahead = operand[0] + t.ahead;
+    const float* ahead = (kAsks == Asks::Weights ? weights : operand[0]) + t.ahead;
     const float* next_line = weights;
 #pragma GCC unroll 1
     while (weights != last) {
-      if (kAsks && weights == next_line) {
+      if (kAsks == Asks::Operands && weights == next_line) {
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           __builtin_prefetch(ahead + r * step, 0, 2);
         }
         ahead += kLine / kFloat32;
         next_line += kLine / kFloat32 * kLanes;
+      }
+      if (kAsks == Asks::Weights && weights == next_line) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) {
+          __builtin_prefetch(ahead + v * block_step, 0, 2);
+        }
+        ahead += kLanes;
+        next_line += t.every * kLanes;
       }
       Vec w[kVecs];
 #pragma GCC unroll 4
@@ -187,15 +199,20 @@ struct TileTable {
   TileFunction tiles[kMaxVecs + 1][kMaxRows + 1];
   TileFunction adding[kMaxVecs + 1][kMaxRows + 1];
   TileFunction asking[kMaxVecs + 1][kMaxRows + 1];
+  TileFunction adding_asking[kMaxVecs + 1][kMaxRows + 1];  // for weights
   TileFunction dots[kDotOuts + 1][kMaxRows + 1];
 };
 
 template <int kVecs, int kRows>
 constexpr void fill_tiles(TileTable& table) {
   if constexpr (kRows >= 1) {
-    table.tiles[kVecs][kRows] = tile<kRows, kVecs, false, false>;
-    table.adding[kVecs][kRows] = tile<kRows, kVecs, true, false>;
-    table.asking[kVecs][kRows] = tile<kRows, kVecs, false, kRows >= kTall>;
+    constexpr bool kTallEnough = kRows >= kTall;
+    constexpr Asks kOperands = kTallEnough ? Asks::Operands : Asks::Nothing;
+    constexpr Asks kWeights = kTallEnough ? Asks::Weights : Asks::Nothing;
+    table.tiles[kVecs][kRows] = tile<kRows, kVecs, false, Asks::Nothing>;
+    table.adding[kVecs][kRows] = tile<kRows, kVecs, true, Asks::Nothing>;
+    table.asking[kVecs][kRows] = tile<kRows, kVecs, false, kOperands>;
+    table.adding_asking[kVecs][kRows] = tile<kRows, kVecs, true, kWeights>;
     fill_tiles<kVecs, kRows - 1>(table);
   }
 }
@@ -239,52 +256,126 @@ Index make_runs(const CorrelationTask& task, Index row, Index operand_channel, I
   return count;
 }
 
-// Every tile of the task: `lanes` results of one operand run in each block, at most `widest` blocks
-// in a tile.
+// Neighbouring blocks of results, of one group, that tiles do at once.
+struct Blocks {
+  Index first, count;
+  Index group, in_group;    // which of the group's is the first
+  Index channel, channels;  // of the result
+  Index last;               // results of the last block
+};
+
+// From `first` on, at most `widest`, before `end`.
+Blocks next_blocks(const CorrelationTask& task, Index lanes, Index widest, Index first, Index end) {
+  const Index per_group = ceil_div(task.group_results, lanes);
+  Blocks b{};
+  b.first = first;
+  b.group = first / per_group;
+  b.in_group = first % per_group;
+  b.count = smaller(smaller(widest, per_group - b.in_group), end - first);
+  b.channel = b.group * task.group_results + b.in_group * lanes;
+  b.channels = smaller(b.count * lanes, task.group_results - b.in_group * lanes);
+  b.last = b.channels - (b.count - 1) * lanes;
+  return b;
+}
+
+Index block_step(const CorrelationTask& task, Index lanes) {
+  return task.kernel_taps * task.group_operands * lanes;
+}
+
+TileArguments arguments_of(const CorrelationTask& task, Index lanes, const Blocks& blocks) {
+  TileArguments t{};
+  t.runs = static_cast<const Run*>(task.runs);
+  t.step = task.operand_step;
+  t.block_step = block_step(task, lanes);
+  t.weights = task.weights + blocks.first * t.block_step;
+  t.bias = task.bias + blocks.first * lanes;
+  t.last = first_lanes(smaller(blocks.last, kLanes));
+  t.whole = blocks.last == lanes;
+  return t;
+}
+
+// Calls visit(pixels) for every tile of a row of results, which it computes from the arguments.
+template <class Visit>
+MPSGRAD_INLINE void each_tile(const CorrelationTask& task, TileSink& sink, const Blocks& blocks,
+                              Index row, Index tiles, TileArguments& t, const Visit& visit) {
+  for (Index i = 0; i < tiles; ++i) {
+    const Index x = i * task.width / tiles;
+    const Index pixels = (i + 1) * task.width / tiles - x;
+    t.offset = x * task.operand_step;
+    t.out = sink.begin(row, x, blocks.channel, blocks.channels);
+    t.out_step = sink.step();
+    t.streamed = sink.streams(t.out, blocks.channels);
+    visit(pixels);
+    sink.finish(t.out, row, x, pixels, blocks.channel, blocks.channels);
+  }
+}
+
+// Every tile of the task from block `first` on: `lanes` results of one operand run in each block,
+// at most `widest` blocks in a tile.
 template <class RowsOf>
-void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, const RowsOf& rows_of,
-                     const TileFunction (*plain)[kMaxRows + 1],
+void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, Index first,
+                     const RowsOf& rows_of, const TileFunction (*plain)[kMaxRows + 1],
                      const TileFunction (*asking)[kMaxRows + 1]) {
-  const Index blocks_per_group = ceil_div(task.group_results, lanes);
-  const Index block_step = task.kernel_taps * task.group_operands * lanes;
   auto* runs = static_cast<Run*>(task.runs);
   TileSink sink(task);
-  for (Index block = task.first_block; block < task.last_block;) {
-    const Index group = block / blocks_per_group;
-    const Index in_group = block % blocks_per_group;
-    const Index blocks =
-        smaller(smaller(widest, blocks_per_group - in_group), task.last_block - block);
-    const Index first_channel = in_group * lanes;
-    const Index channels = smaller(blocks * lanes, task.group_results - first_channel);
-    const Index last = channels - (blocks - 1) * lanes;
-    const Index row_tiles = ceil_div(task.width, rows_of(blocks));
-    TileArguments t{};
-    t.runs = runs;
-    t.step = task.operand_step;
-    t.weights = task.weights + block * block_step;
-    t.block_step = block_step;
-    t.bias = task.bias + block * lanes;
-    t.last = first_lanes(smaller(last, kLanes));
-    t.whole = last == lanes;
-    t.first = task.taps_y * task.taps_x == 1 && (block == task.first_block || in_group == 0);
-    t.ahead = larger(rows_of(blocks), ceil_div(kOperandsAhead, task.group_operands)) * t.step;
-    const TileFunction* const tiles = (t.first ? asking : plain)[blocks];
-    const Index channel = group * task.group_results + first_channel;
+  for (Index block = first; block < task.last_block;) {
+    const Blocks blocks = next_blocks(task, lanes, widest, block, task.last_block);
+    const Index row_tiles = ceil_div(task.width, rows_of(blocks.count));
+    TileArguments t = arguments_of(task, lanes, blocks);
+    t.first = task.taps_y * task.taps_x == 1 && (block == task.first_block || blocks.in_group == 0);
+    t.ahead = larger(rows_of(blocks.count), ceil_div(kOperandsAhead, task.group_operands)) * t.step;
+    const TileFunction* const tiles = (t.first ? asking : plain)[blocks.count];
     for (Index row = 0; row < task.rows; ++row) {
-      t.run_count = make_runs(task, row, group * task.group_operands, lanes, runs);
-      for (Index i = 0; i < row_tiles; ++i) {
-        const Index x = i * task.width / row_tiles;
-        const Index pixels = (i + 1) * task.width / row_tiles - x;
-        t.offset = x * task.operand_step;
-        t.out = sink.begin(row, x, channel, channels);
-        t.out_step = sink.step();
-        t.streamed = sink.streams(t.out, channels);
-        tiles[pixels](t);
-        sink.finish(t.out, row, x, pixels, channel, channels);
-      }
+      t.run_count = make_runs(task, row, blocks.group * task.group_operands, lanes, runs);
+      each_tile(task, sink, blocks, row, row_tiles, t,
+                [&](Index pixels) MPSGRAD_MELT { tiles[pixels](t); });
     }
-    block += blocks;
+    block += blocks.count;
   }
+}
+
+// One row of long sums, as of fully connected kernels: one tile after the other they would read all
+// of the weights, which no near cache keeps until the next one. So each adds a part of the operands
+// before the next part, whose weights it asks for meanwhile. The sums are the same.
+// Returns the first block that is left: results that fill no vector cannot be added to.
+template <class RowsOf>
+Index correlate_parts(const CorrelationTask& task, Index widest, const RowsOf& rows_of) {
+  constexpr Index kPart = 128;               // operands
+  constexpr Index kManyWeights = 64 * 1024;  // of a tile
+  const auto tiles_of = [&](Index count) { return ceil_div(task.width, rows_of(count)); };
+  const Index operands = task.group_operands;
+  TileSink sink(task);
+  if (task.groups != 1 || task.rows != 1 || task.taps_y * task.taps_x != 1 ||
+      operands * widest * kLanes < kManyWeights || operands <= kPart || tiles_of(widest) < 2 ||
+      !sink.in_place()) {
+    return task.first_block;
+  }
+  auto* const run = static_cast<Run*>(task.runs);
+  if (make_runs(task, 0, 0, kLanes, run) == 0) {
+    return task.first_block;
+  }
+  const Run all = *run;
+  const Index end = smaller(task.last_block, task.group_results / kLanes);
+  for (Index block = task.first_block; block < end;) {
+    const Blocks blocks = next_blocks(task, kLanes, widest, block, end);
+    TileArguments t = arguments_of(task, kLanes, blocks);
+    const Index tiles_here = tiles_of(blocks.count);
+    t.run_count = 1;
+    t.every = tiles_here;
+    for (Index first = 0; first < operands; first += kPart) {
+      const bool last = first + kPart >= operands;
+      *run = {all.operand + first, all.weights + first * kLanes, smaller(kPart, operands - first)};
+      t.ahead = last ? blocks.count * t.block_step - first * kLanes : kPart * kLanes;
+      const auto& functions = first == 0 ? kTiles.tiles : kTiles.adding_asking;
+      each_tile(task, sink, blocks, 0, tiles_here, t, [&](Index pixels) MPSGRAD_MELT {
+        t.streamed = false;  // there is more to add
+        functions[blocks.count][pixels](t);
+        t.ahead += kPart / tiles_here * kLanes;  // each tile has its share
+      });
+    }
+    block += blocks.count;
+  }
+  return end;
 }
 
 void correlate(const CorrelationTask& task) {
@@ -292,15 +383,17 @@ void correlate(const CorrelationTask& task) {
   const Index blocks = smaller(blocks_per_group, task.last_block - task.first_block);
   const Index products = task.taps_y * task.taps_x * task.group_operands;
   const Index highest = rows_in_sets(task.operand_step);
-  correlate_tiles(
-      task, kLanes, best_vecs(task.width, blocks, false, products, highest),
-      [=](Index vecs) { return smaller(tile_rows(static_cast<int>(vecs)), highest); }, kTiles.tiles,
-      kTiles.asking);
+  const Index widest = best_vecs(task.width, blocks, false, products, highest);
+  const auto rows_of = [=](Index vecs) {
+    return smaller(tile_rows(static_cast<int>(vecs)), highest);
+  };
+  correlate_tiles(task, kLanes, widest, correlate_parts(task, widest, rows_of), rows_of,
+                  kTiles.tiles, kTiles.asking);
 }
 
 void correlate_dot(const CorrelationTask& task) {
   correlate_tiles(
-      task, 1, kDotOuts,
+      task, 1, kDotOuts, task.first_block,
       [](Index outs) { return static_cast<Index>(dot_rows(static_cast<int>(outs))); }, kTiles.dots,
       kTiles.dots);
 }

@@ -28,6 +28,8 @@ class TileSink {
     return values_ + value;
   }
   Index step() const { return step_; }
+  // Whether begin() gives a result's own place, where it is left as it is.
+  bool in_place() const { return direct_ && task_.hook.apply == nullptr; }
   // Whether pixels of so many channels, which begin() has placed at `out`, are lines of their own.
   bool streams(const float* out, Index channels) const {
     return task_.streamed && direct_ && is_lines(out, channels) && step_ % kLanes == 0;
