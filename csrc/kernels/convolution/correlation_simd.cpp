@@ -41,8 +41,9 @@ constexpr Index kOperandsAhead = 1536;  // at least, and at least a tile
 constexpr int kSharing = 3;
 
 // To a bias, or with kAdd to what is there, in whole vectors. Tiles that ask for operands request a
-// line of each row further on whenever they begin one of their own, others for the weights of one
-// operand further on whenever they have added a few.
+// line of each row further on while they add one of their own, one after the other, because a core
+// waits for few lines at a time; others for the weights of one operand further on whenever they
+// have added a few.
 template <int kRows, int kVecs, bool kAdd, Asks kAsks>
 void tile(const TileArguments& t) {
   Vec sums[kRows][kVecs];
@@ -65,24 +66,29 @@ void tile(const TileArguments& t) {
     const float* weights = t.weights + run->weights;
     const float* const last = weights + run->length * kLanes;
     const float* ahead = (kAsks == Asks::Weights ? weights : operand[0]) + t.ahead;
-    const float* next_line = weights;
+    const float* next_request = weights;
+    const float* next_line = weights;              // where rows begin lines of operands
+    const float* last_row = ahead + kRows * step;  // past it
 #pragma GCC unroll 1
     while (weights != last) {
-      if (kAsks == Asks::Operands && weights == next_line) {
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          __builtin_prefetch(ahead + r * step, 0, 2);
+      if (kAsks == Asks::Operands && weights == next_request) {
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += step;
+        next_request += kLineFloats / kRows * kLanes;
+        if (ahead == last_row) {
+          ahead += kLineFloats - kRows * step;
+          last_row += kLineFloats;
+          next_line += kLineFloats * kLanes;
+          next_request = next_line;
         }
-        ahead += kLine / kFloat32;
-        next_line += kLine / kFloat32 * kLanes;
       }
-      if (kAsks == Asks::Weights && weights == next_line) {
+      if (kAsks == Asks::Weights && weights == next_request) {
 #pragma GCC unroll 4
         for (int v = 0; v < kVecs; ++v) {
           __builtin_prefetch(ahead + v * block_step, 0, 2);
         }
         ahead += kLanes;
-        next_line += t.every * kLanes;
+        next_request += t.every * kLanes;
       }
       Vec w[kVecs];
 #pragma GCC unroll 4
