@@ -278,8 +278,10 @@ def test_weight_gradients(sources, results, device, rng):
     assert_exact(state.gradient_for_biases.to_numpy(), g.sum(axis=(0, 1, 2), dtype=float))
 
 
-@pytest.mark.parametrize("samples", [9, 40])
-def test_more_weights_than_a_near_cache_keeps(samples, device, rng):
+@pytest.mark.parametrize(
+    ("samples", "dtype"), [(9, np.float32), (40, np.float32), (40, np.float16), (150, np.float16)]
+)
+def test_more_weights_than_a_near_cache_keeps(samples, dtype, device, rng):
     """Whole batches go part by part of a long sum, to the bytes that each image gets at once."""
     sources, results = 2600, 3217  # no multiples of a part or a vector
     weights = rng.standard_normal((results, 1, 1, sources)).astype(np.float32)
@@ -297,10 +299,11 @@ def test_more_weights_than_a_near_cache_keeps(samples, device, rng):
     fused = mg.FullyConnected(
         mg.ArrayConvolutionDataSource(weights, biases, descriptor=clamped), device=device
     )
-    x = rng.standard_normal((samples, 1, 1, sources)).astype(np.float32)
+    x = rng.standard_normal((samples, 1, 1, sources)).astype(dtype)
     y, states = forward(x, with_state=True)
-    g = rng.standard_normal(y.shape).astype(np.float32)
+    g = rng.standard_normal(y.shape).astype(dtype)
     whole = backward(g, x, states)
+    assert y.dtype == whole.dtype == dtype
     for i in range(0, samples, 4):
         own, state = forward(x[i : i + 1], with_state=True)
         assert_same_bytes(y[i : i + 1], own)

@@ -300,22 +300,6 @@ TileArguments arguments_of(const CorrelationTask& task, Index lanes, const Block
   return t;
 }
 
-// Calls visit(pixels) for every tile of a row of results, which it computes from the arguments.
-template <class Visit>
-MPSGRAD_INLINE void each_tile(const CorrelationTask& task, TileSink& sink, const Blocks& blocks,
-                              Index row, Index tiles, TileArguments& t, const Visit& visit) {
-  for (Index i = 0; i < tiles; ++i) {
-    const Index x = i * task.width / tiles;
-    const Index pixels = (i + 1) * task.width / tiles - x;
-    t.offset = x * task.operand_step;
-    t.out = sink.begin(row, x, blocks.channel, blocks.channels);
-    t.out_step = sink.step();
-    t.streamed = sink.streams(t.out, blocks.channels);
-    visit(pixels);
-    sink.finish(t.out, row, x, pixels, blocks.channel, blocks.channels);
-  }
-}
-
 // Every tile of the task from block `first` on: `lanes` results of one operand run in each block,
 // at most `widest` blocks in a tile.
 template <class RowsOf>
@@ -333,8 +317,16 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, Ind
     const TileFunction* const tiles = (t.first ? asking : plain)[blocks.count];
     for (Index row = 0; row < task.rows; ++row) {
       t.run_count = make_runs(task, row, blocks.group * task.group_operands, lanes, runs);
-      each_tile(task, sink, blocks, row, row_tiles, t,
-                [&](Index pixels) MPSGRAD_MELT { tiles[pixels](t); });
+      for (Index i = 0; i < row_tiles; ++i) {
+        const Index x = i * task.width / row_tiles;
+        const Index pixels = (i + 1) * task.width / row_tiles - x;
+        t.offset = x * task.operand_step;
+        t.out = sink.begin(row, x, blocks.channel, blocks.channels);
+        t.out_step = sink.step();
+        t.streamed = sink.streams(t.out, blocks.channels);
+        tiles[pixels](t);
+        sink.finish(t.out, row, x, pixels, blocks.channel, blocks.channels);
+      }
     }
     block += blocks.count;
   }
@@ -350,10 +342,8 @@ Index correlate_parts(const CorrelationTask& task, Index widest, const RowsOf& r
   constexpr Index kManyWeights = 64 * 1024;  // of a tile
   const auto tiles_of = [&](Index count) { return ceil_div(task.width, rows_of(count)); };
   const Index operands = task.group_operands;
-  TileSink sink(task);
   if (task.groups != 1 || task.rows != 1 || task.taps_y * task.taps_x != 1 ||
-      operands * widest * kLanes < kManyWeights || operands <= kPart || tiles_of(widest) < 2 ||
-      !sink.in_place()) {
+      operands * widest * kLanes < kManyWeights || operands <= kPart || tiles_of(widest) < 2) {
     return task.first_block;
   }
   auto* const run = static_cast<Run*>(task.runs);
@@ -361,23 +351,39 @@ Index correlate_parts(const CorrelationTask& task, Index widest, const RowsOf& r
     return task.first_block;
   }
   const Run all = *run;
+  TileSink sink(task);
   const Index end = smaller(task.last_block, task.group_results / kLanes);
   for (Index block = task.first_block; block < end;) {
     const Blocks blocks = next_blocks(task, kLanes, widest, block, end);
     TileArguments t = arguments_of(task, kLanes, blocks);
-    const Index tiles_here = tiles_of(blocks.count);
+    const Index tiles = tiles_of(blocks.count);
+    const Index together = smaller(tiles, sink.room(blocks.channels) / rows_of(blocks.count));
+    const auto x_of = [&](Index tile) { return tile * task.width / tiles; };
     t.run_count = 1;
-    t.every = tiles_here;
-    for (Index first = 0; first < operands; first += kPart) {
-      const bool last = first + kPart >= operands;
-      *run = {all.operand + first, all.weights + first * kLanes, smaller(kPart, operands - first)};
-      t.ahead = last ? blocks.count * t.block_step - first * kLanes : kPart * kLanes;
-      const auto& functions = first == 0 ? kTiles.tiles : kTiles.adding_asking;
-      each_tile(task, sink, blocks, 0, tiles_here, t, [&](Index pixels) MPSGRAD_MELT {
-        t.streamed = false;  // there is more to add
-        functions[blocks.count][pixels](t);
-        t.ahead += kPart / tiles_here * kLanes;  // each tile has its share
-      });
+    for (Index tile = 0; tile < tiles; tile += together) {
+      const Index last_tile = smaller(tile + together, tiles);
+      t.every = last_tile - tile;
+      const Index after = last_tile == tiles ? blocks.count * t.block_step : 0;
+      for (Index first = 0; first < operands; first += kPart) {
+        const bool last = first + kPart >= operands;
+        *run = {all.operand + first, all.weights + first * kLanes,
+                smaller(kPart, operands - first)};
+        t.ahead = last ? after - first * kLanes : kPart * kLanes;
+        const auto& functions = first == 0 ? kTiles.tiles : kTiles.adding_asking;
+        for (Index i = tile; i < last_tile; ++i) {
+          const Index x = x_of(i);
+          const Index pixels = x_of(i + 1) - x;
+          t.offset = x * task.operand_step;
+          t.out =
+              sink.begin(0, x, blocks.channel, blocks.channels, (x - x_of(tile)) * blocks.channels);
+          t.out_step = sink.step();
+          functions[blocks.count][pixels](t);
+          t.ahead += kPart / t.every * kLanes;  // each tile has its share
+          if (last) {
+            sink.finish(t.out, 0, x, pixels, blocks.channel, blocks.channels);
+          }
+        }
+      }
     }
     block += blocks.count;
   }

@@ -28,8 +28,11 @@ class TileSink {
     return values_ + value;
   }
   Index step() const { return step_; }
-  // Whether begin() gives a result's own place, where it is left as it is.
-  bool in_place() const { return direct_ && task_.hook.apply == nullptr; }
+  // How many pixels of so many channels there is room for at a time.
+  Index room(Index channels) const {
+    constexpr Index kNoEnd = Index{1} << 30;
+    return direct_ ? kNoEnd : kSinkValues / channels;
+  }
   // Whether pixels of so many channels, which begin() has placed at `out`, are lines of their own.
   bool streams(const float* out, Index channels) const {
     return task_.streamed && direct_ && is_lines(out, channels) && step_ % kLanes == 0;
