@@ -98,6 +98,19 @@ struct Correlation {
   bool skips = false;   // taps beside the operand, where they are else multiplied with zeros
 
   Index operand_channels() const { return groups * group_operands; }
+  // Whether loops take float16 as it lies, and write it.
+  bool halves() const {
+    const Index at_once = depthwise_loops().halves_at_once;
+    return at_once > 0 && group_results % at_once == 0 && depthwise && edge == EdgeMode::Zero &&
+           operand.format == ChannelFormat::Float16 && result.format == ChannelFormat::Float16 &&
+           hook.apply == nullptr;
+  }
+  // Whether the loops for one channel at a time, which know where an image ends, read operands as
+  // they lie.
+  bool direct() const {
+    return depthwise && edge == EdgeMode::Zero &&
+           (operand.format == ChannelFormat::Float32 || halves());
+  }
 };
 
 // Results of some rows (of one phase) and columns (of every phase) of some samples, in some blocks
@@ -174,8 +187,7 @@ class Plan {
     splits_ = 1;
     Index at_least = budget;  // for fewer than kRowsAtOnce
     if (walks) {
-      const bool direct = c.edge == EdgeMode::Zero && c.operand.format == ChannelFormat::Float32;
-      at_least = direct ? 2 * budget : budget;  // copies are scratch
+      at_least = c.direct() ? 2 * budget : budget;  // copies are scratch
       const Index block_bytes = rows_needed(largest, std::min(largest.count, kRowsAtOnce)) *
                                 ceil_div(widest * pixel_bytes, blocks_);
       splits_ = ceil_div(blocks_, std::max<Index>(1, at_least / std::max<Index>(1, block_bytes)));
@@ -340,10 +352,7 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
     window.span = last_x - first_x + 1;
   }
   window.gap = c.depthwise ? gap_between_pixels(window.channels) : 0;
-  // The loops for one channel at a time know where an image ends.
-  window.direct =
-      (window.can_be_direct() && !c.copies) ||
-      (c.depthwise && c.edge == EdgeMode::Zero && c.operand.format == ChannelFormat::Float32);
+  window.direct = (window.can_be_direct() && !c.copies) || c.direct();
 
   const Index rows = piece.samples * piece.rows;
   const Index first_y = y.operand_first + piece.row * y.operand_step;
@@ -400,11 +409,13 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
           : std::max<Index>(kFirstLevelBytes / std::max<Index>(4 * y.taps * window.span, 1), 1);
   task.fresh_rows = window.direct ? std::min(y.operand_step, y.taps) : 0;
   task.next_row = task.fresh_rows * y.tap_step * c.operand.row_stride;
+  task.halves = c.halves();
   task.streamed = c.result.streamed && c.hook.apply == nullptr;
   each_columns(c, piece, [&](const Phase& x, const Columns& columns) {
     const Index start = columns.taps == 0 ? 0 : first_read(x, columns) - window.first_x;
     for (Index i = 0; i < rows * y.taps; ++i) {
-      operand[i] = found[i] == nullptr ? nullptr : found[i] + start * window.pixel_stride();
+      operand[i] =
+          found[i] == nullptr ? nullptr : window.moved(found[i], start * window.pixel_stride());
     }
     const Index item = item_size(c.result.format);
     task.first_x = x.first + columns.first * x.step;

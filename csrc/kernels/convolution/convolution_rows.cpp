@@ -64,8 +64,9 @@ void read_through(const float* run, Index count) {
 
 const float* RowCache::direct_row(Index sample, Index y) const {
   const ConvolutionImages& images = *window_.images;
-  return reinterpret_cast<const float*>(images.samples[sample]) + y * images.row_stride +
-         window_.first_x * images.pixel_stride + window_.channel;
+  return window_.moved(
+      reinterpret_cast<const float*>(images.samples[sample]),
+      y * images.row_stride + window_.first_x * images.pixel_stride + window_.channel);
 }
 
 LinesAhead RowCache::lines_of(Index sample, Index y, Index count) const {

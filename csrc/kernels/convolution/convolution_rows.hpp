@@ -79,8 +79,8 @@ struct RowWindow {
   Index channel = 0, channels = 0;
   EdgeMode edge = EdgeMode::Zero;
   Index first_x = 0, span = 0;
-  bool direct = false;
-  Index gap = 0;  // between copied pixels, floats
+  bool direct = false;  // rows are elements of the images' format
+  Index gap = 0;        // between copied pixels, floats
   // Direct rows are read through when they are found: for loops that then read parts of each pixel,
   // in an order that processors do not foresee.
   bool read_first = false;
@@ -91,6 +91,12 @@ struct RowWindow {
   }
   Index pixel_stride() const { return direct ? images->pixel_stride : channels + gap; }
   Index row_floats() const { return direct ? 0 : span * (channels + gap); }
+  // So many elements further on in a row.
+  const float* moved(const float* row, Index elements) const {
+    const Index item = direct ? item_size(images->format) : Index{sizeof(float)};
+    return reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(row) +
+                                          elements * item);
+  }
   void copy(Index sample, Index y, float* out) const;
 };
 

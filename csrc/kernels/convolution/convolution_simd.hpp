@@ -63,6 +63,8 @@ struct CorrelationTask {
   std::int64_t channels_at_once;
   std::int64_t first_operand, last_operand;
   std::int64_t next_row, fresh_rows;
+  // depthwise: operands and results lie as float16; operand[i] points at them, and steps count them
+  bool halves;
   bool streamed;  // results go past the caches where they are whole lines
   void* runs;     // scratch: 24 * taps_y * taps_x bytes
 };
@@ -99,6 +101,7 @@ MPSGRAD_LOOPS(CorrelationLoops, correlation_loops)
 
 struct DepthwiseLoops {
   std::int64_t most_mixed;
+  std::int64_t halves_at_once;  // float16 is taken of multiples of so many channels; 0: not at all
   // Result channel c from operand channel c alone, or from the `mixed` channels of its group:
   // weights are packed as [tap][operand of the group][result channel], groups is 1, there is one
   // block, and group_results is the number of channels.

@@ -1,6 +1,7 @@
 // Convolutions whose result channels each read one operand channel, or a few that are neighbours:
 // the forward pass and its data gradient. Channels lie along the lanes; pixels share what is
 // loaded.
+#include <type_traits>
 #include <utility>
 
 #include "kernels/convolution/convolution_simd.hpp"
@@ -12,18 +13,24 @@
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
 
+// Operands and results of a task: float32, or float16 where loops convert it.
+template <class Element>
+using Sink = std::conditional_t<std::is_same_v<Element, Half>, HalfSink, TileSink>;
+
+template <class Element>
 struct TapRow {
-  const float* operand;
+  const Element* operand;
   Index weights;  // of its first tap, from those of the first channel on
 };
-static_assert(sizeof(TapRow) <= 24);  // CorrelationTask::runs has room for that
+static_assert(sizeof(TapRow<Half>) <= 24);  // CorrelationTask::runs has room for that
 
+template <class Element>
 struct DepthwiseArguments {
-  const TapRow* runs;  // one for each row of taps
+  const TapRow<Element>* runs;  // one for each row of taps
   Index run_count;
-  const TapRow* fresh;  // the first of those that no earlier row of results has read
-  Index next_row;       // from there to what the next row of results reads
-  bool in_sequence;     // ask for that line after line, instead of as it is read
+  const TapRow<Element>* fresh;  // the first of those that no earlier row of results has read
+  Index next_row;                // from there to what the next row of results reads
+  bool in_sequence;              // ask for that line after line, instead of as it is read
   Index offset, step, tap_step;
   // What is not zeros, from the first operand of the tile: in elements, and in taps.
   Index first_element, last_element;
@@ -32,15 +39,15 @@ struct DepthwiseArguments {
   const float* weights;
   Index weight_step;  // from one tap to the next
   const float* bias;
-  float* out;
+  Element* out;
   Index out_step;
   bool streamed;
   Index channels;
 };
 
-template <int kPixels, class... Masks>
-MPSGRAD_INLINE void put_pixels(const DepthwiseArguments& t, Index c, const Vec (&sums)[kPixels],
-                               const Masks&... mask) {
+template <int kPixels, class Element, class... Masks>
+MPSGRAD_INLINE void put_pixels(const DepthwiseArguments<Element>& t, Index c,
+                               const Vec (&sums)[kPixels], const Masks&... mask) {
   if (kStreams && t.streamed) {
 #pragma GCC unroll 8
     for (int r = 0; r < kPixels; ++r) {
@@ -76,8 +83,9 @@ MPSGRAD_INLINE void add_column(Vec (&sums)[kPixels], const Vec (&weights)[kTaps]
 
 // kPixels neighbours from kTaps taps of each row, kStride taps apart: what neighbours share is
 // loaded once, and for groups of kMixed neighbouring channels spread over their lanes once.
-template <int kPixels, int kTaps, int kStride, int kMixed, class... Masks>
-MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const Masks&... mask) {
+template <int kPixels, int kTaps, int kStride, int kMixed, class Element, class... Masks>
+MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments<Element>& t, Index c,
+                                     const Masks&... mask) {
   Vec sums[kPixels];
   const Vec bias = load(t.bias + c);
 #pragma GCC unroll 8
@@ -86,9 +94,9 @@ MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const
   }
   const Index tap_step = t.tap_step;
   const auto columns = static_cast<std::uint64_t>(t.last_column - t.first_column);
-  const TapRow* const end = t.runs + t.run_count;
-  for (const TapRow* run = t.runs; run != end; ++run) {
-    const float* operand = run->operand + t.offset + c;
+  const TapRow<Element>* const end = t.runs + t.run_count;
+  for (const TapRow<Element>* run = t.runs; run != end; ++run) {
+    const Element* operand = run->operand + t.offset + c;
     const float* weights = t.weights + run->weights + c;
     Vec w[kTaps][kMixed];
 #pragma GCC unroll 8
@@ -110,8 +118,8 @@ MPSGRAD_INLINE void depthwise_vector(const DepthwiseArguments& t, Index c, const
   if (t.next_row != 0) {
     const Index begin = t.in_sequence ? c * kPixels * kStride : c;
     const Index apart = t.in_sequence ? kLanes : tap_step;
-    for (const TapRow* run = t.fresh; run != end; ++run) {
-      const float* next = run->operand + t.offset + t.next_row + begin;
+    for (const TapRow<Element>* run = t.fresh; run != end; ++run) {
+      const Element* next = run->operand + t.offset + t.next_row + begin;
 #pragma GCC unroll 16
       for (int column = 0; column < kPixels * kStride; ++column) {
         __builtin_prefetch(next + column * apart, 0, 2);
@@ -134,8 +142,8 @@ MPSGRAD_INLINE void add_mixed(Vec& sum, const Vec* weights, Vec x,
 }
 
 // The same for any number of taps and any stride, and for groups of kMixed neighbouring channels.
-template <int kPixels, int kMixed, class... Masks>
-MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments& t, Index c,
+template <int kPixels, int kMixed, class Element, class... Masks>
+MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments<Element>& t, Index c,
                                          const Masks&... mask) {
   Vec sums[kPixels];
 #pragma GCC unroll 8
@@ -144,7 +152,7 @@ MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments& t, Index c,
   }
   const auto elements = static_cast<std::uint64_t>(t.last_element - t.first_element);
   for (Index i = 0; i < t.run_count; ++i) {
-    const float* operand = t.runs[i].operand + t.offset + c;
+    const Element* operand = t.runs[i].operand + t.offset + c;
     const float* weights = t.weights + t.runs[i].weights + c;
     for (Index p = 0; p < t.tap_count; ++p) {
       Vec w[kMixed];
@@ -166,9 +174,9 @@ MPSGRAD_INLINE void depthwise_any_vector(const DepthwiseArguments& t, Index c,
   put_pixels(t, c, sums, mask...);
 }
 
-template <int kPixels, int kTaps, int kStride, int kMixed>
-void depthwise_tile(const DepthwiseArguments& arguments) {
-  const DepthwiseArguments t = arguments;
+template <class Element, int kPixels, int kTaps, int kStride, int kMixed>
+void depthwise_tile(const DepthwiseArguments<Element>& arguments) {
+  const DepthwiseArguments<Element> t = arguments;
   const auto one = [&](Index c, const auto&... mask) MPSGRAD_MELT {
     if constexpr (kTaps > 0) {
       depthwise_vector<kPixels, kTaps, kStride, kMixed>(t, c, mask...);
@@ -176,87 +184,88 @@ void depthwise_tile(const DepthwiseArguments& arguments) {
       depthwise_any_vector<kPixels, kMixed>(t, c, mask...);
     }
   };
-  Index c = 0;
-  for (; c + kLanes <= t.channels; c += kLanes) {
-    one(c);
-  }
-  if (c < t.channels) {
-    one(c, first_lanes(t.channels - c));
-  }
+  each_vector<kAtOnce<Element>>(t.channels, one);
 }
 
-using DepthwiseFunction = void (*)(const DepthwiseArguments&);
+template <class Element>
+using DepthwiseFunction = void (*)(const DepthwiseArguments<Element>&);
 
 constexpr int kDepthwisePixels = 8;  // of a tile, at most
 
 // The tiles for so many taps at such a stride, in taps; 0: any.
-template <int kTaps, int kStride, int kMixed = 1>
-const DepthwiseFunction* depthwise_tiles() {
-  static constexpr DepthwiseFunction kFunctions[kDepthwisePixels] = {
-      depthwise_tile<1, kTaps, kStride, kMixed>, depthwise_tile<2, kTaps, kStride, kMixed>,
-      depthwise_tile<3, kTaps, kStride, kMixed>, depthwise_tile<4, kTaps, kStride, kMixed>,
-      depthwise_tile<5, kTaps, kStride, kMixed>, depthwise_tile<6, kTaps, kStride, kMixed>,
-      depthwise_tile<7, kTaps, kStride, kMixed>, depthwise_tile<8, kTaps, kStride, kMixed>};
+template <class Element, int kTaps, int kStride, int kMixed = 1>
+const DepthwiseFunction<Element>* depthwise_tiles() {
+  static constexpr DepthwiseFunction<Element> kFunctions[kDepthwisePixels] = {
+      depthwise_tile<Element, 1, kTaps, kStride, kMixed>,
+      depthwise_tile<Element, 2, kTaps, kStride, kMixed>,
+      depthwise_tile<Element, 3, kTaps, kStride, kMixed>,
+      depthwise_tile<Element, 4, kTaps, kStride, kMixed>,
+      depthwise_tile<Element, 5, kTaps, kStride, kMixed>,
+      depthwise_tile<Element, 6, kTaps, kStride, kMixed>,
+      depthwise_tile<Element, 7, kTaps, kStride, kMixed>,
+      depthwise_tile<Element, 8, kTaps, kStride, kMixed>};
   return kFunctions;
 }
 
 // Larger groups fill a vector by themselves; smaller ones than of four channels there are not.
-template <int kTaps, int kStride, int kMixed = 4>
-const DepthwiseFunction* mixed_tiles(Index mixed) {
+template <class Element, int kTaps, int kStride, int kMixed = 4>
+const DepthwiseFunction<Element>* mixed_tiles(Index mixed) {
   if constexpr (kMixed <= kMostMixed) {
-    return mixed == kMixed ? depthwise_tiles<kTaps, kStride, kMixed>()
-                           : mixed_tiles<kTaps, kStride, 2 * kMixed>(mixed);
+    return mixed == kMixed ? depthwise_tiles<Element, kTaps, kStride, kMixed>()
+                           : mixed_tiles<Element, kTaps, kStride, 2 * kMixed>(mixed);
   } else {
     return nullptr;
   }
 }
 
-const DepthwiseFunction* choose_depthwise_tiles(const CorrelationTask& task) {
+template <class Element>
+const DepthwiseFunction<Element>* choose_depthwise_tiles(const CorrelationTask& task) {
   const bool dense = task.operand_step == task.operand_tap_step;
   const bool halved = task.operand_step == 2 * task.operand_tap_step;
   if (task.mixed > 1) {
     if (kRegisters <= 16) {  // too few for the weights of all taps of a row
-      return mixed_tiles<0, 0>(task.mixed);
+      return mixed_tiles<Element, 0, 0>(task.mixed);
     }
-    return task.taps_x == 3 && dense    ? mixed_tiles<3, 1>(task.mixed)
-           : task.taps_x == 3 && halved ? mixed_tiles<3, 2>(task.mixed)
-                                        : mixed_tiles<0, 0>(task.mixed);
+    return task.taps_x == 3 && dense    ? mixed_tiles<Element, 3, 1>(task.mixed)
+           : task.taps_x == 3 && halved ? mixed_tiles<Element, 3, 2>(task.mixed)
+                                        : mixed_tiles<Element, 0, 0>(task.mixed);
   }
   if (dense) {
     switch (task.taps_x) {
       case 1:
-        return depthwise_tiles<1, 1>();
+        return depthwise_tiles<Element, 1, 1>();
       case 2:
-        return depthwise_tiles<2, 1>();
+        return depthwise_tiles<Element, 2, 1>();
       case 3:
-        return depthwise_tiles<3, 1>();
+        return depthwise_tiles<Element, 3, 1>();
       case 5:
-        return depthwise_tiles<5, 1>();
+        return depthwise_tiles<Element, 5, 1>();
       case 7:
-        return depthwise_tiles<7, 1>();
+        return depthwise_tiles<Element, 7, 1>();
       default:
         break;
     }
   } else if (halved) {
     switch (task.taps_x) {
       case 3:
-        return depthwise_tiles<3, 2>();
+        return depthwise_tiles<Element, 3, 2>();
       case 5:
-        return depthwise_tiles<5, 2>();
+        return depthwise_tiles<Element, 5, 2>();
       default:
         break;
     }
   }
-  return depthwise_tiles<0, 0>();
+  return depthwise_tiles<Element, 0, 0>();
 }
 
 // Some neighbouring results of each of some rows.
+template <class Element>
 struct DepthwiseWalk {
-  WalkOperands operands;
+  WalkOperandsOf<Element> operands;
   const float* weights;
   Index weight_row, weight_step;  // from one tap to the one below and to the next
   const float* bias;
-  float* out;
+  Element* out;
   Index out_row, out_step;  // from row to row and from pixel to pixel
   bool streamed;
   LateResults* late;  // null: results are stored when they are made
@@ -264,20 +273,20 @@ struct DepthwiseWalk {
 
 // Sums of the rows of results that have begun, in one vector of channels, and what they are made
 // with.
-template <class Shape, int kPixels, class... Masks>
+template <class Element, class Shape, int kPixels, class... Masks>
 struct WalkSums {
   static constexpr int kTaps = Shape::kTaps;
   static constexpr bool kKeeps = kTaps <= 3;  // all weights in registers, else of a row of taps
 
-  const DepthwiseWalk& t;
+  const DepthwiseWalk<Element>& t;
   Index c;
-  float* out;
+  Element* out;
   Index ended = 0;            // rows
   Vec weights[kTaps][kTaps];  // if kKeeps
   Vec bias;
   Vec sums[Shape::kSlots][kPixels];
 
-  MPSGRAD_INLINE WalkSums(const DepthwiseWalk& walk, Index channel, const Masks&... mask)
+  MPSGRAD_INLINE WalkSums(const DepthwiseWalk<Element>& walk, Index channel, const Masks&... mask)
       : t(walk), c(channel), out(walk.out + channel), bias(load(walk.bias + channel)) {
     if constexpr (kKeeps) {
 #pragma GCC unroll 8
@@ -298,7 +307,7 @@ struct WalkSums {
   }
 
   template <int kPhase, int kFirst, int kLast>
-  MPSGRAD_INLINE void add(const float* row, Index ahead, const Masks&... mask) {
+  MPSGRAD_INLINE void add(const Element* row, Index ahead, const Masks&... mask) {
     constexpr int kStride = Shape::kStride;
     const auto add_column = [&](int slot, const Vec(&w)[kTaps], int column, Vec x) MPSGRAD_MELT {
 #pragma GCC unroll 8
@@ -343,7 +352,7 @@ struct WalkSums {
   }
 
   MPSGRAD_INLINE void end(const Masks&... mask) {
-    if constexpr (sizeof...(Masks) == 0) {
+    if constexpr (sizeof...(Masks) == 0 && std::is_same_v<Element, float>) {
       if (t.late != nullptr) {
         return end_late();
       }
@@ -383,7 +392,7 @@ struct WalkSums {
 };
 
 // Results of the last vector of channels, which no other one follows.
-void put_last(const DepthwiseWalk& t, Index pixels) {
+void put_last(const DepthwiseWalk<float>& t, Index pixels) {
   const Index c = t.operands.channels - kLanes;
   for (Index row = 0; row < t.operands.count; ++row) {
     const float* const room = t.late->room(c / kLanes, t.out + c, row);
@@ -393,45 +402,48 @@ void put_last(const DepthwiseWalk& t, Index pixels) {
   }
 }
 
+template <class Element>
 struct WalkDown {
-  using Task = DepthwiseWalk;
+  using Task = DepthwiseWalk<Element>;
+  static constexpr Index kWhole = kAtOnce<Element>;
   template <int kSize, int kStep>
   using Shape = WalkShape<kSize, kSize, kStep, 1 + kSpare + (kSize <= 3 ? kSize * kSize : kSize)>;
 
   template <class Shape, int kPixels, class... Masks>
   MPSGRAD_INLINE static void vector(const Task& t, Index c, const Masks&... mask) {
-    WalkSums<Shape, kPixels, Masks...> sums(t, c, mask...);
+    WalkSums<Element, Shape, kPixels, Masks...> sums(t, c, mask...);
     walk_vector<Shape>(t.operands, c, sums, mask...);
   }
 };
 
 // Null: rows are done one by one.
-const WalkFunctions<DepthwiseWalk>* choose_walks(Index mixed, Index taps_y, Index taps_x,
-                                                 Index stride) {
+template <class Element>
+const WalkFunctions<DepthwiseWalk<Element>>* choose_walks(Index mixed, Index taps_y, Index taps_x,
+                                                          Index stride) {
   if (mixed > 1 || taps_x != taps_y) {
     return nullptr;
   }
   if (taps_x == 3 && stride == 1) {
-    return walks_of<WalkDown, 3, 1>();
+    return walks_of<WalkDown<Element>, 3, 1>();
   }
   if (taps_x == 3 && stride == 2) {
-    return walks_of<WalkDown, 3, 2>();
+    return walks_of<WalkDown<Element>, 3, 2>();
   }
   if (taps_x == 5 && stride == 2) {
-    return walks_of<WalkDown, 5, 2>();
+    return walks_of<WalkDown<Element>, 5, 2>();
   }
   return nullptr;
 }
 
 bool walks_down(Index mixed, Index taps_y, Index taps_x, Index stride) {
-  return choose_walks(mixed, taps_y, taps_x, stride) != nullptr;
+  return choose_walks<float>(mixed, taps_y, taps_x, stride) != nullptr;
 }
 
 constexpr Index kHookChannels = 256;  // handed over at once
 
 // Whether results are better stored late, and can be. Not on Intel's processors at stride 1, where
 // they gain nothing from it and take the longer way.
-bool comes_late(const DepthwiseWalk& t, bool dense) {
+bool comes_late(const DepthwiseWalk<float>& t, bool dense) {
   if (dense && foresees_rows()) {
     return false;
   }
@@ -444,21 +456,21 @@ bool comes_late(const DepthwiseWalk& t, bool dense) {
 }
 
 // `rows` rows from `row` on, at least two, each of which follows the one before.
-void walk_rows(const CorrelationTask& task, const WalkFunctions<DepthwiseWalk>& functions,
+template <class Element>
+void walk_rows(const CorrelationTask& task, const WalkFunctions<DepthwiseWalk<Element>>& functions,
                Index row, Index rows) {
+  Sink<Element> sink(task);
   const Index channels = task.group_results;
-  const bool direct = task.format == kFloat32 && task.hook.store;
   const Index tiles = ceil_div(task.width, functions.pixels);
   const Index widest = ceil_div(task.width, tiles);
   Index part = channels;
-  if (!direct) {
+  if (!sink.direct()) {
     part = larger(kSinkValues / (rows * widest) / kLanes, 1) * kLanes;
   } else if (task.hook.apply != nullptr) {
     part = kHookChannels;
   }
-  TileSink sink(task);
   LateResults late;
-  DepthwiseWalk t{};
+  DepthwiseWalk<Element> t{};
   t.operands.rows = task.operand + row * task.taps_y;
   t.operands.count = rows;
   t.operands.apart = task.taps_y;
@@ -483,13 +495,16 @@ void walk_rows(const CorrelationTask& task, const WalkFunctions<DepthwiseWalk>& 
       t.out = sink.begin(row, x, c, here);
       t.out_row = sink.begin(row + 1, x, c, here, pixels * here) - t.out;
       t.out_step = sink.step();
-      t.streamed = sink.streams(t.out, here) && t.out_row % kLanes == 0;
-      t.late = direct && !t.streamed && comes_late(t, task.operand_step == task.operand_tap_step)
-                   ? &late
-                   : nullptr;
+      t.streamed = sink.streams(t.out, here) && t.out_row * Index{sizeof(Element)} % kLine == 0;
+      if constexpr (std::is_same_v<Element, float>) {
+        const bool dense = task.operand_step == task.operand_tap_step;
+        t.late = sink.direct() && !t.streamed && comes_late(t, dense) ? &late : nullptr;
+      }
       functions.of[pixels](t);
-      if (t.late != nullptr) {
-        put_last(t, pixels);
+      if constexpr (std::is_same_v<Element, float>) {
+        if (t.late != nullptr) {
+          put_last(t, pixels);
+        }
       }
       for (Index r = 0; r < rows; ++r) {
         sink.finish(t.out + r * t.out_row, row + r, x, pixels, c, here);
@@ -499,17 +514,17 @@ void walk_rows(const CorrelationTask& task, const WalkFunctions<DepthwiseWalk>& 
 }
 
 // Row by row.
+template <class Element>
 void depthwise_rows(const CorrelationTask& task, Index first_row, Index last_row) {
-  const DepthwiseFunction* functions = choose_depthwise_tiles(task);
+  const DepthwiseFunction<Element>* functions = choose_depthwise_tiles<Element>(task);
   // So many channels at a time that the sink's values have room for them.
   constexpr Index kChannels = kMaxRows * kMaxVecs / kDepthwisePixels * kLanes;
-  const bool direct = task.format == kFloat32 && task.hook.store;
+  Sink<Element> sink(task);
   const Index channels = task.group_results;
-  const Index part =
-      smaller(ceil_div(task.channels_at_once, kLanes) * kLanes, direct ? channels : kChannels);
-  auto* runs = static_cast<TapRow*>(task.runs);
-  TileSink sink(task);
-  DepthwiseArguments t{};
+  const Index part = smaller(ceil_div(task.channels_at_once, kLanes) * kLanes,
+                             sink.direct() ? channels : kChannels);
+  auto* runs = static_cast<TapRow<Element>*>(task.runs);
+  DepthwiseArguments<Element> t{};
   t.runs = runs;
   t.next_row = task.next_row;
   t.step = task.operand_step;
@@ -525,7 +540,7 @@ void depthwise_rows(const CorrelationTask& task, Index first_row, Index last_row
     for (Index row = first_row; row < last_row; ++row) {
       t.run_count = 0;
       for (Index q = 0; q < task.taps_y && task.taps_x > 0; ++q) {
-        const float* operand = task.operand[row * task.taps_y + q];
+        const auto* operand = row_of<Element>(task.operand[row * task.taps_y + q]);
         if (q == task.taps_y - task.fresh_rows) {
           t.fresh = runs + t.run_count;
         }
@@ -552,19 +567,20 @@ void depthwise_rows(const CorrelationTask& task, Index first_row, Index last_row
   }
 }
 
-void correlate_depthwise(const CorrelationTask& task) {
+template <class Element>
+void correlate_elements(const CorrelationTask& task) {
   const Index stride = task.operand_step == task.operand_tap_step       ? 1
                        : task.operand_step == 2 * task.operand_tap_step ? 2
                                                                         : 0;
-  const WalkFunctions<DepthwiseWalk>* walks =
-      choose_walks(task.mixed, task.taps_y, task.taps_x, stride);
-  if (walks == nullptr || (task.streamed && foresees_rows())) {
-    depthwise_rows(task, 0, task.rows);
+  const auto* const walks = choose_walks<Element>(task.mixed, task.taps_y, task.taps_x, stride);
+  const bool streams = task.streamed && std::is_same_v<Element, float>;
+  if (walks == nullptr || (streams && foresees_rows())) {
+    depthwise_rows<Element>(task, 0, task.rows);
     return;
   }
   // What does not go straight to its place has to fit where it waits.
-  const bool direct = task.format == kFloat32 && task.hook.store;
-  const Index most = direct ? task.rows : kSinkValues / (walks->pixels * kLanes);
+  const Index most =
+      Sink<Element>(task).direct() ? task.rows : kSinkValues / (walks->pixels * kLanes);
   for (Index row = 0; row < task.rows;) {
     Index following = 1;
     while (row + following < task.rows &&
@@ -579,15 +595,24 @@ void correlate_depthwise(const CorrelationTask& task) {
       if (rows > 1 && rows >= walks->least_rows) {
         walk_rows(task, *walks, row + first, rows);
       } else {
-        depthwise_rows(task, row + first, row + first + rows);
+        depthwise_rows<Element>(task, row + first, row + first + rows);
       }
     }
     row += following;
   }
 }
 
+void correlate_depthwise(const CorrelationTask& task) {
+  if constexpr (kHalvesAtOnce > 0) {
+    if (task.halves) {
+      return correlate_elements<Half>(task);
+    }
+  }
+  correlate_elements<float>(task);
+}
+
 }  // namespace
 
-const DepthwiseLoops depthwise_loops{kMostMixed, correlate_depthwise, walks_down};
+const DepthwiseLoops depthwise_loops{kMostMixed, kHalvesAtOnce, correlate_depthwise, walks_down};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

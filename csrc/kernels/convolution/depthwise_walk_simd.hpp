@@ -3,15 +3,24 @@
 // those rows of results is the loop's own: their sums, or the gradients with respect to them.
 #pragma once
 
+#include <type_traits>
 #include <utility>
 
 #include "kernels/convolution/vectors_simd.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 
+// A row of a task that reads float32, or float16.
+template <class Element>
+MPSGRAD_INLINE const Element* row_of(const float* row) {
+  return reinterpret_cast<const Element*>(row);
+}
+
 // The operands of some neighbouring results of each of some rows, where each row reads again what
 // the row before has read, but for its last operands.
-struct WalkOperands {
+template <class Kind>
+struct WalkOperandsOf {
+  using Element = Kind;
   const float* const* rows;         // of each tap row: what it reads for the first result, or null
   Index count, apart;               // rows of results, and from one to the next in `rows`
   Index offset, tap_step;           // of the first result of these; from one tap to the next
@@ -19,6 +28,7 @@ struct WalkOperands {
   Index next;                       // from these operands to those of the next results of the rows
   Index channels;
 };
+using WalkOperands = WalkOperandsOf<float>;
 
 inline constexpr int kWalkPixels = 8;  // of a tile, at most
 
@@ -54,8 +64,8 @@ MPSGRAD_INLINE Index columns_before(Index element, Index tap_step) {
 
 // Calls visit(column, x) for the operands of a row that kPixels results read, and asks for those
 // `ahead` of them if kAsks.
-template <class Shape, int kPixels, bool kAsks, class Visit, class... Masks>
-MPSGRAD_INLINE void each_column(const WalkOperands& t, const float* row, Index ahead,
+template <class Shape, int kPixels, bool kAsks, class Element, class Visit, class... Masks>
+MPSGRAD_INLINE void each_column(const WalkOperandsOf<Element>& t, const Element* row, Index ahead,
                                 const Visit& visit, const Masks&... mask) {
   constexpr int kStride = Shape::kStride;
   const Index tap_step = t.tap_step;
@@ -91,8 +101,8 @@ MPSGRAD_INLINE void shift_slots(Vec (&kept)[Shape::kSlots][kPixels]) {
 //                           Shape::kStride more of each slot after it, as far as there are tap rows
 //   results.end(mask...)    the row of results in the last slot is whole
 //   results.shift()         each slot becomes the next
-template <class Shape, class Results, class... Masks>
-MPSGRAD_INLINE void walk_vector(const WalkOperands& t, Index c, Results& results,
+template <class Shape, class Element, class Results, class... Masks>
+MPSGRAD_INLINE void walk_vector(const WalkOperandsOf<Element>& t, Index c, Results& results,
                                 const Masks&... mask) {
   constexpr int kTapRows = Shape::kTapRows;
   constexpr int kStride = Shape::kStride;
@@ -110,7 +120,8 @@ MPSGRAD_INLINE void walk_vector(const WalkOperands& t, Index c, Results& results
       constexpr int kPhase = decltype(number)::value;
       if constexpr (kPhase + kStride * kFirst < kTapRows) {
         if (rows[kPhase] != nullptr) {
-          results.template add<kPhase, kFirst, kLast>(rows[kPhase] + t.offset + c, ahead, mask...);
+          results.template add<kPhase, kFirst, kLast>(row_of<Element>(rows[kPhase]) + t.offset + c,
+                                                      ahead, mask...);
         }
       }
     };
@@ -150,23 +161,27 @@ struct WalkFunctions {
   void (*of[kWalkPixels + 1])(const Task& task) = {};  // by pixels of the tile
 };
 
-// Calls body(channel, mask...) for every vector of channels.
-template <class Body>
+// Calls body(channel, mask...) for every vector of channels, which are a multiple of kWhole.
+template <Index kWhole = 1, class Body>
 MPSGRAD_INLINE void each_vector(Index channels, const Body& body) {
   Index c = 0;
   for (; c + kLanes <= channels; c += kLanes) {
     body(c);
   }
-  if (c < channels) {
-    body(c, first_lanes(channels - c));
+  if constexpr (kWhole % kLanes != 0) {
+    if (c < channels) {
+      body(c, first_lanes(channels - c));
+    }
   }
 }
+template <class Element>
+inline constexpr Index kAtOnce = std::is_same_v<Element, Half> ? kHalvesAtOnce : 1;
 
 // Down all rows of a tile, in one vector of channels after the other.
 template <class Walk, class Shape, int kPixels>
 void walk_tile(const typename Walk::Task& task) {
   const typename Walk::Task t = task;
-  each_vector(t.operands.channels, [&](Index c, const auto&... mask) MPSGRAD_MELT {
+  each_vector<Walk::kWhole>(t.operands.channels, [&](Index c, const auto&... mask) MPSGRAD_MELT {
     Walk::template vector<Shape, kPixels>(t, c, mask...);
   });
 }
@@ -177,8 +192,9 @@ constexpr WalkFunctions<typename Walk::Task> make_walks(std::integer_sequence<in
 }
 
 // Walk::Shape of windows of so many taps, with Walk::vector(task, c, mask...) for tiles of every
-// width that it has. Null: no gain over row by row, for vectors shorter than a line would load each
-// line several times, and with 16 registers too few pixels are side by side.
+// width that it has, over a multiple of Walk::kWhole channels. Null: no gain over row by row, for
+// vectors shorter than a line would load each line several times, and with 16 registers too few
+// pixels are side by side.
 template <class Walk, int kSize, int kStep>
 const WalkFunctions<typename Walk::Task>* walks_of() {
   if constexpr (!kStreams || kRegisters <= 16) {

@@ -28,6 +28,8 @@ class TileSink {
     return values_ + value;
   }
   Index step() const { return step_; }
+  // Whether begin() gives a result's own place.
+  bool direct() const { return direct_; }
   // How many pixels of so many channels there is room for at a time.
   Index room(Index channels) const {
     constexpr Index kNoEnd = Index{1} << 30;
@@ -60,6 +62,24 @@ class TileSink {
   bool direct_;
   Index step_ = 0;
   alignas(64) float values_[kSinkValues];
+};
+
+// The same for results that loops write as float16, with no hook to see them before.
+class HalfSink {
+ public:
+  HalfSink(const CorrelationTask& task) : task_(task) {}
+
+  Half* begin(Index row, Index x, Index channel, Index /*channels*/, Index /*value*/ = 0) {
+    return static_cast<Half*>(task_.result[row].data) + x * step() + channel;
+  }
+  Index step() const { return task_.result_step; }
+  bool direct() const { return true; }
+  // A vector is half a line, and the halves would go past the caches one by one.
+  bool streams(const Half* /*out*/, Index /*channels*/) const { return false; }
+  void finish(Half*, Index, Index, Index, Index, Index) const {}
+
+ private:
+  const CorrelationTask& task_;
 };
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "cpu/simd/lanes.hpp"
 #include "cpu/simd/simd.hpp"
 #include "cpu/simd/streaming.hpp"
 
@@ -40,6 +41,18 @@ typedef float UnalignedVec
 MPSGRAD_INLINE Vec load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
 MPSGRAD_INLINE void store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 
+// float16, converted on the way. Loops over it take multiples of so many channels; 0: they would
+// convert in many steps.
+#if defined(__AVX512F__)
+inline constexpr Index kHalvesAtOnce = 1;
+#elif defined(__F16C__) || defined(__aarch64__)
+inline constexpr Index kHalvesAtOnce = kLanes;
+#else
+inline constexpr Index kHalvesAtOnce = 0;
+#endif
+MPSGRAD_INLINE Vec load(const Half* p) { return load<Vec>(p); }
+MPSGRAD_INLINE void store(Half* p, Vec v) { store<Vec>(p, v); }
+
 // The first lanes of a vector; the others are neither read nor written.
 #if defined(__AVX512F__)
 struct Mask {
@@ -53,6 +66,15 @@ MPSGRAD_INLINE Vec load(const float* p, Mask mask) {
 }
 MPSGRAD_INLINE void store(float* p, Vec v, Mask mask) {
   _mm512_mask_storeu_ps(p, mask.bits, reinterpret_cast<__m512>(v));
+}
+MPSGRAD_INLINE Vec load(const Half* p, Mask mask) {
+  const __m256i halves = _mm256_maskz_loadu_epi16(mask.bits, p);
+  return reinterpret_cast<Vec>(_mm512_maskz_cvtph_ps(0xffff, halves));
+}
+MPSGRAD_INLINE void store(Half* p, Vec v, Mask mask) {
+  const __m256i halves =
+      _mm512_maskz_cvtps_ph(0xffff, reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT);
+  _mm256_mask_storeu_epi16(p, mask.bits, halves);
 }
 #elif defined(__AVX2__)
 struct Mask {
