@@ -7,7 +7,7 @@
 
 namespace mpsgrad::MPSGRAD_ISA {
 
-inline constexpr int kFloat32 = 4;  // number of a ChannelFormat
+inline constexpr int kFloat16 = 3, kFloat32 = 4;  // numbers of a ChannelFormat
 
 inline constexpr Index kSinkValues = 4096;
 static_assert(kSinkValues >= kMaxRows * kMaxVecs * kLanes);
@@ -54,10 +54,30 @@ class TileSink {
     const Index item = task_.format == 1 ? 1 : 2;
     auto* data = static_cast<unsigned char*>(task_.result[row].data) +
                  (x * task_.result_step + channel) * item;
+    if (task_.streamed && task_.format == kFloat16 && are_lines(data, channels)) {
+      return stream_halves(values, reinterpret_cast<Half*>(data), pixels, channels);
+    }
     convert_loops.store_row(values, data, task_.format, pixels, channels, task_.result_step);
   }
 
  private:
+  // Whether so many float16 channels are lines, in every pixel if they are in this one.
+  bool are_lines(const void* first, Index channels) const {
+    constexpr Index kHalves = kLine / Index{sizeof(Half)};
+    return kStreams && past_line(first) == 0 && channels % kHalves == 0 &&
+           task_.result_step % kHalves == 0;
+  }
+
+  void stream_halves(const float* values, Half* to, Index pixels, Index channels) const {
+    for (Index i = 0; i < pixels; ++i) {
+      for (Index c = 0; c < channels; c += kLanes) {
+        stream(to + c, load(values + c));
+      }
+      values += step_;
+      to += task_.result_step;
+    }
+  }
+
   const CorrelationTask& task_;
   bool direct_;
   Index step_ = 0;
