@@ -93,13 +93,16 @@ MPSGRAD_INLINE Numbers added(Numbers sum, Numbers value) {
 #endif
 }
 
+constexpr std::int64_t kSourcesAhead = 2048;  // bytes
+
 // Calls add(block, i, j, terms) for each value i of a run and its place j in a tile, which adds to
 // terms[k] what belongs to sums[k]. kTogether rows are joined before their sums are written back:
 // of two arrays not more than two, for processors foresee few sequences at a time. `several`: a
 // SeveralDoubles.
-template <int kSums, int kTogether, class Several, class Add>
+template <int kSums, int kTogether, class Several, class Add, class... Sources>
 MPSGRAD_INLINE void add_tiles_by(Several several, std::int64_t count, std::int64_t tile,
-                                 std::int64_t step, double* const (&sums)[kSums], const Add& add) {
+                                 std::int64_t step, double* const (&sums)[kSums], const Add& add,
+                                 const Sources*... x) {
   for_rows<kTogether, kColumnsOfSums>(
       count, tile, step,
       [&](auto rows, std::int64_t row, std::int64_t apart, std::int64_t begin, std::int64_t end) {
@@ -118,6 +121,9 @@ MPSGRAD_INLINE void add_tiles_by(Several several, std::int64_t count, std::int64
         };
         std::int64_t j = begin;
         for (; j + kWidest <= end; j += kWidest) {
+          for (std::int64_t r = 0; r < kCount; ++r) {
+            (request(x, row + r * apart + j + kSourcesAhead / std::int64_t{sizeof(*x)}), ...);
+          }
           for (std::int64_t part = 0; part < kWidest; part += Several::kPlaces) {
             add_places(several, j + part);
           }
@@ -131,16 +137,16 @@ MPSGRAD_INLINE void add_tiles_by(Several several, std::int64_t count, std::int64
 // The same in vectors as wide as the processor adds best, for terms that are mostly conversions:
 // those to whole vectors of AVX-512 cost more than twice as much as to halves where a processor
 // splits them. Sums are the same.
-template <int kSums, int kTogether, class Add>
+template <int kSums, int kTogether, class Add, class... Sources>
 MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, std::int64_t step,
-                              double* const (&sums)[kSums], const Add& add) {
+                              double* const (&sums)[kSums], const Add& add, const Sources*... x) {
   if constexpr (kWidest >= 16) {
     if (splits_wide_vectors()) {
       return add_tiles_by<kSums, kTogether>(SeveralDoubles<kWidest / 4>{}, count, tile, step, sums,
-                                            add);
+                                            add, x...);
     }
   }
-  add_tiles_by<kSums, kTogether>(SeveralDoubles<kWidest / 2>{}, count, tile, step, sums, add);
+  add_tiles_by<kSums, kTogether>(SeveralDoubles<kWidest / 2>{}, count, tile, step, sums, add, x...);
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -29,9 +29,9 @@ void moments(const Element* x, Index count, const double* shift, double* sum, do
     terms[1] += d * d;
   };
   if (count > kLongRun) {
-    add_tiles<2, 2>(count, tile, step, {sum, squares}, add);
+    add_tiles<2, 2>(count, tile, step, {sum, squares}, add, x);
   } else {
-    add_tiles<2, 4>(count, tile, step, {sum, squares}, add);
+    add_tiles<2, 4>(count, tile, step, {sum, squares}, add, x);
   }
 }
 
@@ -67,12 +67,14 @@ template <class Element>
 void gradient_sums(const Element* g, const Element* x, Index count, double* sum_g, double* sum_gx,
                    Index tile, Index step, const FusedReLU* relu) {
   const auto add_all = [=](const auto& values) {
-    add_tiles<2, 2>(count, tile, step, {sum_g, sum_gx},
-                    [=](auto block, Index i, Index j, auto& terms) {
-                      const auto gradient = block.widened(values(block, i, j));
-                      terms[0] = added(terms[0], gradient);
-                      terms[1] += gradient * block.widened(x + i);
-                    });
+    add_tiles<2, 2>(
+        count, tile, step, {sum_g, sum_gx},
+        [=](auto block, Index i, Index j, auto& terms) {
+          const auto gradient = block.widened(values(block, i, j));
+          terms[0] = added(terms[0], gradient);
+          terms[1] += gradient * block.widened(x + i);
+        },
+        g, x);
   };
   if (relu == nullptr) {
     add_all(
@@ -88,16 +90,17 @@ void gradient_sums(const Element* g, const Element* x, Index count, double* sum_
 template <class Element>
 void gradient_moments(const Element* g, const Element* x, Index count, const double* shift,
                       double* sums, Index tile) {
-  add_tiles<4, 2>(count, tile, tile, {sums, sums + tile, sums + 2 * tile, sums + 3 * tile},
-                  [=](auto block, Index i, Index j, auto& terms) {
-                    const auto gradient = block.widened(g + i);
-                    const auto d =
-                        block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-                    terms[0] = added(terms[0], gradient);
-                    terms[1] += gradient * d;
-                    terms[2] = added(terms[2], d);
-                    terms[3] += d * d;
-                  });
+  add_tiles<4, 2>(
+      count, tile, tile, {sums, sums + tile, sums + 2 * tile, sums + 3 * tile},
+      [=](auto block, Index i, Index j, auto& terms) {
+        const auto gradient = block.widened(g + i);
+        const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
+        terms[0] = added(terms[0], gradient);
+        terms[1] += gradient * d;
+        terms[2] = added(terms[2], d);
+        terms[3] += d * d;
+      },
+      g, x);
 }
 
 template <class Element>
