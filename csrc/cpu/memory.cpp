@@ -78,6 +78,12 @@ std::int64_t streamed_bytes() {
   return bytes;
 }
 
+std::int64_t late_streamed_bytes() {
+  static const std::int64_t bytes =
+      std::max(streamed_bytes(), std::min(3 * streamed_bytes(), last_cache_bytes() / 4));
+  return bytes;
+}
+
 // The small blocks that a thread gave back last, on cache lines of their own.
 class alignas(kAlignment) MemoryPool::ThreadCache {
  public:

@@ -19,6 +19,8 @@ inline constexpr std::size_t kAlignment = 64;
 // stay there until the next kernel reads them, and a store into a cache first reads what it
 // overwrites.
 std::int64_t streamed_bytes();
+// The same for loops that would have to read in a worse order: more, where the last cache is large.
+std::int64_t late_streamed_bytes();
 
 struct MemoryStatistics {
   std::size_t in_use = 0;           // bytes in blocks that somebody holds

@@ -32,6 +32,13 @@ struct Axis {
   std::vector<Phase> phases;
   std::vector<Index> taps;  // in the order in which the packed weights have them
 
+  Index all_results() const {
+    Index all = 0;
+    for (const Phase& phase : phases) {
+      all += phase.count;
+    }
+    return all;
+  }
   Index most_results() const {
     Index most = 0;
     for (const Phase& phase : phases) {
@@ -152,6 +159,12 @@ Index choose_lanes(const Correlation& c, const CorrelationLoops& loops) {
   return dot + dot / 4 < across ? 1 : lanes;
 }
 
+// What is read and written, in float32.
+Index bytes_of(const Correlation& c) {
+  const Index results = c.y.all_results() * c.x.all_results() * c.groups * c.group_results;
+  return c.batch * (c.operand_height * c.operand_width * c.operand_channels() + results) * 4;
+}
+
 bool walks_down(const Correlation& c) {
   const Phase& y = c.y.phases[0];
   const Phase& x = c.x.phases[0];
@@ -159,6 +172,15 @@ bool walks_down(const Correlation& c) {
          x.operand_step * y.tap_step == y.operand_step * x.tap_step &&
          x.operand_step % x.tap_step == 0 &&
          depthwise_loops().walks_down(c.mixed, y.taps, x.taps, x.operand_step / x.tap_step);
+}
+
+// Whether results go past the caches. Where processors foresee rows, loops that walk down those of
+// an image would then have to go row by row, which costs more where windows overlap much.
+bool streams(const Correlation& c) {
+  const bool overlaps = c.x.phases[0].operand_step == c.x.phases[0].tap_step;
+  const bool late = c.depthwise && foresees_rows() && overlaps && walks_down(c);
+  return c.result.streamed && c.hook.apply == nullptr &&
+         (!late || bytes_of(c) >= late_streamed_bytes());
 }
 
 class Plan {
@@ -177,11 +199,7 @@ class Plan {
                           : c.groups * ceil_div(c.group_results, lanes_);
 
     // A share of the activations, so that scratch is a small part of them.
-    const Index activations = c.batch *
-                              (c.operand_height * c.operand_width * c.operand_channels() +
-                               largest.count * widest * phases * c.groups * c.group_results) *
-                              4;
-    const Index budget = std::clamp(activations / 16, kPieceBytes / 4, kPieceBytes);
+    const Index budget = std::clamp(bytes_of(c) / 16, kPieceBytes / 4, kPieceBytes);
 
     Index pixel_bytes = c.operand_channels() * 4 * c.x.phases[0].operand_step;
     splits_ = 1;
@@ -410,7 +428,7 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   task.fresh_rows = window.direct ? std::min(y.operand_step, y.taps) : 0;
   task.next_row = task.fresh_rows * y.tap_step * c.operand.row_stride;
   task.halves = c.halves();
-  task.streamed = c.result.streamed && c.hook.apply == nullptr;
+  task.streamed = streams(c);
   each_columns(c, piece, [&](const Phase& x, const Columns& columns) {
     const Index start = columns.taps == 0 ? 0 : first_read(x, columns) - window.first_x;
     for (Index i = 0; i < rows * y.taps; ++i) {
