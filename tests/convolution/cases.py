@@ -185,6 +185,16 @@ WIDE = [
     _case("pixels of 1 KB, s2", (1, 3, 37, 256), 70, (2, 2), (2, 2)),
 ]
 
+# Depthwise windows over whole vectors of channels, and a few more.
+VECTORS = [
+    _case("depthwise, whole vectors", (2, 7, 13, 32), 32, (3, 3), depthwise=True),
+    _case("depthwise s2, whole vectors", (2, 9, 17, 48), 48, (3, 3), (2, 2), depthwise=True),
+    _case("depthwise 5x5 s2, whole vectors", (1, 9, 19, 16), 16, (5, 5), (2, 2), depthwise=True),
+    _case("depthwise 7x7, whole vectors", (1, 8, 9, 80), 80, (7, 7), depthwise=True),
+    _case("depthwise 4x3, many channels", (1, 5, 6, 200), 200, (4, 3), depthwise=True),
+    _case("groups of 8, whole vectors", (1, 5, 11, 32), 32, (3, 3), groups=4),
+]
+
 # Windows of 3x3 taps at stride 1 over enough pixels and channels for the CPU device to compute them
 # with fewer multiplications.
 DENSE = [

@@ -445,6 +445,29 @@ def test_float16_gradients_round_once(queue, name, rng):
     assert_close(db, want[3], ulps=ulps_for(count), scale=scale[3])
 
 
+@pytest.mark.parametrize(
+    "case",
+    [c for c in cases.CASES + cases.WIDE + cases.VECTORS if c.depthwise or c.groups > 1],
+    ids=lambda c: c.name,
+)
+def test_few_operands_in_float16(queue, case, rng):
+    """Loops that read and write float16 as it lies give float32's results, here without rounding."""
+    x, w, b, g = (
+        rng.integers(-2, 3, shape).astype(np.float32)
+        for shape in (case.shape, case.weights_shape, (case.outputs,), case.result_shape)
+    )
+    data_source = kernels.source(case, w, b)
+    results = []
+    for dtype in (np.float32, np.float16):
+        _, sources, y, states = kernels.forward(queue, case, data_source, x.astype(dtype), dtype)
+        dx = kernels.backward(queue, data_source, g.astype(dtype), sources, states)[1]
+        assert y.dtype == dx.dtype == dtype
+        results.append((y, dx))
+    for single, half in zip(*results, strict=True):
+        assert np.abs(single).max() <= 2048
+        np.testing.assert_array_equal(half, single)
+
+
 def test_the_layout_of_weights_is_apples_only_one(device):
     source = mg.ArrayConvolutionDataSource(np.ones((2, 1, 1, 3), np.float32))
     assert source.weights_layout() is mg.ConvolutionWeightsLayout.OHWI

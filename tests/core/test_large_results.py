@@ -149,14 +149,18 @@ def test_max_pooling_gradients_of_many_channels_of_one_image(window, device, rng
         assert_same_bytes(whole[some], backward(g[some], x[some], own))
 
 
-def test_depthwise_windows_over_a_large_batch(device, rng):
+@pytest.mark.parametrize(
+    ("dtype", "samples"), [(np.float32, 40), (np.float32, 110), (np.float16, 90)]
+)
+def test_depthwise_windows_over_a_large_batch(dtype, samples, device, rng):
+    """Where results go past the caches, loops may go another way."""
     weights = rng.standard_normal((32, 3, 3)).astype(np.float32)
     descriptor = mg.DepthWiseConvolutionDescriptor(
         3, 3, input_feature_channels=32, output_feature_channels=32
     )
     source = mg.ArrayConvolutionDataSource(weights, descriptor=descriptor)
     convolution = mg.Convolution(source, device=device)
-    x = rng.standard_normal((40, 64, 64, 32)).astype(np.float32)
+    x = rng.standard_normal((samples, 64, 64, 32)).astype(dtype)
     whole = convolution(x)
     assert whole.nbytes > 16 << 20
     for i in range(0, len(x), 3):
