@@ -127,6 +127,11 @@ bool foresees_rows() {
   return foresees;
 }
 
+bool pauses_at_pages() {
+  static const bool pauses = is_intel();
+  return pauses;
+}
+
 const char* isa_name(Isa isa) {
   switch (isa) {
     case Isa::Scalar:

@@ -15,6 +15,10 @@ bool splits_wide_vectors();
 // after the other.
 bool foresees_rows();
 
+// Whether this processor (Intel's) begins anew with every page of a sequence, and late: loops that
+// add up what they read are then faster if they ask for it ahead. AMD's are slower if they do.
+bool pauses_at_pages();
+
 }  // namespace mpsgrad
 
 #if defined(MPSGRAD_ISA)

@@ -451,7 +451,7 @@ def test_float16_gradients_round_once(queue, name, rng):
     ids=lambda c: c.name,
 )
 def test_few_operands_in_float16(queue, case, rng):
-    """Loops that read and write float16 as it lies give float32's results, here without rounding."""
+    """Loops that take float16 as it lies give float32's results, here without rounding."""
     x, w, b, g = (
         rng.integers(-2, 3, shape).astype(np.float32)
         for shape in (case.shape, case.weights_shape, (case.outputs,), case.result_shape)

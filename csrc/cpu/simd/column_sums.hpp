@@ -93,16 +93,16 @@ MPSGRAD_INLINE Numbers added(Numbers sum, Numbers value) {
 #endif
 }
 
-constexpr std::int64_t kSourcesAhead = 2048;  // bytes
-
 // Calls add(block, i, j, terms) for each value i of a run and its place j in a tile, which adds to
 // terms[k] what belongs to sums[k]. kTogether rows are joined before their sums are written back:
 // of two arrays not more than two, for processors foresee few sequences at a time. `several`: a
-// SeveralDoubles.
+// SeveralDoubles. `x`: what is read, which is asked for ahead where that pays.
 template <int kSums, int kTogether, class Several, class Add, class... Sources>
 MPSGRAD_INLINE void add_tiles_by(Several several, std::int64_t count, std::int64_t tile,
                                  std::int64_t step, double* const (&sums)[kSums], const Add& add,
                                  const Sources*... x) {
+  constexpr std::int64_t kAhead = 2048;  // bytes
+  const bool asks = sizeof...(x) > 0 && pauses_at_pages();
   for_rows<kTogether, kColumnsOfSums>(
       count, tile, step,
       [&](auto rows, std::int64_t row, std::int64_t apart, std::int64_t begin, std::int64_t end) {
@@ -121,8 +121,8 @@ MPSGRAD_INLINE void add_tiles_by(Several several, std::int64_t count, std::int64
         };
         std::int64_t j = begin;
         for (; j + kWidest <= end; j += kWidest) {
-          for (std::int64_t r = 0; r < kCount; ++r) {
-            (request(x, row + r * apart + j + kSourcesAhead / std::int64_t{sizeof(*x)}), ...);
+          for (std::int64_t r = 0; asks && r < kCount; ++r) {
+            (request(x, row + r * apart + j + kAhead / std::int64_t{sizeof(*x)}), ...);
           }
           for (std::int64_t part = 0; part < kWidest; part += Several::kPlaces) {
             add_places(several, j + part);
