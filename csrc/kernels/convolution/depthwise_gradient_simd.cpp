@@ -324,7 +324,7 @@ struct WalkGradients {
 
 struct WalkWeights {
   using Task = WeightWalk;
-  static constexpr Index kWhole = 1;
+  [[maybe_unused]] static constexpr Index kWhole = 1;
   // As many rows of taps at a time as leave registers for the pixels.
   template <int kRows, int kSize, int kStep>
   using Part = WalkShape<kRows, kSize, kStep, kRows * kSize + 2 + kSpare>;

@@ -405,7 +405,7 @@ void put_last(const DepthwiseWalk<float>& t, Index pixels) {
 template <class Element>
 struct WalkDown {
   using Task = DepthwiseWalk<Element>;
-  static constexpr Index kWhole = kAtOnce<Element>;
+  [[maybe_unused]] static constexpr Index kWhole = kAtOnce<Element>;
   template <int kSize, int kStep>
   using Shape = WalkShape<kSize, kSize, kStep, 1 + kSpare + (kSize <= 3 ? kSize * kSize : kSize)>;
 
