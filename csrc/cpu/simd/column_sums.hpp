@@ -93,6 +93,19 @@ MPSGRAD_INLINE Numbers added(Numbers sum, Numbers value) {
 #endif
 }
 
+// Adds to four sums: of a gradient, of its product with a source less a shift, of that difference
+// and of its square.
+template <class Block, class Element, class Numbers>
+MPSGRAD_INLINE void add_gradient_moments(Block block, const Element* g, const Element* x,
+                                         const double* shift, Numbers (&terms)[4]) {
+  const auto gradient = block.widened(g);
+  const auto d = block.widened(x) - load<Numbers>(shift);
+  terms[0] = added(terms[0], gradient);
+  terms[1] += gradient * d;
+  terms[2] = added(terms[2], d);
+  terms[3] += d * d;
+}
+
 // Calls add(block, i, j, terms) for each value i of a run and its place j in a tile, which adds to
 // terms[k] what belongs to sums[k]. kTogether rows are joined before their sums are written back:
 // of two arrays not more than two, for processors foresee few sequences at a time. `several`: a

@@ -93,12 +93,7 @@ void gradient_moments(const Element* g, const Element* x, Index count, const dou
   add_tiles<4, 2>(
       count, tile, tile, {sums, sums + tile, sums + 2 * tile, sums + 3 * tile},
       [=](auto block, Index i, Index j, auto& terms) {
-        const auto gradient = block.widened(g + i);
-        const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-        terms[0] = added(terms[0], gradient);
-        terms[1] += gradient * d;
-        terms[2] = added(terms[2], d);
-        terms[3] += d * d;
+        add_gradient_moments(block, g + i, x + i, shift + j, terms);
       },
       g, x);
 }

@@ -135,14 +135,8 @@ void gradient_moments(const GroupSlice& slice, const Element* g, const Element* 
                       const double* shift, double* sums) {
   sum_columns<4>(
       slice, sums,
-      [=](auto block, Index i, Index j, auto& terms) MPSGRAD_MELT {
-        const auto gradient = block.widened(g + i);
-        const auto d = block.widened(x + i) - load<typename decltype(block)::Numbers>(shift + j);
-        terms[0] = added(terms[0], gradient);
-        terms[1] += gradient * d;
-        terms[2] = added(terms[2], d);
-        terms[3] += d * d;
-      },
+      [=](auto block, Index i, Index j, auto& terms)
+          MPSGRAD_MELT { add_gradient_moments(block, g + i, x + i, shift + j, terms); },
       g, x);
 }
 
