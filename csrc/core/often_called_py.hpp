@@ -57,12 +57,12 @@ bool take(const py::handle& given, std::shared_ptr<Class>& argument) {
   return argument != nullptr;
 }
 
-template <class Self, class... Arguments>
+template <class Result, class Self, class... Arguments>
 class OftenCalled {
   static constexpr std::size_t kCount = 1 + sizeof...(Arguments);
 
  public:
-  using Function = py::object (*)(Self&, Arguments...);
+  using Function = Result (*)(Self&, Arguments...);
 
   template <class... Extra>
   OftenCalled(const char* name, Function function, py::object bound, const Extra&... extra)
@@ -98,7 +98,14 @@ class OftenCalled {
         std::tuple<std::remove_cvref_t<Arguments>...> taken;
         const auto self = object_of<Self>(given[0]);
         if (self != nullptr && take_all(given, taken, std::index_sequence_for<Arguments...>())) {
-          const auto run = [&](const auto&... each) { return method.function_(*self, each...); };
+          const auto run = [&](const auto&... each) -> py::object {
+            if constexpr (std::is_void_v<Result>) {
+              method.function_(*self, each...);
+              return py::none();
+            } else {
+              return py::detail::object_or_cast(method.function_(*self, each...));
+            }
+          };
           return std::apply(run, taken).release().ptr();
         }
       }
@@ -154,10 +161,10 @@ class OftenCalled {
 };
 
 // As py::class_::def, for a method with names for all of its parameters.
-template <class Class, class Self, class... Arguments, class... Extra>
-void def_often_called(Class& c, const char* name, py::object (*function)(Self&, Arguments...),
+template <class Class, class Result, class Self, class... Arguments, class... Extra>
+void def_often_called(Class& c, const char* name, Result (*function)(Self&, Arguments...),
                       const Extra&... extra) {
-  using Method = OftenCalled<Self, Arguments...>;
+  using Method = OftenCalled<Result, Self, Arguments...>;
   c.def(name, function, extra...);
   c.attr(name) =
       Method::make_function(std::make_unique<Method>(name, function, c.attr(name), extra...));

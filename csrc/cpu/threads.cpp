@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -58,6 +59,30 @@ struct alignas(64) Stretch {
   Index end = 0;
 };
 
+// How many chunks of its own stretch a thread claims at a time. A claim waits until everything that
+// the thread has stored is in its cache, a quarter of a microsecond: so of chunks that take little
+// longer it claims several, as many as nobody minds to leave to it.
+class Claim {
+ public:
+  Index chunks() const { return chunks_; }
+
+  void note_end() {
+    const Clock::time_point now = Clock::now();
+    if (now - begun_ < kShort) {
+      chunks_ = std::min(2 * chunks_, kMost);
+    }
+    begun_ = now;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::microseconds kShort{2};
+  static constexpr Index kMost = 8;
+
+  Index chunks_ = 1;
+  Clock::time_point begun_ = Clock::now();
+};
+
 struct Job {
   Job(Chunk body, void* argument, Index chunks) : chunk(body), context(argument), count(chunks) {}
 
@@ -82,17 +107,32 @@ struct Job {
     const std::size_t threads = stretches->size();
     for (std::size_t turn = 0; turn < threads; ++turn) {
       Stretch& stretch = (*stretches)[(thread + turn) % threads];
-      for (Index i = stretch.next.fetch_add(1); i < stretch.end; i = stretch.next.fetch_add(1)) {
-        try {
-          chunk(context, i);
-        } catch (...) {
-          if (!failed.exchange(true)) {
-            error = std::current_exception();
-          }
+      Claim claim;
+      for (;;) {
+        const Index first = stretch.next.fetch_add(claim.chunks());
+        const Index last = std::min(first + claim.chunks(), stretch.end);
+        if (first >= last) {
+          break;
+        }
+        for (Index i = first; i < last; ++i) {
+          run(i);
+        }
+        if (turn == 0) {
+          claim.note_end();
         }
       }
     }
     order_streamed_stores();
+  }
+
+  void run(Index i) noexcept {
+    try {
+      chunk(context, i);
+    } catch (...) {
+      if (!failed.exchange(true)) {
+        error = std::current_exception();
+      }
+    }
   }
 };
 

@@ -39,32 +39,36 @@ std::shared_ptr<CommandBuffer> CommandQueue::make_command_buffer() {
   return new_command_buffer();
 }
 
+std::shared_ptr<CommandBuffer> CommandQueue::try_make_command_buffer() {
+  check_usable();
+  return find_in_the_way() ? nullptr : new_command_buffer();
+}
+
 void CommandQueue::wait_for_room() {
-  for (;;) {
-    std::shared_ptr<Work> running;
-    {
-      const std::lock_guard lock(mutex_);
-      std::erase_if(live_, [](const std::weak_ptr<Work>& weak) {
-        const auto work = weak.lock();
-        return !work || work->has_ended() || work->abandoned();
-      });
-      if (live_.size() < kMaximumBuffers) {
-        return;
-      }
-      for (const auto& weak : live_) {
-        if (auto work = weak.lock(); work && !work->is_open()) {
-          running = std::move(work);
-          break;
-        }
-      }
-    }
-    require<CommandBufferError>(
-        running != nullptr, "CommandQueue: ", kMaximumBuffers,
-        " command buffers of this queue are neither committed nor released; commit or drop "
-        "one before making another");
+  while (const auto running = find_in_the_way()) {
     help();
     running->wait_ended();
   }
+}
+
+std::shared_ptr<Work> CommandQueue::find_in_the_way() {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(live_, [](const std::weak_ptr<Work>& weak) {
+    const auto work = weak.lock();
+    return !work || work->has_ended() || work->abandoned();
+  });
+  if (live_.size() < kMaximumBuffers) {
+    return nullptr;
+  }
+  for (const auto& weak : live_) {
+    if (auto work = weak.lock(); work && !work->is_open()) {
+      return work;
+    }
+  }
+  fail<CommandBufferError>(
+      "CommandQueue: ", kMaximumBuffers,
+      " command buffers of this queue are neither committed nor released; commit or drop one "
+      "before making another");
 }
 
 void CommandQueue::track(const std::shared_ptr<Work>& work) {
@@ -198,8 +202,10 @@ bool CommandBuffer::wait_until_completed(std::chrono::milliseconds limit) {
       return false;
     }
   }
-  if (const auto failure = error()) {
-    std::rethrow_exception(failure);
+  for (const auto& root : roots) {
+    if (const auto failure = failure_of(*root)) {
+      std::rethrow_exception(failure);
+    }
   }
   return true;
 }

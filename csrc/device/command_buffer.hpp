@@ -44,6 +44,8 @@ class CommandQueue : public std::enable_shared_from_this<CommandQueue> {
   // Waits while 64 buffers are under way; throws CommandBufferError if none of the 64 will ever
   // complete.
   std::shared_ptr<CommandBuffer> make_command_buffer();
+  // The same without waiting: null while 64 are under way.
+  std::shared_ptr<CommandBuffer> try_make_command_buffer();
   // The wait alone.
   void wait_for_room();
   void track(const std::shared_ptr<Work>& work);
@@ -58,6 +60,9 @@ class CommandQueue : public std::enable_shared_from_this<CommandQueue> {
   virtual std::shared_ptr<CommandBuffer> new_command_buffer() = 0;
 
  private:
+  // One of 64 buffers under way, that will complete; null if there are fewer.
+  std::shared_ptr<Work> find_in_the_way();
+
   std::shared_ptr<Device> device_;
   std::shared_ptr<QueueClock> clock_ = std::make_shared<QueueClock>();
   std::mutex mutex_;

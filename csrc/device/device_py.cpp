@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 
 #include "core/arguments_py.hpp"
+#include "core/often_called_py.hpp"
 #include "device/buffer.hpp"
 #include "device/command_buffer.hpp"
 #include "device/device.hpp"
@@ -89,6 +90,20 @@ void wait_interruptibly(const Wait& wait) {
   }
 }
 
+std::shared_ptr<CommandBuffer> make_command_buffer(CommandQueue& self) {
+  if (auto made = self.try_make_command_buffer()) {
+    return made;
+  }
+  const py::gil_scoped_release unlocked;
+  return self.make_command_buffer();
+}
+
+void commit(CommandBuffer& self) { self.commit(); }
+
+void wait_until_completed(CommandBuffer& self) {
+  wait_interruptibly([&](auto limit) { return self.wait_until_completed(limit); });
+}
+
 py::array_t<float> buffer_array(Buffer& buffer) {
   const auto count = static_cast<py::ssize_t>(buffer.size() / sizeof(float));
   py::array_t<float> result(count);
@@ -158,10 +173,7 @@ queue : CommandQueue
 
   device.def("command_queue", &Device::make_queue, "Return a new `CommandQueue`.");
 
-  queue.def(py::init([](Device& device) { return device.make_queue(); }), "device"_a)
-      .def("command_buffer", &CommandQueue::make_command_buffer,
-           py::call_guard<py::gil_scoped_release>(),
-           R"(Return a new `CommandBuffer`.
+  def_often_called(queue, "command_buffer", &make_command_buffer, R"(Return a new `CommandBuffer`.
 
 Waits while 64 buffers of this queue are under way.
 
@@ -169,7 +181,8 @@ Raises
 ------
 CommandBufferError
     If 64 buffers exist of which none is committed.
-)")
+)");
+  queue.def(py::init([](Device& device) { return device.make_queue(); }), "device"_a)
       .def_property_readonly("device", &CommandQueue::device)
       .def_readwrite("label", &CommandQueue::label)
       .def("__repr__", [](const CommandQueue& self) {
@@ -192,10 +205,18 @@ offset : int, default 0
       .def_property_readonly("buffer", &Predicate::buffer)
       .def_property_readonly("offset", &Predicate::offset);
 
+  def_often_called(command_buffer, "commit", &commit, "Hand the work to the device.");
+  def_often_called(command_buffer, "wait_until_completed", &wait_until_completed,
+                   R"(Wait for everything committed.
+
+Raises
+------
+CommandBufferError
+    If the work failed, or would never end because it is not committed.
+)");
   command_buffer
       .def(py::init([](const std::shared_ptr<CommandQueue>& queue) {
-             const py::gil_scoped_release unlocked;
-             return queue->make_command_buffer();
+             return make_command_buffer(*queue);
            }),
            "queue"_a.none(false))
       .def_property_readonly("queue", &CommandBuffer::queue)
@@ -218,7 +239,6 @@ offset : int, default 0
           },
           "The `CommandBufferError` that waiting would raise, or None.")
       .def("enqueue", &CommandBuffer::enqueue, "Reserve this buffer's place in the queue.")
-      .def("commit", &CommandBuffer::commit, "Hand the work to the device.")
       .def(
           "commit_and_continue",
           [](CommandBuffer& self) {
@@ -233,18 +253,6 @@ offset : int, default 0
            [](CommandBuffer& self) {
              wait_interruptibly([&](auto limit) { return self.wait_until_scheduled(limit); });
            })
-      .def(
-          "wait_until_completed",
-          [](CommandBuffer& self) {
-            wait_interruptibly([&](auto limit) { return self.wait_until_completed(limit); });
-          },
-          R"(Wait for everything committed.
-
-Raises
-------
-CommandBufferError
-    If the work failed, or would never end because it is not committed.
-)")
       .def(
           "add_scheduled_handler",
           [](const std::shared_ptr<CommandBuffer>& self, py::function function) {

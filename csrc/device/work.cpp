@@ -8,11 +8,6 @@
 
 namespace mpsgrad {
 
-CommandBufferStatus Work::status() const {
-  const std::lock_guard lock(mutex_);
-  return status_;
-}
-
 int Work::error_code() const {
   const std::lock_guard lock(mutex_);
   return error_code_;
@@ -24,19 +19,15 @@ std::string Work::error_message() const {
 }
 
 bool Work::observed() const {
-  const std::lock_guard lock(mutex_);
-  return abandoned_ || (sequence_ != 0 && clock_->observed.load() >= sequence_);
+  const std::uint64_t sequence = sequence_.load();
+  return abandoned() || (sequence != 0 && clock_->observed.load() >= sequence);
 }
 
 void Work::observe() {
-  std::uint64_t sequence = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    if (status_ < CommandBufferStatus::Completed) {
-      return;
-    }
-    sequence = sequence_;
+  if (!has_ended()) {
+    return;
   }
+  const std::uint64_t sequence = sequence_.load();
   std::uint64_t seen = clock_->observed.load();
   while (seen < sequence && !clock_->observed.compare_exchange_weak(seen, sequence)) {
   }
@@ -141,11 +132,6 @@ void Work::abandon() {
   never_completed.swap(completed_handlers_);
 }
 
-bool Work::abandoned() const {
-  const std::lock_guard lock(mutex_);
-  return abandoned_;
-}
-
 void Work::add_scheduled_handler(Handler handler) {
   const std::lock_guard lock(mutex_);
   scheduled_handlers_.push_back(std::move(handler));
@@ -175,7 +161,7 @@ void Work::wait_finished() {
 bool Work::wait_finished(std::chrono::milliseconds limit) {
   {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, limit, [this] { return is_over(); })) {
+    if (!is_over() && !changed_.wait_for(lock, limit, [this] { return is_over(); })) {
       return false;
     }
   }

@@ -37,7 +37,7 @@ class Work {
 
   explicit Work(std::shared_ptr<QueueClock> clock) : clock_(std::move(clock)) {}
 
-  CommandBufferStatus status() const;
+  CommandBufferStatus status() const { return status_.load(); }
   bool is_open() const { return status() <= CommandBufferStatus::Enqueued; }
   bool has_ended() const { return status() >= CommandBufferStatus::Completed; }
   int error_code() const;
@@ -61,7 +61,7 @@ class Work {
   void run_completed_handlers();
   // The buffer was dropped without a commit: its work never runs.
   void abandon();
-  bool abandoned() const;
+  bool abandoned() const { return abandoned_.load(); }
 
   void add_scheduled_handler(Handler handler);
   void add_completed_handler(Handler handler);
@@ -79,12 +79,13 @@ class Work {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  CommandBufferStatus status_ = CommandBufferStatus::NotEnqueued;
-  bool abandoned_ = false;
+  // Read without the mutex, but written with it: each encode asks several times.
+  std::atomic<CommandBufferStatus> status_{CommandBufferStatus::NotEnqueued};
+  std::atomic<bool> abandoned_{false};
+  std::atomic<std::uint64_t> sequence_{0};  // position in the queue, from 1; 0 while not enqueued
   int error_code_ = 0;
   std::string error_message_;
-  std::uint64_t sequence_ = 0;  // position in the queue, from 1; 0 while not enqueued
-  int due_handlers_ = 0;        // kinds of handlers that are due and have not returned
+  int due_handlers_ = 0;  // kinds of handlers that are due and have not returned
   std::vector<Handler> scheduled_handlers_;
   std::vector<Handler> completed_handlers_;
   std::shared_ptr<void> owner_;
