@@ -182,6 +182,11 @@ def test_elementary_functions_on_every_instruction_set(build):
     assert passed(done), done.stdout
 
 
+def test_every_chunk_of_work_runs_once(build):
+    done = run([build("threads_test", "csrc/cpu/placement.cpp", "csrc/cpu/threads.cpp")])
+    assert passed(done), done.stdout
+
+
 def supported_sets(program) -> list[str]:
     """Ask a program which of the built instruction sets this processor can run."""
     refusal = run([program, "0"], MPSGRAD_CPU="quantum").stdout
