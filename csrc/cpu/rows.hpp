@@ -68,9 +68,9 @@ template <class Element>
 Results<Element> begin_results(const CpuImages& images, Index sample, Index y, Index x,
                                Element* scratch) {
   if (images.streamed && (std::is_same_v<Element, Half> || images.is_float())) {
-    return {reinterpret_cast<Element*>(images.pixel(sample, y, x)), true};
+    return {.at = reinterpret_cast<Element*>(images.pixel(sample, y, x)), .streamed = true};
   }
-  return {begin_store(images, sample, y, x, scratch), false};
+  return {.at = begin_store(images, sample, y, x, scratch)};
 }
 template <class Element>
 void finish_results(const CpuImages& images, Index sample, Index y, Index x, Index count,

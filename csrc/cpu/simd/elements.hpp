@@ -59,9 +59,10 @@ MPSGRAD_INLINE void transform(std::int64_t begin, std::int64_t end, Half* y, con
   }
 }
 
-// Writes the results [begin, end) block by block: put(first, last, to) writes those of a block to
-// `to`. Those that are streamed go by way of a block in the nearest cache, so short that reading
-// and writing take turns often: while one of them is at work, memory does not do the other.
+// Writes the results [begin, end): put(first, last, to) writes some of them to `to`, all at once
+// unless they are streamed or asked for. Those that are streamed go by way of a block in the
+// nearest cache, so short that reading and writing take turns often: while one of them is at work,
+// memory does not do the other.
 template <class Element, class Put>
 MPSGRAD_INLINE void put_blocks(std::int64_t begin, std::int64_t end, Results<Element> y,
                                const Put& put) {
@@ -72,7 +73,7 @@ MPSGRAD_INLINE void put_blocks(std::int64_t begin, std::int64_t end, Results<Ele
     Element* const to = y.at + first;
     // A first block that starts within a line is shorter, and the others are whole lines.
     const std::int64_t whole = first + kBlock - past_line(to) / kBytes;
-    const std::int64_t last = y.streamed && whole < end ? whole : end;
+    const std::int64_t last = (y.streamed || y.asks) && whole < end ? whole : end;
     put(first, last, y.streamed ? block : to);
     if (y.streamed) {
       stream_bytes(block, to, (last - first) * kBytes);
@@ -83,14 +84,15 @@ MPSGRAD_INLINE void put_blocks(std::int64_t begin, std::int64_t end, Results<Ele
 
 // As transform(), for runs of images, whose results may be streamed. Then what they are made of
 // comes from memory too, and as processors do not look far ahead by themselves, each block asks for
-// another one ahead of it; a few lines at a time, for a processor remembers few requests.
+// another one ahead of it; a few lines at a time, for a processor remembers few requests. So it
+// does for other results that ask.
 template <class Element, class Value, class... Sources>
 MPSGRAD_INLINE void transform_run(std::int64_t begin, std::int64_t end, Results<Element> y,
                                   const Value& value, const Sources*... x) {
   constexpr std::int64_t kAhead = 384;
   constexpr auto kElements = kLine / static_cast<std::int64_t>(sizeof(Element));
   put_blocks(begin, end, y, [&](std::int64_t first, std::int64_t last, Element* to) {
-    for (std::int64_t i = first; y.streamed && i < last; i += kElements) {
+    for (std::int64_t i = first; (y.streamed || y.asks) && i < last; i += kElements) {
       (request(x, i + kAhead), ...);
     }
     transform(

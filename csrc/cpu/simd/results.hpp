@@ -9,6 +9,8 @@ template <class Element>
 struct Results {
   Element* at = nullptr;
   bool streamed = false;
+  // Those that are not streamed: loops ask for what they are made of ahead, as for those that are.
+  bool asks = false;
 };
 
 }  // namespace mpsgrad

@@ -1,6 +1,7 @@
 // Neuron kernels of the CPU device: one pass over pixels, in any image format.
 
 #include "cpu/cpu_calls.hpp"
+#include "cpu/isa.hpp"
 #include "cpu/simd/neuron_function.hpp"
 #include "kernels/neuron/neuron.hpp"
 
@@ -9,6 +10,33 @@ namespace {
 
 NeuronFunction function_of(const NeuronDescriptor& neuron) {
   return {static_cast<int>(neuron.type), neuron.a, neuron.b, neuron.c, neuron.data.data()};
+}
+
+bool takes_long(NeuronType type) {
+  switch (type) {
+    case NeuronType::Sigmoid:
+    case NeuronType::TanH:
+    case NeuronType::SoftPlus:
+    case NeuronType::ELU:
+    case NeuronType::Power:
+    case NeuronType::Exponential:
+    case NeuronType::Logarithm:
+    case NeuronType::GeLU:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Whether loops had better ask for so many arrays, the destination among them, ahead: while a core
+// computes a long function it does not look as far ahead as the next page. Where results are
+// streamed, loops ask anyway.
+bool asks_for(Index arrays, const NeuronDescriptor& neuron, const cpu::CpuImages& destination) {
+  constexpr Index kFar = 4 << 20;  // more than the caches of a few cores hold
+  const Index elements =
+      destination.count() * destination.width * destination.height * destination.channels;
+  return takes_long(neuron.type) && !destination.streamed && pauses_at_pages() &&
+         arrays * elements * item_size(destination.format) >= kFar;
 }
 
 class CpuNeuron final : public UnaryEncoder {
@@ -23,9 +51,11 @@ class CpuNeuron final : public UnaryEncoder {
                                                    call.properties.edge_mode},
                          destination = cpu::view_destination(call), clip = call.clip] {
           const NeuronFunction f = function_of(*neuron);
+          const bool asks = asks_for(2, *neuron, destination);
           cpu::map_pixels(
               {source}, destination, clip,
               [&]<class Element>(const Element* const* in, Results<Element> out, Index pixels) {
+                out.asks = asks;
                 neuron_loops().of(in[0]).forward(f, in[0], out, pixels, destination.channels);
               });
         });
@@ -50,9 +80,11 @@ class CpuNeuronGradient final : public GradientEncoder {
          source = cpu::PixelSource{cpu::view_source(call), secondary.offset, secondary.edge_mode},
          destination = cpu::view_destination(call, 1, 1), clip = call.clip] {
           const NeuronFunction f = function_of(*neuron);
+          const bool asks = asks_for(3, *neuron, destination);
           cpu::map_pixels(
               {gradient, source}, destination, clip,
               [&]<class Element>(const Element* const* in, Results<Element> out, Index pixels) {
+                out.asks = asks;
                 neuron_loops().of(in[0]).gradient(f, in[0], in[1], out, pixels,
                                                   destination.channels);
               });
