@@ -88,6 +88,21 @@ def test_a_large_batch_gives_the_bytes_of_its_samples(name, dtype, device, rng):
             assert_same_bytes(whole[repeat * SAMPLES + i], one[0])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_long_functions_over_more_than_a_core_keeps(dtype, device, rng):
+    """Loops then ask for what they read ahead, where the processor gains by it."""
+    tanh = mg.NeuronDescriptor(mg.NeuronType.TANH, a=0.5, b=1.5)
+    forward, backward = mg.Neuron(tanh, device=device), mg.NeuronGradient(tanh, device=device)
+    g, x = rng.standard_normal((2, 16, *SHAPE)).astype(dtype)
+    assert 4 << 20 < 2 * x.nbytes < 3 * x.nbytes < 32 << 20  # results go to a large last cache
+    y, states = forward(x, with_state=True)
+    dx = backward(g, x, states)
+    for i in range(len(x)):
+        one, state = forward(x[i : i + 1], with_state=True)
+        assert_same_bytes(y[i], one[0])
+        assert_same_bytes(dx[i], backward(g[i : i + 1], x[i : i + 1], state)[0])
+
+
 @pytest.mark.parametrize("neuron", [mg.NeuronType.RELU, mg.NeuronType.TANH])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_batch_normalization_gradients(dtype, neuron, device, rng):
