@@ -7,6 +7,10 @@
 
 #include <pybind11/pybind11.h>
 
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -112,6 +116,10 @@ class OftenCalled {
     } catch (py::error_already_set& error) {
       error.restore();
       return nullptr;
+#if defined(__GLIBCXX__)
+    } catch (abi::__forced_unwind&) {  // the interpreter is ending, and with it this thread
+      throw;
+#endif
     } catch (...) {
       py::detail::try_translate_exceptions();
       return nullptr;
