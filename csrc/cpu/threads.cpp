@@ -105,19 +105,21 @@ struct Job {
 
   void work(std::size_t thread) noexcept {
     const std::size_t threads = stretches->size();
+    Claim claim;
     for (std::size_t turn = 0; turn < threads; ++turn) {
       Stretch& stretch = (*stretches)[(thread + turn) % threads];
-      Claim claim;
+      const bool is_own = turn == 0;
       for (;;) {
-        const Index first = stretch.next.fetch_add(claim.chunks());
-        const Index last = std::min(first + claim.chunks(), stretch.end);
+        const Index chunks = is_own ? claim.chunks() : 1;
+        const Index first = stretch.next.fetch_add(chunks);
+        const Index last = std::min(first + chunks, stretch.end);
         if (first >= last) {
           break;
         }
         for (Index i = first; i < last; ++i) {
           run(i);
         }
-        if (turn == 0) {
+        if (is_own) {
           claim.note_end();
         }
       }
