@@ -12,7 +12,9 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <system_error>
@@ -51,13 +53,9 @@ inline void order_streamed_stores() {
 #endif
 }
 
-constexpr int kSpins = 4000;  // longer than a hand-over takes, shorter than a time slice
+thread_local bool inside_chunk = false;  // of a thread that is not to use the pool
 
-// The chunks that one thread starts with, on a cache line of their own.
-struct alignas(64) Stretch {
-  std::atomic<Index> next{0};
-  Index end = 0;
-};
+constexpr int kSpins = 4000;  // longer than a hand-over takes, shorter than a time slice
 
 // How many chunks of its own stretch a thread claims at a time. A claim waits until everything that
 // the thread has stored is in its cache, a quarter of a microsecond: so of chunks that take little
@@ -83,60 +81,91 @@ class Claim {
   Clock::time_point begun_ = Clock::now();
 };
 
+// Chunks one after the other: begin up to, but without, end.
+struct Run {
+  Index begin = 0;
+  Index end = 0;
+
+  Index count() const { return end - begin; }
+};
+
 struct Job {
-  Job(Chunk body, void* argument, Index chunks) : chunk(body), context(argument), count(chunks) {}
+  Job(Chunk body, void* argument) : chunk(body), context(argument) {}
 
   Chunk chunk;
   void* context;
-  Index count;
-  std::vector<Stretch>* stretches = nullptr;
   std::atomic<bool> failed{false};
   std::exception_ptr error;
-
-  void deal(std::vector<Stretch>& to) {
-    const auto threads = static_cast<Index>(to.size());
-    for (Index i = 0; i < threads; ++i) {
-      Stretch& stretch = to[static_cast<std::size_t>(i)];
-      stretch.next.store(count * i / threads, std::memory_order_relaxed);
-      stretch.end = count * (i + 1) / threads;
-    }
-    stretches = &to;
-  }
-
-  void work(std::size_t thread) noexcept {
-    const std::size_t threads = stretches->size();
-    Claim claim;
-    for (std::size_t turn = 0; turn < threads; ++turn) {
-      Stretch& stretch = (*stretches)[(thread + turn) % threads];
-      const bool is_own = turn == 0;
-      for (;;) {
-        const Index chunks = is_own ? claim.chunks() : 1;
-        const Index first = stretch.next.fetch_add(chunks);
-        const Index last = std::min(first + chunks, stretch.end);
-        if (first >= last) {
-          break;
-        }
-        for (Index i = first; i < last; ++i) {
-          run(i);
-        }
-        if (is_own) {
-          claim.note_end();
-        }
-      }
-    }
-    order_streamed_stores();
-  }
-
-  void run(Index i) noexcept {
-    try {
-      chunk(context, i);
-    } catch (...) {
-      if (!failed.exchange(true)) {
-        error = std::current_exception();
-      }
-    }
-  }
 };
+
+// A thread's stretch of a job with all that it needs to begin, on one cache line: lines that
+// another core has written come one after the other, and each takes as long as a short chunk.
+// Whoever claims chunks, the thread or one that helps it, reads the rest only then; it stays as it
+// is until they are counted as done.
+class alignas(64) Share {
+ public:
+  // By the caller of the pool, when the job before is over.
+  void deal(Job& job, Run chunks, std::uint32_t generation) {
+    job_ = &job;
+    chunk_ = job.chunk;
+    context_ = job.context;
+    end_ = chunks.end;
+    done_.store(0, std::memory_order_relaxed);
+    left_.store(packed(generation, chunks.count()), std::memory_order_release);
+  }
+
+  std::uint32_t generation() const { return generation_of(left_.load(std::memory_order_acquire)); }
+
+  // About `most` chunks of the job of this generation, for nobody is to come back for fewer; none
+  // if all are claimed or the job is over.
+  Run claim(std::uint32_t generation, Index most) {
+    std::uint64_t seen = left_.load(std::memory_order_relaxed);
+    for (;;) {
+      const Index left = count_of(seen);
+      if (left == 0 || generation_of(seen) != generation) {
+        return {};
+      }
+      const Index claimed = left < 2 * most ? left : most;
+      if (left_.compare_exchange_weak(seen, packed(generation, left - claimed),
+                                      std::memory_order_acquire, std::memory_order_relaxed)) {
+        return {end_ - left, end_ - left + claimed};
+      }
+    }
+  }
+
+  void run(Run chunks) const noexcept {
+    for (Index i = chunks.begin; i < chunks.end; ++i) {
+      try {
+        chunk_(context_, i);
+      } catch (...) {
+        if (!job_->failed.exchange(true)) {
+          job_->error = std::current_exception();
+        }
+      }
+    }
+  }
+
+  void set_done(Index chunks) { done_.store(chunks, std::memory_order_release); }
+  Index done() const { return done_.load(std::memory_order_acquire); }
+
+ private:
+  static std::uint64_t packed(std::uint32_t generation, Index count) {
+    return std::uint64_t{generation} << 32 | static_cast<std::uint64_t>(count);
+  }
+  static std::uint32_t generation_of(std::uint64_t left) {
+    return static_cast<std::uint32_t>(left >> 32);
+  }
+  static Index count_of(std::uint64_t left) { return static_cast<Index>(left & 0xffffffffU); }
+
+  std::atomic<std::uint64_t> left_{0};  // the job's generation and how many chunks nobody claimed
+  Index end_ = 0;
+  Chunk chunk_ = nullptr;
+  void* context_ = nullptr;
+  Job* job_ = nullptr;
+  std::atomic<Index> done_{0};  // how many chunks, of any share, its thread has run
+};
+
+constexpr Index kMostChunks = std::numeric_limits<std::uint32_t>::max();
 
 // A worker that may sleep. `asleep` is guarded by the pool's lock; while it is true, `placement` is
 // the waker's.
@@ -150,7 +179,7 @@ class Pool {
  public:
   explicit Pool(int threads)
       : size_(threads),
-        stretches_(static_cast<std::size_t>(threads)),
+        shares_(static_cast<std::size_t>(threads)),
         sleepers_(static_cast<std::size_t>(threads)) {
     workers_.reserve(static_cast<std::size_t>(threads - 1));
     try {
@@ -162,8 +191,13 @@ class Pool {
   }
 
   ~Pool() {
+    Job nothing(nullptr, nullptr);
     stopping_.store(true);
-    announce();
+    ++generation_;
+    for (Share& share : shares_) {
+      share.deal(nothing, {}, generation_);
+    }
+    wake_sleepers();
     for (std::thread& worker : workers_) {
       worker.join();
     }
@@ -174,40 +208,80 @@ class Pool {
 
   int size() const { return size_; }
 
-  // Without a lock: a worker that looks for work the moment it is announced would have to sleep for
-  // one. Either it is seen to be active, and waited for, or it sees that the job is over.
-  void run(Job& job) {
-    job.deal(stretches_);
-    job_.store(&job);
-    announce();
-    job.work(0);
-    job_.store(nullptr);  // nobody may join any more; those inside finish their chunk
-    for (int spin = 0; active_.load() > 0; ++spin) {
+  // At least one chunk for each. Without a lock: a worker that looks for work the moment it is
+  // dealt would have to sleep for one.
+  void run(Job& job, Index count) {
+    const auto threads = static_cast<Index>(shares_.size());
+    const auto dealt = [&](Index thread) { return (count * thread + threads - 1) / threads; };
+    ++generation_;
+    for (Index i = threads - 1; i > 0; --i) {
+      shares_[static_cast<std::size_t>(i)].deal(job, {dealt(i), dealt(i + 1)}, generation_);
+    }
+    shares_[0].deal(job, {1, dealt(1)}, generation_);
+    // Who goes to sleep at this moment may be missed: then the others do its share.
+    if (sleeping_.load(std::memory_order_relaxed) > 0) {
+      wake_sleepers();
+    }
+    Index done = work(0, generation_, {0, 1});
+    for (int spin = 0; done + done_by_workers() < count; ++spin) {
       spin < kSpins ? pause_briefly() : std::this_thread::yield();
     }
   }
 
  private:
-  void announce() {
-    generation_.fetch_add(1);
-    if (sleeping_.load() > 0) {
-      {  // whoever is counted as sleeping, but has not looked at the generation, does so first
-        const std::lock_guard lock(mutex_);
-        const int here = current_processor();
-        for (Sleeper& sleeper : sleepers_) {
-          if (sleeper.asleep) {
-            sleeper.placement.keep_off(here, sleeper.thread);
+  // Runs the chunks, which the thread has claimed, and all that it can claim; returns how many.
+  Index work(std::size_t thread, std::uint32_t generation, Run chunks) noexcept {
+    Index done = 0;
+    Claim claim;
+    for (std::size_t turn = 0; turn < shares_.size(); ++turn) {
+      Share& share = shares_[(thread + turn) % shares_.size()];
+      const bool is_own = turn == 0;
+      for (;; chunks = {}) {
+        if (chunks.count() == 0) {
+          chunks = share.claim(generation, is_own ? claim.chunks() : 1);
+          if (chunks.count() == 0) {
+            break;
           }
         }
+        share.run(chunks);
+        done += chunks.count();
+        if (is_own) {
+          claim.note_end();
+        }
       }
-      wake_.notify_all();
     }
+    order_streamed_stores();
+    return done;
   }
 
-  void wait_for_more_than(std::uint64_t seen, Sleeper& self) {
+  Index done_by_workers() const {
+    Index done = 0;
+    for (std::size_t i = 1; i < shares_.size(); ++i) {
+      done += shares_[i].done();
+    }
+    return done;
+  }
+
+  void wake_sleepers() {
+    {  // whoever is counted as sleeping, but has not looked at its share, does so first
+      const std::lock_guard lock(mutex_);
+      const int here = current_processor();
+      for (Sleeper& sleeper : sleepers_) {
+        if (sleeper.asleep) {
+          sleeper.placement.keep_off(here, sleeper.thread);
+        }
+      }
+    }
+    wake_.notify_all();
+  }
+
+  // Of the next job.
+  std::uint32_t wait_for_other_than(std::uint32_t seen, const Share& share, Sleeper& self) {
+    std::uint32_t now = seen;
+    const auto is_other = [&] { return (now = share.generation()) != seen; };
     for (int spin = 0; spin < kSpins; ++spin) {
-      if (generation_.load(std::memory_order_relaxed) != seen) {
-        return;
+      if (is_other()) {
+        return now;
       }
       pause_briefly();
     }
@@ -215,35 +289,33 @@ class Pool {
       std::unique_lock lock(mutex_);
       self.asleep = true;
       sleeping_.fetch_add(1);
-      wake_.wait(lock, [&] { return generation_.load() != seen; });
+      wake_.wait(lock, is_other);
       sleeping_.fetch_sub(1);
       self.asleep = false;
     }
     self.placement.release(self.thread);
+    return now;
   }
 
   void loop(std::size_t thread) {
+    inside_chunk = true;
     Sleeper& self = sleepers_[thread];
+    Share& share = shares_[thread];
     self.thread = pthread_self();
-    for (std::uint64_t seen = 0;;) {
-      wait_for_more_than(seen, self);
-      seen = generation_.load();
+    for (std::uint32_t generation = 0;;) {
+      generation = wait_for_other_than(generation, share, self);
       if (stopping_.load()) {
         return;
       }
-      active_.fetch_add(1);
-      if (Job* job = job_.load()) {
-        job->work(thread);
+      if (const Index done = work(thread, generation, {}); done > 0) {
+        share.set_done(done);
       }
-      active_.fetch_sub(1);
     }
   }
 
   const int size_;
-  std::vector<Stretch> stretches_;            // of the job under way
-  std::atomic<std::uint64_t> generation_{0};  // of jobs
-  std::atomic<Job*> job_{nullptr};
-  std::atomic<int> active_{0};  // workers that may be inside the job
+  std::vector<Share> shares_;     // of the job under way; the first is the caller's
+  std::uint32_t generation_ = 0;  // of jobs
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;  // of those who sleep
   std::vector<Sleeper> sleepers_;
@@ -271,8 +343,6 @@ Shared& shared() {
   return *current.load();
 }
 
-thread_local bool inside_chunk = false;
-
 constexpr int kMostThreads = 1024;
 
 }  // namespace
@@ -290,7 +360,7 @@ void run_chunks(Index count, Chunk chunk, void* context) {
   Shared& state = shared();
   const int wanted = state.wanted.load();
   std::unique_lock lock(state.running, std::defer_lock);
-  if (count <= 1 || wanted == 1 || inside_chunk || !lock.try_lock()) {
+  if (count <= 1 || count > kMostChunks || wanted == 1 || inside_chunk || !lock.try_lock()) {
     for (Index i = 0; i < count; ++i) {
       chunk(context, i);
     }
@@ -301,23 +371,10 @@ void run_chunks(Index count, Chunk chunk, void* context) {
     state.pool.reset();
     state.pool = std::make_unique<Pool>(wanted);
   }
-  struct Call {
-    Chunk chunk;
-    void* context;
-  } call{chunk, context};
-  Job job{[](void* raw, Index index) {
-            const Call& inner = *static_cast<Call*>(raw);
-            inside_chunk = true;
-            try {
-              inner.chunk(inner.context, index);
-            } catch (...) {
-              inside_chunk = false;
-              throw;
-            }
-            inside_chunk = false;
-          },
-          &call, count};
-  state.pool->run(job);
+  Job job(chunk, context);
+  inside_chunk = true;
+  state.pool->run(job, count);
+  inside_chunk = false;
   if (job.failed.load()) {
     std::rethrow_exception(job.error);
   }
