@@ -10,23 +10,26 @@
 
 namespace mpsgrad::MPSGRAD_ISA {
 
-// Sums of so many channels, or a few coefficients, stay in a first-level cache while a run goes by.
-inline constexpr std::int64_t kColumnsOfSums = 512;
+// A few coefficients of so many channels stay in a first-level cache while a run goes by.
 inline constexpr std::int64_t kColumnsOfCoefficients = 2048;
+// So do so many sums, each of every column; a row of more columns is read part by part.
+MPSGRAD_INLINE std::int64_t columns_of_sums(int sums) {
+  return pauses_at_pages() ? 4096 / sums : 512;
+}
 // Longer runs are mostly parts of images past the caches, of which two places are read faster than
 // four.
 inline constexpr std::int64_t kLongRun = 131072;
 
 // Calls body(rows, row, apart, begin, end) for every row of the run, `step` values from the one
-// before, and blocks [begin, end) of its places: for kTogether rows at once, which are `row` and
-// those `apart`, 2 * `apart`... values after it, and for what is left one by one. Rows that are
-// worked on together lie far apart: each is then the next of a sequence that processors foresee,
-// where blocks of neighbouring rows would be read in an order that they do not.
-template <int kTogether, std::int64_t kColumns, class Body>
+// before, and blocks [begin, end) of `columns` of its places: for kTogether rows at once, which are
+// `row` and those `apart`, 2 * `apart`... values after it, and for what is left one by one. Rows
+// that are worked on together lie far apart: each is then the next of a sequence that processors
+// foresee, where blocks of neighbouring rows would be read in an order that they do not.
+template <int kTogether, class Body>
 MPSGRAD_INLINE void for_rows(std::int64_t count, std::int64_t tile, std::int64_t step,
-                             const Body& body) {
-  for (std::int64_t begin = 0; begin < tile; begin += kColumns) {
-    const std::int64_t end = begin + kColumns < tile ? begin + kColumns : tile;
+                             std::int64_t columns, const Body& body) {
+  for (std::int64_t begin = 0; begin < tile; begin += columns) {
+    const std::int64_t end = begin + columns < tile ? begin + columns : tile;
     const std::int64_t whole = count < end ? 0 : (count - end) / step + 1;
     const std::int64_t apart = whole / kTogether * step;
     for (std::int64_t row = 0; row < apart; row += step) {
@@ -116,8 +119,8 @@ MPSGRAD_INLINE void add_tiles_by(Several several, std::int64_t count, std::int64
                                  const Sources*... x) {
   constexpr std::int64_t kAhead = 2048;  // bytes
   const bool asks = sizeof...(x) > 0 && pauses_at_pages();
-  for_rows<kTogether, kColumnsOfSums>(
-      count, tile, step,
+  for_rows<kTogether>(
+      count, tile, step, columns_of_sums(kSums),
       [&](auto rows, std::int64_t row, std::int64_t apart, std::int64_t begin, std::int64_t end) {
         constexpr std::int64_t kCount = rows;
         const auto add_places = [&](auto block, std::int64_t j) MPSGRAD_MELT {

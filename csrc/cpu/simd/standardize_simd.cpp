@@ -14,10 +14,11 @@ using Index = std::int64_t;
 template <class Element, class Value, class... Sources>
 MPSGRAD_INLINE void for_tiles(Index count, Index tile, Results<Element> y, const Value& value,
                               const Sources*... x) {
-  for_rows<1, kColumnsOfCoefficients>(
-      count, tile, tile, [&](auto /*rows*/, Index row, Index /*apart*/, Index begin, Index end) {
-        transform_run(begin, end, Results<Element>{y.at + row, y.streamed}, value, (x + row)...);
-      });
+  for_rows<1>(count, tile, tile, kColumnsOfCoefficients,
+              [&](auto /*rows*/, Index row, Index /*apart*/, Index begin, Index end) {
+                transform_run(begin, end, Results<Element>{y.at + row, y.streamed}, value,
+                              (x + row)...);
+              });
 }
 
 template <class Element>

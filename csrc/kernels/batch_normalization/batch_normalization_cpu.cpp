@@ -25,6 +25,7 @@ using cpu::tile_of;
 
 constexpr Index kFewBlocks = 8;
 constexpr Index kPartChannels = 512;
+constexpr Index kPartTotals = 1024;
 // Scratch beside what map_pixels() and coefficient_tiles() use.
 constexpr int kScratchOfNeuron = 3;
 constexpr int kScratchOfSums = 5;
@@ -136,12 +137,16 @@ void sum_runs(const cpu::CpuImages* const (&sources)[kSources], bool divisible, 
       cpu::join_tile(sums + half * tile, channels, tile, out + half * channels);
     }
   });
-  std::copy_n(partial, 2 * channels, totals);
-  for (Index block = 1; block < blocks; ++block) {
-    for (Index i = 0; i < 2 * channels; ++i) {
-      totals[i] += partial[block * 2 * channels + i];
+  cpu::parallel_for(cpu::chunks_of(2 * channels, kPartTotals), [&](Index part) {
+    const Index begin = part * kPartTotals;
+    const Index end = std::min(2 * channels, begin + kPartTotals);
+    std::copy(partial + begin, partial + end, totals + begin);
+    for (Index block = 1; block < blocks; ++block) {
+      for (Index i = begin; i < end; ++i) {
+        totals[i] += partial[block * 2 * channels + i];
+      }
     }
-  }
+  });
 }
 
 template <std::size_t kSources, class Add>
