@@ -1,4 +1,6 @@
-// Loops over channels. Each is written so that compilers take several channels at a time.
+// Loops over channels. Each is written so that compilers take several channels at a time. Quotients
+// by the number of samples are products with its reciprocal: of many channels and few pixels
+// divisions in double took a quarter of the time.
 #include "kernels/batch_normalization/batch_normalization_simd.hpp"
 
 #include "cpu/simd/simd.hpp"
@@ -23,10 +25,12 @@ MPSGRAD_INLINE void with_gamma(const float* gamma, const Loop& loop) {
 
 void statistics(Index channels, const double* shift, const double* sum, const double* squares,
                 double samples, float* mean, float* variance) {
+  const double share = 1.0 / samples;
   MPSGRAD_VECTOR_LOOP
   for (Index c = 0; c < channels; ++c) {
-    mean[c] = static_cast<float>(shift[c] + sum[c] / samples);
-    const double moment = (squares[c] - sum[c] * sum[c] / samples) / samples;
+    const double from_shift = sum[c] * share;
+    mean[c] = static_cast<float>(shift[c] + from_shift);
+    const double moment = (squares[c] - sum[c] * from_shift) * share;
     variance[c] = static_cast<float>(moment < 0.0 ? 0.0 : moment);  // NaN stays
   }
 }
@@ -57,13 +61,14 @@ void add_sums(Index channels, const double* sum_g, const double* sum_gx, const f
 void corrections(Index channels, const float* gamma, const float* variance, float epsilon,
                  const float* beta_sum, const float* gamma_sum, double samples, float* constant,
                  float* slope) {
+  const double share = 1.0 / samples;
   with_gamma(gamma, [&](const auto& gamma_at) MPSGRAD_MELT {
     MPSGRAD_VECTOR_LOOP
     for (Index c = 0; c < channels; ++c) {
       const double r = reciprocal_deviation(variance[c], epsilon);
-      const double factor = gamma_at(c) * r;
-      constant[c] = static_cast<float>(factor * double{beta_sum[c]} / samples);
-      slope[c] = static_cast<float>(factor * r * double{gamma_sum[c]} / samples);
+      const double factor = gamma_at(c) * r * share;
+      constant[c] = static_cast<float>(factor * double{beta_sum[c]});
+      slope[c] = static_cast<float>(factor * r * double{gamma_sum[c]});
     }
   });
 }
