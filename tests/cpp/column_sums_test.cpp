@@ -1,5 +1,6 @@
-// Checks that sums over columns are the same bits in vectors of any width: which width a processor
-// is given must not show. MPSGRAD_CPU says which instruction set is checked.
+// Checks that sums over columns are the same bits in vectors of any width and blocks of any number
+// of columns: which a processor is given must not show. MPSGRAD_CPU says which instruction set is
+// checked.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -31,10 +32,8 @@ struct Sums {
 Sums expected_sums(const std::vector<float>& x, Index tile) {
   const auto count = static_cast<Index>(x.size());
   Sums sums(tile);
-  constexpr Index kBlock = 512;  // places whose whole rows are counted together
+  const Index apart = count / tile / 2 * tile;
   for (Index j = 0; j < tile; ++j) {
-    const Index end = std::min(tile, j / kBlock * kBlock + kBlock);
-    const Index apart = (count < end ? 0 : (count - end) / tile + 1) / 2 * tile;
     const auto add = [&](Index i) {
       const auto value = static_cast<double>(x[static_cast<std::size_t>(i)]);
       sums.of_values[static_cast<std::size_t>(j)] += value;
@@ -66,7 +65,7 @@ int run() {
   std::normal_distribution<float> normal;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float odd[] = {-0.0F, 1e-42F, kInfinity, std::nanf(""), 3e38F, -kInfinity};
-  for (const Index tile : {1, 3, 7, 8, 15, 16, 17, 31, 33, 64, 511, 513, 700}) {
+  for (const Index tile : {1, 3, 7, 8, 15, 16, 17, 31, 33, 64, 511, 513, 700, 2051}) {
     for (const Index rows : {1, 2, 5, 8, 33}) {
       for (const bool special : {false, true}) {
         std::vector<float> x(static_cast<std::size_t>(tile * rows - (tile > 1 ? 1 : 0)));

@@ -28,10 +28,10 @@ inline constexpr std::int64_t kLongRun = 131072;
 template <int kTogether, class Body>
 MPSGRAD_INLINE void for_rows(std::int64_t count, std::int64_t tile, std::int64_t step,
                              std::int64_t columns, const Body& body) {
+  const std::int64_t whole = count < tile ? 0 : (count - tile) / step + 1;
+  const std::int64_t apart = whole / kTogether * step;
   for (std::int64_t begin = 0; begin < tile; begin += columns) {
     const std::int64_t end = begin + columns < tile ? begin + columns : tile;
-    const std::int64_t whole = count < end ? 0 : (count - end) / step + 1;
-    const std::int64_t apart = whole / kTogether * step;
     for (std::int64_t row = 0; row < apart; row += step) {
       body(Exactly<kTogether>{}, row, apart, begin, end);
     }
