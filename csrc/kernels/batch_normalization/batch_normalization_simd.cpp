@@ -1,6 +1,6 @@
 // Loops over channels. Each is written so that compilers take several channels at a time. Quotients
-// by the number of samples are products with its reciprocal: of many channels and few pixels
-// divisions in double took a quarter of the time.
+// by the number of samples are products with its reciprocal: where pixels are few and channels
+// many, divisions in double show.
 #include "kernels/batch_normalization/batch_normalization_simd.hpp"
 
 #include "cpu/simd/simd.hpp"
