@@ -178,9 +178,7 @@ struct Sleeper {
 class Pool {
  public:
   explicit Pool(int threads)
-      : size_(threads),
-        shares_(static_cast<std::size_t>(threads)),
-        sleepers_(static_cast<std::size_t>(threads)) {
+      : shares_(static_cast<std::size_t>(threads)), sleepers_(static_cast<std::size_t>(threads)) {
     workers_.reserve(static_cast<std::size_t>(threads - 1));
     try {
       for (int i = 1; i < threads; ++i) {
@@ -206,7 +204,7 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  int size() const { return size_; }
+  int size() const { return static_cast<int>(shares_.size()); }
 
   // At least one chunk for each. Without a lock: a worker that looks for work the moment it is
   // dealt would have to sleep for one.
@@ -313,7 +311,6 @@ class Pool {
     }
   }
 
-  const int size_;
   std::vector<Share> shares_;     // of the job under way; the first is the caller's
   std::uint32_t generation_ = 0;  // of jobs
   std::atomic<bool> stopping_{false};
