@@ -282,6 +282,9 @@ class Shrinking(mg.Padding):
         self.factor = factor
         self.seen = []
 
+    def __repr__(self):
+        return f"Shrinking({self.factor})"
+
     def padding_method(self):
         return mg.PaddingMethod.CUSTOM | mg.PaddingMethod.SIZE_SAME
 
