@@ -1,6 +1,8 @@
 // Stores that go past the caches.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/simd/lanes.hpp"
 
 #if defined(__SSE2__)
@@ -17,7 +19,13 @@ MPSGRAD_INLINE std::int64_t past_line(const void* address) {
   return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address) % kLine);
 }
 
+// Whether there are stores past the caches.
 #if defined(__SSE2__)
+inline constexpr bool kStreams = true;
+#else
+inline constexpr bool kStreams = false;
+#endif
+
 MPSGRAD_INLINE void stream_line(const std::byte* from, std::byte* to) {
 #if defined(__AVX512F__)
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
@@ -26,18 +34,22 @@ MPSGRAD_INLINE void stream_line(const std::byte* from, std::byte* to) {
     _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i),
                         _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
   }
-#else
+#elif defined(__SSE2__)
   for (std::int64_t i = 0; i < kLine; i += 16) {
     _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
                      _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
   }
+#else
+  __builtin_memcpy(to, from, kLine);
 #endif
 }
-#endif
 
 // Copies `bytes` bytes, past the caches where the processor can.
 MPSGRAD_INLINE void stream_bytes(const void* from, void* to, std::int64_t bytes) {
-#if defined(__SSE2__)
+  if constexpr (!kStreams) {
+    __builtin_memcpy(to, from, static_cast<std::size_t>(bytes));
+    return;
+  }
   const auto* in = static_cast<const std::byte*>(from);
   auto* out = static_cast<std::byte*>(to);
   const std::int64_t past = past_line(out);
@@ -49,9 +61,6 @@ MPSGRAD_INLINE void stream_bytes(const void* from, void* to, std::int64_t bytes)
     stream_line(in + i, out + i);
   }
   __builtin_memcpy(out + i, in + i, static_cast<std::size_t>(bytes - i));
-#else
-  __builtin_memcpy(to, from, static_cast<std::size_t>(bytes));
-#endif
 }
 
 // Stores a vector that lies within a line, at a multiple of its size, past the caches where the
@@ -88,5 +97,34 @@ MPSGRAD_INLINE void stream(Half* to, Vector v) {
     store(to, v);
   }
 }
+
+// A line of float32 numbers of which not all are there yet. Where a line's vectors are streamed
+// with other stores in between, processors (AMD's) may write it in parts, one by one.
+struct alignas(kLine) OpenLine {
+  float values[kLine / sizeof(float)];
+};
+
+// The same for a vector whose line is whole when its last one comes, after which it is streamed.
+template <class Vector>
+MPSGRAD_INLINE void stream_by_lines(OpenLine& line, float* to, Vector v) {
+  if constexpr (sizeof(Vector) == kLine) {
+    stream(to, v);
+  } else {
+    const std::int64_t past = past_line(to);
+    store(line.values + past / std::int64_t{sizeof(float)}, v);
+    if (past + std::int64_t{sizeof(Vector)} == kLine) {
+      stream_line(reinterpret_cast<const std::byte*>(line.values),
+                  reinterpret_cast<std::byte*>(to) - past);
+    }
+  }
+}
+
+// Vectors of float32 in the widest registers that fill a line of an array of elements, if they are
+// streamed: those that stay together.
+template <class Element>
+inline constexpr std::int64_t kLineVectors =
+    std::is_same_v<Element, Half> && kWidest < 8
+        ? 1
+        : kLine / (static_cast<std::int64_t>(sizeof(Element)) * kWidest);
 
 }  // namespace mpsgrad::MPSGRAD_ISA

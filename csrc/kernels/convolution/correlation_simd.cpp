@@ -121,7 +121,7 @@ void tile(const TileArguments& t) {
   };
   const auto plainly = [](float* to, Vec value, const auto&... mask)
                            MPSGRAD_MELT { store(to, value, mask...); };
-  if (!kAdd && kStreams && t.streamed) {
+  if (!kAdd && kStreams && kVecs % kLineVecs == 0 && t.streamed) {
     put([](float* to, Vec value) MPSGRAD_MELT { stream(to, value); });
   } else if (t.whole) {
     put(plainly);

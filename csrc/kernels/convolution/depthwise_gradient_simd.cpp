@@ -386,7 +386,7 @@ bool walks_down(Index taps_y, Index taps_x, Index stride) {
 // Null: windows walk down their rows.
 void (*choose_in_order(Index taps_y, Index taps_x, Index stride))(const WeightGradientTask&,
                                                                   Index) {
-  if constexpr (kStreams && kRegisters > 16) {
+  if constexpr (kLineVecs == 1 && kRegisters > 16) {
     if (taps_y == 3 && taps_x == 3) {
       return stride == 1 ? weights_in_order<3, 1> : stride == 2 ? weights_in_order<3, 2> : nullptr;
     }

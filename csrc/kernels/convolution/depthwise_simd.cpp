@@ -42,18 +42,21 @@ struct DepthwiseArguments {
   Element* out;
   Index out_step;
   bool streamed;
+  OpenLine* lines;  // if so: one for each pixel
   Index channels;
 };
 
 template <int kPixels, class Element, class... Masks>
 MPSGRAD_INLINE void put_pixels(const DepthwiseArguments<Element>& t, Index c,
                                const Vec (&sums)[kPixels], const Masks&... mask) {
-  if (kStreams && t.streamed) {
+  if constexpr (kStreams && std::is_same_v<Element, float>) {
+    if (t.streamed) {
 #pragma GCC unroll 8
-    for (int r = 0; r < kPixels; ++r) {
-      stream(t.out + r * t.out_step + c, sums[r]);
+      for (int r = 0; r < kPixels; ++r) {
+        stream_by_lines(t.lines[r], t.out + r * t.out_step + c, sums[r]);
+      }
+      return;
     }
-    return;
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kPixels; ++r) {
@@ -524,8 +527,10 @@ void depthwise_rows(const CorrelationTask& task, Index first_row, Index last_row
   const Index part = smaller(ceil_div(task.channels_at_once, kLanes) * kLanes,
                              sink.direct() ? channels : kChannels);
   auto* runs = static_cast<TapRow<Element>*>(task.runs);
+  OpenLine lines[kDepthwisePixels];
   DepthwiseArguments<Element> t{};
   t.runs = runs;
+  t.lines = lines;
   t.next_row = task.next_row;
   t.step = task.operand_step;
   t.tap_step = task.operand_tap_step;

@@ -197,7 +197,7 @@ constexpr WalkFunctions<typename Walk::Task> make_walks(std::integer_sequence<in
 // pixels are side by side.
 template <class Walk, int kSize, int kStep>
 const WalkFunctions<typename Walk::Task>* walks_of() {
-  if constexpr (!kStreams || kRegisters <= 16) {
+  if constexpr (kLineVecs > 1 || kRegisters <= 16) {
     return nullptr;
   } else {
     using Shape = typename Walk::template Shape<kSize, kStep>;

@@ -37,7 +37,7 @@ class TileSink {
   }
   // Whether pixels of so many channels, which begin() has placed at `out`, are lines of their own.
   bool streams(const float* out, Index channels) const {
-    return task_.streamed && direct_ && is_lines(out, channels) && step_ % kLanes == 0;
+    return task_.streamed && direct_ && is_lines(out, channels) && step_ % kLineFloats == 0;
   }
 
   void finish(float* values, Index row, Index x, Index pixels, Index channel,

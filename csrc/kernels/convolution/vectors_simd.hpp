@@ -124,12 +124,12 @@ MPSGRAD_INLINE float sum(Vec v) {
   return sum_of_lanes<kLanes>(v, std::make_integer_sequence<int, kLanes>{});
 }
 
-// Whether a vector is a line of the caches, and so can go past them without another's company.
-inline constexpr bool kStreams = sizeof(Vec) == kLine;
+// Vectors of a line of the caches.
+inline constexpr int kLineVecs = kLine / sizeof(Vec);
 
-// Whether so many floats are such vectors.
+// Whether so many floats are whole lines, and so can go past the caches.
 MPSGRAD_INLINE bool is_lines(const float* first, Index count) {
-  return kStreams && past_line(first) == 0 && count % kLanes == 0;
+  return kStreams && past_line(first) == 0 && count % (kLineVecs * kLanes) == 0;
 }
 
 // Whether every lane is 0, which NaN is not.

@@ -182,6 +182,7 @@ void put_results(const WinogradResults& task) {
     const bool one_column = task.odd && tile == task.tiles - 1;
     const float* from = task.sums + tile * task.tile_step;
     Vec found{};
+    [[maybe_unused]] OpenLine lines[kPixels * kPixels];
     const auto one = [&](Index c, const auto&... mask) MPSGRAD_MELT {
       Vec parts[kWinogradParts];
 #pragma GCC unroll 16
@@ -199,7 +200,7 @@ void put_results(const WinogradResults& task) {
         if (row != nullptr && !(one_column && i % kPixels == 1)) {
           float* const pixel = row + (tile * kPixels + i % kPixels) * task.pixel_step + c;
           if constexpr (kStreamed) {
-            stream(pixel, value);
+            stream_by_lines(lines[i], pixel, value);
           } else {
             store(pixel, value, mask...);
           }

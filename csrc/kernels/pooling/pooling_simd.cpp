@@ -195,6 +195,10 @@ MPSGRAD_INLINE void give(Block block, Out* to, V given) {
   }
 }
 
+// Vectors of a pixel that windows give to at a time.
+template <Give kHow, class Out>
+inline constexpr Index kGivenVectors = kHow == Give::kStream ? kLineVectors<Out> : 1;
+
 // What a pixel takes of a window's share: all if it equals the maximum, so the first of equal ones.
 // None does if a padding zero is larger.
 template <class Block, class V>
@@ -335,31 +339,42 @@ MPSGRAD_INLINE void award(const PoolingRow& row, const PoolingSource<Element>* s
       }
     }
     for_windows(row, run, [=](Index from, Index window, Index elements) MPSGRAD_MELT {
-      for_blocks(elements, [=](auto block, Index c) MPSGRAD_MELT {
+      for_stretches<kGivenVectors<kHow, Out>>(elements, [=](auto vectors, auto block,
+                                                            Index c) MPSGRAD_MELT {
         using V = typename decltype(block)::Floats;
         constexpr bool kKept = !std::is_same_v<decltype(taps), Index>;
-        V kept[kKept ? 9 : 1];
-        V best = V{} + w.start;
+        constexpr Index kVectors = decltype(vectors){};
+        constexpr Index kLanes = sizeof(V) / sizeof(float);
+        V kept[kKept ? 9 : 1][kVectors];
+        V best[kVectors], share[kVectors];
+        for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+          best[v] = V{} + w.start;
+          share[v] = block.floats(w.gradient + window + c + v * kLanes);
+        });
         for (Index r = 0; r < rows; ++r) {
           for (Index t = 0; t < taps; ++t) {
-            const V value = number_or(block.floats(w.x[r] + from + c + t * w.column), lowest);
-            best = value > best ? value : best;
-            if constexpr (kKept) {
-              kept[r * taps + t] = value;
-            }
+            const Element* x = w.x[r] + from + c + t * w.column;
+            for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+              const V value = number_or(block.floats(x + v * kLanes), lowest);
+              best[v] = value > best[v] ? value : best[v];
+              if constexpr (kKept) {
+                kept[r * taps + t][v] = value;
+              }
+            });
           }
         }
-        V share = block.floats(w.gradient + window + c);
         for (Index r = 0; r < rows; ++r) {
           for (Index t = 0; t < taps; ++t) {
             const Index at = from + c + t * w.column;
-            V value;
-            if constexpr (kKept) {
-              value = kept[r * taps + t];
-            } else {
-              value = number_or(block.floats(w.x[r] + at), lowest);
-            }
-            give<kHow>(block, w.out[r] + at, take(block, value, best, share));
+            for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+              V value;
+              if constexpr (kKept) {
+                value = kept[r * taps + t][v];
+              } else {
+                value = number_or(block.floats(w.x[r] + at + v * kLanes), lowest);
+              }
+              give<kHow>(block, w.out[r] + at + v * kLanes, take(block, value, best[v], share[v]));
+            });
           }
         }
       });
@@ -395,16 +410,18 @@ MPSGRAD_INLINE void for_numbered_runs(const PoolingRow& row, const Visit& visit)
 }
 
 // Calls body(block, offset, first tap, past the last) for all taps of a window in a row: for each
-// block of channels all of them, or, where taps are far apart, one pixel after the other.
-template <class Taps, class Body>
+// stretch of channels all of them, or, where taps are far apart, one pixel after the other.
+template <Index kTogether, class Taps, class Body>
 MPSGRAD_INLINE void for_taps(Taps taps, Index step, Index elements, const Body& body) {
   constexpr Index kFarApart = 1024;
   if (step < kFarApart || elements > step) {
-    return for_blocks(elements,
-                      [=](auto block, Index c) MPSGRAD_MELT { body(block, c, Index{0}, taps); });
+    return for_stretches<kTogether>(elements, [=](auto vectors, auto block, Index c) MPSGRAD_MELT {
+      body(vectors, block, c, Index{0}, taps);
+    });
   }
   for (Index t = 0; t < taps; ++t) {
-    for_blocks(elements, [=](auto block, Index c) MPSGRAD_MELT { body(block, c, t, t + 1); });
+    for_stretches<kTogether>(elements, [=](auto vectors, auto block, Index c)
+                                           MPSGRAD_MELT { body(vectors, block, c, t, t + 1); });
   }
 }
 
@@ -467,17 +484,28 @@ MPSGRAD_INLINE void award_row(const PoolingRow& row, const std::int32_t* winner,
   for_numbered_runs(row, [&](const PoolingRun& run, auto taps, std::int32_t number) MPSGRAD_MELT {
     const std::int32_t first = first_number + number;
     for_windows(row, run, [=](Index to, Index window, Index elements) MPSGRAD_MELT {
-      for_taps(taps, step, elements, [=](auto block, Index c, Index tap, auto past) MPSGRAD_MELT {
-        using V = typename decltype(block)::Floats;
-        using I = typename decltype(block)::Ints;
-        const V share = block.floats(gradient + window + c);
-        const I here = block.ints(winner + window + c);
-        for (Index t = tap; t < past; ++t) {
-          Out* pixel = out + to + c + t * step;
-          const V given = here == I{} + (first + static_cast<std::int32_t>(t)) ? share : V{};
-          give<kHow>(block, pixel, given);
-        }
-      });
+      for_taps<kGivenVectors<kHow, Out>>(
+          taps, step, elements,
+          [=](auto vectors, auto block, Index c, Index tap, auto past) MPSGRAD_MELT {
+            using V = typename decltype(block)::Floats;
+            using I = typename decltype(block)::Ints;
+            constexpr Index kVectors = decltype(vectors){};
+            constexpr Index kLanes = sizeof(V) / sizeof(float);
+            V share[kVectors];
+            I here[kVectors];
+            for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+              share[v] = block.floats(gradient + window + c + v * kLanes);
+              here[v] = block.ints(winner + window + c + v * kLanes);
+            });
+            for (Index t = tap; t < past; ++t) {
+              Out* pixel = out + to + c + t * step;
+              const I number = I{} + (first + static_cast<std::int32_t>(t));
+              for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+                const V given = here[v] == number ? share[v] : V{};
+                give<kHow>(block, pixel + v * kLanes, given);
+              });
+            }
+          });
     });
   });
 }
