@@ -121,7 +121,7 @@ void tile(const TileArguments& t) {
   };
   const auto plainly = [](float* to, Vec value, const auto&... mask)
                            MPSGRAD_MELT { store(to, value, mask...); };
-  if (!kAdd && kStreams && kVecs % kLineVecs == 0 && t.streamed) {
+  if (!kAdd && kStreamsResults && kVecs % kLineVecs == 0 && t.streamed) {
     put([](float* to, Vec value) MPSGRAD_MELT { stream(to, value); });
   } else if (t.whole) {
     put(plainly);
@@ -395,7 +395,11 @@ void correlate(const CorrelationTask& task) {
   const Index blocks = smaller(blocks_per_group, task.last_block - task.first_block);
   const Index products = task.taps_y * task.taps_x * task.group_operands;
   const Index highest = rows_in_sets(task.operand_step);
-  const Index widest = best_vecs(task.width, blocks, false, products, highest);
+  Index widest = best_vecs(task.width, blocks, false, products, highest);
+  const bool lines = task.group_results % kLineFloats == 0 && TileSink::is_direct(task);
+  if (kStreamsResults && kLineVecs == 2 && task.streamed && lines) {
+    widest = kLineVecs;  // what goes past the caches
+  }
   const auto rows_of = [=](Index vecs) {
     return smaller(tile_rows(static_cast<int>(vecs)), highest);
   };

@@ -49,7 +49,7 @@ struct DepthwiseArguments {
 template <int kPixels, class Element, class... Masks>
 MPSGRAD_INLINE void put_pixels(const DepthwiseArguments<Element>& t, Index c,
                                const Vec (&sums)[kPixels], const Masks&... mask) {
-  if constexpr (kStreams && std::is_same_v<Element, float>) {
+  if constexpr (kStreamsResults && std::is_same_v<Element, float>) {
     if (t.streamed) {
 #pragma GCC unroll 8
       for (int r = 0; r < kPixels; ++r) {
@@ -363,7 +363,7 @@ struct WalkSums {
 #pragma GCC unroll 8
     for (int r = 0; r < kPixels; ++r) {
       const Vec value = sums[Shape::kSlots - 1][r];
-      if constexpr (kStreams && sizeof...(Masks) == 0) {
+      if constexpr (kStreamsResults && sizeof...(Masks) == 0) {
         if (t.streamed) {
           stream(out + r * t.out_step, value);
           continue;

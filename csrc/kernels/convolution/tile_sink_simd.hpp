@@ -15,8 +15,12 @@ static_assert(kSinkValues >= kMaxRows * kMaxVecs * kLanes);
 // Where a tile of results goes: straight into a float32 result, else through `values` and the hook.
 class TileSink {
  public:
-  TileSink(const CorrelationTask& task)
-      : task_(task), direct_(task.format == kFloat32 && task.hook.store) {}
+  TileSink(const CorrelationTask& task) : task_(task), direct_(is_direct(task)) {}
+
+  // Whether results go straight to their place.
+  static bool is_direct(const CorrelationTask& task) {
+    return task.format == kFloat32 && task.hook.store;
+  }
 
   // Results that do not go straight to their place are put `value` values into the room for them.
   float* begin(Index row, Index x, Index channel, Index channels, Index value = 0) {
@@ -64,7 +68,7 @@ class TileSink {
   // Whether so many float16 channels are lines, in every pixel if they are in this one.
   bool are_lines(const void* first, Index channels) const {
     constexpr Index kHalves = kLine / Index{sizeof(Half)};
-    return kStreams && past_line(first) == 0 && channels % kHalves == 0 &&
+    return kLineVecs == 1 && past_line(first) == 0 && channels % kHalves == 0 &&
            task_.result_step % kHalves == 0;
   }
 

@@ -127,9 +127,12 @@ MPSGRAD_INLINE float sum(Vec v) {
 // Vectors of a line of the caches.
 inline constexpr int kLineVecs = kLine / sizeof(Vec);
 
+// Whether results go past the caches: vectors that are a quarter of a line lose by waiting for it.
+inline constexpr bool kStreamsResults = kStreams && kLineVecs <= 2;
+
 // Whether so many floats are whole lines, and so can go past the caches.
 MPSGRAD_INLINE bool is_lines(const float* first, Index count) {
-  return kStreams && past_line(first) == 0 && count % (kLineVecs * kLanes) == 0;
+  return kStreamsResults && past_line(first) == 0 && count % (kLineVecs * kLanes) == 0;
 }
 
 // Whether every lane is 0, which NaN is not.

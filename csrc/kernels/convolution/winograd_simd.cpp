@@ -219,8 +219,8 @@ void put_results(const WinogradResults& task) {
 }
 
 void results(const WinogradResults& task) {
-  if (kStreams && task.streamed) {
-    put_results<kStreams>(task);
+  if (kStreamsResults && task.streamed) {
+    put_results<kStreamsResults>(task);
   } else {
     put_results<false>(task);
   }
