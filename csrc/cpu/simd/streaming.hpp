@@ -119,11 +119,11 @@ MPSGRAD_INLINE void stream_by_lines(OpenLine& line, float* to, Vector v) {
   }
 }
 
-// Vectors of float32 in the widest registers that fill a line of an array of elements, if they are
-// streamed: those that stay together.
+// How many of the widest vectors make a line of an array of elements, and so stay together where
+// they are streamed; 1 where they are not, as float16 of short vectors.
 template <class Element>
 inline constexpr std::int64_t kLineVectors =
-    std::is_same_v<Element, Half> && kWidest < 8
+    std::is_same_v<Element, Half> && kWidest < 16
         ? 1
         : kLine / (static_cast<std::int64_t>(sizeof(Element)) * kWidest);
 
