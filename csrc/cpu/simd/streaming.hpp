@@ -99,12 +99,13 @@ MPSGRAD_INLINE void stream(Half* to, Vector v) {
 }
 
 // A line of float32 numbers of which not all are there yet. Where a line's vectors are streamed
-// with other stores in between, processors (AMD's) may write it in parts, one by one.
+// with other stores in between, it takes up to three times as long (measured on a Zen 3).
 struct alignas(kLine) OpenLine {
   float values[kLine / sizeof(float)];
 };
 
-// The same for a vector whose line is whole when its last one comes, after which it is streamed.
+// Keeps a vector in `line`, which is streamed when the last one comes of those that lie in a line
+// of the caches. They come in the order of their places.
 template <class Vector>
 MPSGRAD_INLINE void stream_by_lines(OpenLine& line, float* to, Vector v) {
   if constexpr (sizeof(Vector) == kLine) {
@@ -120,7 +121,7 @@ MPSGRAD_INLINE void stream_by_lines(OpenLine& line, float* to, Vector v) {
 }
 
 // How many of the widest vectors make a line of an array of elements, and so stay together where
-// they are streamed; 1 where they are not, as float16 of short vectors.
+// stream() takes them past the caches; 1 where it does not, as for float16 of short vectors.
 template <class Element>
 inline constexpr std::int64_t kLineVectors =
     std::is_same_v<Element, Half> && kWidest < 16

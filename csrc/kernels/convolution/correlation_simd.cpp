@@ -395,11 +395,11 @@ void correlate(const CorrelationTask& task) {
   const Index blocks = smaller(blocks_per_group, task.last_block - task.first_block);
   const Index products = task.taps_y * task.taps_x * task.group_operands;
   const Index highest = rows_in_sets(task.operand_step);
-  Index widest = best_vecs(task.width, blocks, false, products, highest);
-  const bool lines = task.group_results % kLineFloats == 0 && TileSink::is_direct(task);
-  if (kStreamsResults && kLineVecs == 2 && task.streamed && lines) {
-    widest = kLineVecs;  // what goes past the caches
-  }
+  // Only tiles of whole lines go past the caches.
+  const bool by_lines = kLineVecs == 2 && task.streamed && TileSink::is_direct(task) &&
+                        task.group_results % kLineFloats == 0;
+  const Index widest =
+      by_lines ? kLineVecs : best_vecs(task.width, blocks, false, products, highest);
   const auto rows_of = [=](Index vecs) {
     return smaller(tile_rows(static_cast<int>(vecs)), highest);
   };

@@ -363,7 +363,7 @@ struct WalkSums {
 #pragma GCC unroll 8
     for (int r = 0; r < kPixels; ++r) {
       const Vec value = sums[Shape::kSlots - 1][r];
-      if constexpr (kStreamsResults && sizeof...(Masks) == 0) {
+      if constexpr (kLineVecs == 1 && sizeof...(Masks) == 0) {
         if (t.streamed) {
           stream(out + r * t.out_step, value);
           continue;

@@ -127,7 +127,8 @@ MPSGRAD_INLINE float sum(Vec v) {
 // Vectors of a line of the caches.
 inline constexpr int kLineVecs = kLine / sizeof(Vec);
 
-// Whether results go past the caches: vectors that are a quarter of a line lose by waiting for it.
+// Whether results may go past the caches. Not where four vectors make a line: pixels of few
+// channels lose by waiting for it.
 inline constexpr bool kStreamsResults = kStreams && kLineVecs <= 2;
 
 // Whether so many floats are whole lines, and so can go past the caches.

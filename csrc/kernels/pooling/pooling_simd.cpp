@@ -409,8 +409,9 @@ MPSGRAD_INLINE void for_numbered_runs(const PoolingRow& row, const Visit& visit)
   });
 }
 
-// Calls body(block, offset, first tap, past the last) for all taps of a window in a row: for each
-// stretch of channels all of them, or, where taps are far apart, one pixel after the other.
+// Calls body(vectors, block, offset, first tap, past the last) for all taps of a window in a row:
+// for each stretch of channels all of them, or, where taps are far apart, one pixel after the
+// other.
 template <Index kTogether, class Taps, class Body>
 MPSGRAD_INLINE void for_taps(Taps taps, Index step, Index elements, const Body& body) {
   constexpr Index kFarApart = 1024;
