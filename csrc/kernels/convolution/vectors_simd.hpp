@@ -218,6 +218,11 @@ struct TileCut {
   }
 };
 
+// Tiles of few registers whose multiply-adds take one instruction: they are so low that their
+// height counts as it is on average, and one of a single vector has more loads than multiply-adds,
+// of which a core does as many.
+inline constexpr bool kLowTiles = kRegisters == 16 && kSpare == 1;
+
 // How many vectors wide tiles should be for `rows` rows and `vecs` vectors of results: the cheapest
 // of the shapes, where a tile costs its multiply-adds (at least as many as hide their latency) and
 // a little for its loads: of vectors more if they come from the second-level cache, and if each
@@ -232,14 +237,17 @@ inline Index best_vecs(Index rows, Index vecs, bool near, Index products = 0,
   for (int width = 1; width <= kMaxVecs; ++width) {
     const Index row_tiles = ceil_div(rows, smaller(tile_rows(width), highest));
     const Index height = ceil_div(rows, row_tiles);
+    const Index heights = kLowTiles ? rows : height * row_tiles;  // of all tiles
     const auto cost = [&](Index columns) {
       const bool full = height * columns + columns + 1 > kRegisters;
       const Index sums = full && products >= kManyProducts ? kSumInMemory : 0;
-      return 8 * larger(height * columns, 8) + 2 * height + (near ? 2 : 4) * columns + 4 + sums;
+      const Index loads = kLowTiles ? heights + columns * row_tiles : 0;
+      return 8 * larger(larger(heights * columns, 8 * row_tiles), loads) + 2 * heights +
+             ((near ? 2 : 4) * columns + 4 + sums) * row_tiles;
     };
-    Index total = row_tiles * (vecs / width) * cost(width);
+    Index total = vecs / width * cost(width);
     if (vecs % width != 0) {
-      total += row_tiles * cost(vecs % width);
+      total += cost(vecs % width);
     }
     if (total < best_cost) {
       best_cost = total;
