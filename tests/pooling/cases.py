@@ -113,6 +113,8 @@ CASES = [
 PAGES = [
     PoolingCase("whole image, pixels of pages", (2, 3, 5, 1030), (5, 3), method=VALID),
     PoolingCase("5x2 s5, pixels of pages", (1, 2, 11, 1024), (5, 2), (5, 1)),
+    PoolingCase("3x3 s1x2, pixels of pages", (2, 7, 6, 1024), (3, 3), (1, 2)),
+    PoolingCase("3x3 d2, columns of pages", (1, 9, 8, 512), (3, 3), dilation=(2, 2)),
 ]
 
 # Windows of many taps over pixels of many vectors, and some channels more.

@@ -23,6 +23,13 @@ inline constexpr int kWidest = 8;
 inline constexpr int kWidest = 4;
 #endif
 
+// How many there are.
+#if defined(__AVX512F__) || defined(__aarch64__)
+inline constexpr int kRegisters = 32;
+#else
+inline constexpr int kRegisters = 16;
+#endif
+
 template <int kLanes>
 struct Lanes {
   typedef float Floats __attribute__((vector_size(kLanes * 4)));

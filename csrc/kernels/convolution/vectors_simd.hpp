@@ -18,19 +18,15 @@ using Index = std::int64_t;
 
 #if defined(__AVX512F__)
 inline constexpr int kLanes = 16;
-inline constexpr int kRegisters = 32;
 inline constexpr int kSpare = 0;  // registers a multiply-add needs besides its operands
 #elif defined(__AVX2__)
 inline constexpr int kLanes = 8;
-inline constexpr int kRegisters = 16;
 inline constexpr int kSpare = 1;
 #elif defined(__aarch64__)
 inline constexpr int kLanes = 4;
-inline constexpr int kRegisters = 32;
 inline constexpr int kSpare = 1;
 #else
 inline constexpr int kLanes = 4;
-inline constexpr int kRegisters = 16;
 inline constexpr int kSpare = 2;
 #endif
 

@@ -9,7 +9,6 @@ namespace {
 
 using Index = std::int64_t;
 
-constexpr int kRegisters = kWidest >= 16 ? 32 : 16;
 constexpr int kDoubles = kWidest / 2;
 
 // Asks for the lines of `count` elements from `first` on, which may begin within a line.

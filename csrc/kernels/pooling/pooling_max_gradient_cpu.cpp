@@ -229,11 +229,16 @@ void MaxGradient<Element, kAlone>::award(Index sample, Index j, Rows& open) cons
 template <class Element, bool kAlone>
 bool MaxGradient<Element, kAlone>::goes_by_column() const {
   // Windows of nine pixels have a loop that keeps them in registers, for channels in whole vectors.
+  // Where there are too few registers it meets each pixel more than once, and none stays in the
+  // nearest cache if all columns fall into the same place.
   constexpr Index kVector = 16;
+  constexpr Index kSamePlace = 1024;  // floats
   const Index pixels = work_.geometry.window_pixels();
   const Index channels = columns_.channels;
+  const bool crowded =
+      !pooling_loops().holds_nine && geometry_.x.dilation * channels % kSamePlace == 0;
   const bool few = pixels < kNine ||
-                   (pixels == kNine &&
+                   (pixels == kNine && !crowded &&
                     (channels >= kVector || (geometry_.x.stride > 1 && channels > kFewChannels)));
   return !kAlone && !columns_.repeats && !few && Rows::has_places(work_);
 }

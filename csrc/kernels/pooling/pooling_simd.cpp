@@ -578,6 +578,6 @@ constexpr PoolingSourceLoops<Element> kLoops{
 }  // namespace
 
 const PoolingLoops pooling_loops{
-    {kLoops<float>, kLoops<Half>}, &root, &per_root, &spread, &multiply};
+    {kLoops<float>, kLoops<Half>}, &root, &per_root, &spread, &multiply, kRegisters > 16};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -100,6 +100,10 @@ struct PoolingLoops : ByElement<PoolingSourceLoops> {
   void (*spread)(const PoolingRow& row, const PoolingShares* shares, std::int64_t count,
                  bool assign, float* out);
   void (*multiply)(float* out, const float* x, std::int64_t count);
+
+  // Whether there are registers for nine pixels of a window, what they are given and what their
+  // columns have in common.
+  bool holds_nine;
 };
 
 MPSGRAD_LOOPS(PoolingLoops, pooling_loops)
