@@ -23,7 +23,7 @@ inline constexpr int kWidest = 8;
 inline constexpr int kWidest = 4;
 #endif
 
-// How many there are.
+// How many such registers there are.
 #if defined(__AVX512F__) || defined(__aarch64__)
 inline constexpr int kRegisters = 32;
 #else
