@@ -235,8 +235,8 @@ bool MaxGradient<Element, kAlone>::goes_by_column() const {
   constexpr Index kSamePlace = 1024;  // floats
   const Index pixels = work_.geometry.window_pixels();
   const Index channels = columns_.channels;
-  const bool crowded =
-      !pooling_loops().holds_nine && geometry_.x.dilation * channels % kSamePlace == 0;
+  const bool crowded = !pooling_loops().holds_nine &&
+                       geometry_.x.dilation * work_.source.pixel_stride % kSamePlace == 0;
   const bool few = pixels < kNine ||
                    (pixels == kNine && !crowded &&
                     (channels >= kVector || (geometry_.x.stride > 1 && channels > kFewChannels)));
