@@ -19,13 +19,18 @@ class ImageStorage;
 class ArithmeticBackend;
 class BatchNormalizationBackend;
 class ConvolutionBackend;
+class DropoutBackend;
+class GramMatrixBackend;
 class GroupNormalizationBackend;
 class LocalNormalizationBackend;
 class LossBackend;
 class NeuronBackend;
 class OptimizerBackend;
 class PoolingBackend;
+class ReductionBackend;
+class ReshapeBackend;
 class SoftMaxBackend;
+class UpsamplingBackend;
 
 // Memory that somebody else owns and lends for as long as `owner` lives.
 struct LentMemory {
@@ -64,13 +69,18 @@ class Device : public std::enable_shared_from_this<Device> {
 
   virtual const ArithmeticBackend* arithmetic() const { return nullptr; }
   virtual const ConvolutionBackend* convolution() const { return nullptr; }
+  virtual const DropoutBackend* dropout() const { return nullptr; }
+  virtual const GramMatrixBackend* gram_matrix() const { return nullptr; }
   virtual const GroupNormalizationBackend* group_normalization() const { return nullptr; }
   virtual const LocalNormalizationBackend* local_normalization() const { return nullptr; }
   virtual const LossBackend* loss() const { return nullptr; }
   virtual const NeuronBackend* neuron() const { return nullptr; }
   virtual const OptimizerBackend* optimizer() const { return nullptr; }
   virtual const PoolingBackend* pooling() const { return nullptr; }
+  virtual const ReductionBackend* reduction() const { return nullptr; }
+  virtual const ReshapeBackend* reshape() const { return nullptr; }
   virtual const SoftMaxBackend* softmax() const { return nullptr; }
+  virtual const UpsamplingBackend* upsampling() const { return nullptr; }
   virtual const BatchNormalizationBackend* batch_normalization() const { return nullptr; }
 };
 
