@@ -119,10 +119,24 @@ PixelRuns runs_of(const PixelSource (&sources)[kSources], const CpuImages& desti
   return runs;
 }
 
+// Where a run lies: an image of the work, a row of the clip, and a pixel of it. Pixels of a flat
+// run go on in the next rows.
+struct RunPlace {
+  Index sample = 0, row = 0, pixel = 0;
+};
+
+// Whether a body of map_pixels() is told where its runs lie.
+template <class Body, class Element, class Out>
+inline constexpr bool kTakesPlace =
+    std::is_invocable_v<Body, const Element* const*, Out, Index, RunPlace>;
+
+template <class Body, class Element, class Out>
+inline constexpr bool kTakes =
+    std::is_invocable_v<Body, const Element* const*, Out, Index> || kTakesPlace<Body, Element, Out>;
+
 // Whether a body of map_pixels() streams its results itself.
 template <class Body, class Element>
-inline constexpr bool kTakesResults =
-    std::is_invocable_v<Body, const Element* const*, Results<Element>, Index>;
+inline constexpr bool kTakesResults = kTakes<Body, Element, Results<Element>>;
 
 template <class Element, std::size_t kSources, class Body>
 void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destination,
@@ -171,13 +185,20 @@ void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destinati
       const Index y = flat ? 0 : clip.origin.y + row;
       const Index x = flat ? first : clip.origin.x + first;
       Element* scratch = scratch_at(kSources);
+      const auto run_body = [&](auto out) {
+        if constexpr (kTakesPlace<Body, Element, decltype(out)>) {
+          body(inputs, out, pixels, RunPlace{sample, row, first});
+        } else {
+          body(inputs, out, pixels);
+        }
+      };
       if constexpr (kStreams) {
         const Results<Element> out = begin_results(destination, sample, y, x, scratch);
-        body(inputs, out, pixels);
+        run_body(out);
         finish_results(destination, sample, y, x, pixels, out);
       } else {
         Element* out = begin_store(destination, sample, y, x, scratch);
-        body(inputs, out, pixels);
+        run_body(out);
         finish_store(destination, sample, y, x, pixels, out);
       }
     }
@@ -186,14 +207,13 @@ void map_runs(const PixelSource (&sources)[kSources], const CpuImages& destinati
 
 // Calls body(inputs, out, pixels) for runs of pixels of every image of the work, in parallel:
 // inputs[k] and `out` hold `pixels` pixels as float32, or all as float16 if the body takes it;
-// `out` is an array, or Results if the body takes those. All images may be of any format; sources
-// may be read outside.
+// `out` is an array, or Results if the body takes those. A body that takes a RunPlace after them is
+// told where the run lies. All images may be of any format; sources may be read outside.
 template <std::size_t kSources, class Body>
 void map_pixels(const PixelSource (&sources)[kSources], const CpuImages& destination,
                 const Region& clip, const Body& body) {
   const PixelRuns found = runs_of(sources, destination, clip);
-  if constexpr (kTakesResults<Body, Half> ||
-                std::is_invocable_v<Body, const Half* const*, Half*, Index>) {
+  if constexpr (kTakesResults<Body, Half> || kTakes<Body, Half, Half*>) {
     if (found.halves) {
       return map_runs<Half>(sources, destination, clip, found, body);
     }

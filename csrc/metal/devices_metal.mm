@@ -7,6 +7,7 @@ namespace mpsgrad {
 const ArithmeticBackend& metal_arithmetic();
 const BatchNormalizationBackend& metal_batch_normalization();
 const ConvolutionBackend& metal_convolution();
+const DropoutBackend& metal_dropout();
 const GroupNormalizationBackend& metal_group_normalization();
 const LocalNormalizationBackend& metal_local_normalization();
 const LossBackend& metal_loss();
@@ -29,6 +30,7 @@ class MetalDevice final : public MetalDeviceBase {
     return &metal_batch_normalization();
   }
   const ConvolutionBackend* convolution() const override { return &metal_convolution(); }
+  const DropoutBackend* dropout() const override { return &metal_dropout(); }
   const GroupNormalizationBackend* group_normalization() const override {
     return &metal_group_normalization();
   }

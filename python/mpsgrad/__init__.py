@@ -24,6 +24,7 @@ from mpsgrad._core import (
     DefaultPadding,
     Device,
     DeviceArray,
+    DropoutGradientState,
     EdgeMode,
     ExplicitPadding,
     ForwardLossState,
@@ -102,6 +103,7 @@ from mpsgrad.convolution import (
     SubPixelConvolutionDescriptor,
     WeightsQuantizationType,
 )
+from mpsgrad.dropout import Dropout, DropoutGradient
 from mpsgrad.enums import DataType, KernelOptions, PaddingMethod, TextureUsage
 from mpsgrad.group_normalization import (
     ArrayGroupNormalizationDataSource,
@@ -206,6 +208,9 @@ __all__ = [
     "DilatedPoolingMax",
     "DilatedPoolingMaxGradient",
     "Divide",
+    "Dropout",
+    "DropoutGradient",
+    "DropoutGradientState",
     "EdgeMode",
     "ExplicitPadding",
     "ForwardLoss",
