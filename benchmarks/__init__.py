@@ -17,6 +17,7 @@ FAMILIES = (
     "arithmetic",
     "neuron",
     "softmax",
+    "dropout",
     "loss",
     "optimizer",
     "training",

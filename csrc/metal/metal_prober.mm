@@ -146,6 +146,21 @@ Pair neuron_pair(id<MTLDevice> device) {
           neuron_gradient(device)};
 }
 
+Pair dropout_pair(id<MTLDevice> device) {
+  const MTLSize stride = MTLSizeMake(1, 1, 1);
+  return {metal::adopt_kernel<MPSCNNKernel>([[MPSCNNDropout alloc] initWithDevice:device
+                                                                  keepProbability:0.5F
+                                                                             seed:1
+                                                               maskStrideInPixels:stride],
+                                            "MPSCNNDropout"),
+          metal::adopt_kernel<MPSCNNGradientKernel>(
+              [[MPSCNNDropoutGradient alloc] initWithDevice:device
+                                            keepProbability:0.5F
+                                                       seed:1
+                                         maskStrideInPixels:stride],
+              "MPSCNNDropoutGradient")};
+}
+
 Pair dilated_pair(id<MTLDevice> device) {
   return {metal::adopt_kernel<MPSCNNKernel>([[MPSCNNDilatedPoolingMax alloc] initWithDevice:device
                                                                                 kernelWidth:2
@@ -286,7 +301,8 @@ class MetalProber final : public Prober {
     numbers.channels = kChannels;
     numbers.groups = 2;
     for (const Pair& pair :
-         {neuron_pair(own), plain_pair<MPSCNNSoftMax, MPSCNNSoftMaxGradient>(own),
+         {neuron_pair(own), dropout_pair(own),
+          plain_pair<MPSCNNSoftMax, MPSCNNSoftMaxGradient>(own),
           plain_pair<MPSCNNLogSoftMax, MPSCNNLogSoftMaxGradient>(own),
           pooling_pair<MPSCNNPoolingMax, MPSCNNPoolingMaxGradient>(own),
           pooling_pair<MPSCNNPoolingAverage, MPSCNNPoolingAverageGradient>(own),

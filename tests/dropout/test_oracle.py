@@ -43,6 +43,35 @@ def test_the_probability_is_a_float32():
     assert oracle.forward(1.0, 1.0, 0.1) == 1 / float(np.float32(0.1))
 
 
+@pytest.mark.parametrize(
+    ("counter", "key", "numbers"),
+    [
+        ((0,) * 4, (0,) * 2, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_gives_its_published_numbers(counter, key, numbers):
+    """Known answers of Random123, the authors' own implementation."""
+    assert tuple(oracle.philox(counter, key)) == numbers
+
+
+def test_shared_values_reach_outside_a_mask():
+    mask = np.ones((1, 2, 1, 1))
+    rows, columns = np.arange(-1, 3), np.arange(-2, 3)
+    assert oracle.laid(mask, (0, 1, 0), rows, columns)[0, :, :, 0].tolist() == [
+        [0] * 5,
+        [1] * 5,
+        [1] * 5,
+        [0] * 5,
+    ]
+    assert oracle.laid(mask, (1, 1, 0), rows, columns).sum() == 2
+
+
 def test_sampling_error_shrinks_with_the_count():
     assert oracle.sampling_error(100, 0.5) == pytest.approx(0.25)
     assert oracle.sampling_error(10_000, 0.5) == pytest.approx(0.025)

@@ -116,6 +116,12 @@ def softmax(batch):
     )
 
 
+def dropout(batch):
+    batch.pair(
+        mg.Dropout(0.5, 1, device=batch.device), mg.DropoutGradient(0.5, device=batch.device)
+    )
+
+
 def instance_normalization(batch):
     source = mg.ArrayInstanceNormalizationDataSource(number_of_feature_channels=4)
     batch.pair(
@@ -200,6 +206,7 @@ CASES = [
     pooling,
     neuron,
     softmax,
+    dropout,
     batch_normalization,
     instance_normalization,
     group_normalization,

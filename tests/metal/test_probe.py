@@ -12,6 +12,7 @@ OTHERS = [
     for chapter, count in {
         "pooling": 6,
         "softmax": 1,
+        "dropout": 4,
         "optimizer": 2,
         "convolution": 2,
         "normalization": 11,
@@ -19,7 +20,15 @@ OTHERS = [
     for number in range(1, count + 1)
 ]
 KERNELS = [
-    *("Neuron", "SoftMax", "LogSoftMax", "PoolingMax", "PoolingAverage", "PoolingL2Norm"),
+    *(
+        "Neuron",
+        "Dropout",
+        "SoftMax",
+        "LogSoftMax",
+        "PoolingMax",
+        "PoolingAverage",
+        "PoolingL2Norm",
+    ),
     *("DilatedPoolingMax", "Convolution", "FullyConnected", "InstanceNormalization"),
     *("GroupNormalization", "CrossChannelNormalization", "SpatialNormalization"),
     "LocalContrastNormalization",

@@ -97,10 +97,11 @@ MPSGRAD_INLINE void run_rounds(Counters& c, const Keys& keys) {
 
 // Every second one of kWidest counters, from `first` on.
 MPSGRAD_INLINE Counters counters_from(const DropoutStream& stream, std::uint64_t first) {
-  Pairs index = Pairs{} + first;
+  Pairs lane = {};
   for (int k = 0; k < kPairs; ++k) {
-    index[k] += static_cast<std::uint64_t>(2 * k);
+    lane[k] = static_cast<std::uint64_t>(2 * k);
   }
+  const Pairs index = Pairs{} + first + lane;
   return {{index, index >> 32U, Pairs{} + stream.image, Pairs{} + stream.encode}};
 }
 

@@ -172,6 +172,7 @@ def _kernels(device: mg.Device) -> dict[str, tuple[mg.UnaryKernel, mg.GradientKe
     groups = mg.ArrayGroupNormalizationDataSource(number_of_feature_channels=4, number_of_groups=2)
     return {
         "Neuron": (mg.Neuron(tanh, device=device), mg.NeuronGradient(tanh, device=device)),
+        "Dropout": (mg.Dropout(0.5, 1, device=device), mg.DropoutGradient(0.5, device=device)),
         "SoftMax": (mg.SoftMax(device=device), mg.SoftMaxGradient(device=device)),
         "LogSoftMax": (mg.LogSoftMax(device=device), mg.LogSoftMaxGradient(device=device)),
         "PoolingMax": (
@@ -425,6 +426,40 @@ def _softmax(device: mg.Device) -> Iterator[Answer]:
     )
 
 
+def _dropout(device: mg.Device) -> Iterator[Answer]:
+    def masks(on: mg.Device, *seeds: int) -> list[Any]:
+        """Return the masks of two encodes of each of some kernels."""
+        x = np.ones((2, 4, 4, 16), np.float32)
+        kernels = [mg.Dropout(0.5, seed, device=on) for seed in seeds]
+        return [[kernel(x, with_state=True)[1].mask for _ in range(2)] for kernel in kernels]
+
+    def values(on: mg.Device) -> Any:
+        x = np.full((1, 8, 8, 16), 3, np.float32)
+        return np.unique(mg.Dropout(0.75, 1, device=on)(x))
+
+    def infinities(on: mg.Device) -> Any:
+        x = np.full((1, 8, 8, 16), np.inf, np.float32)
+        y = mg.Dropout(0.75, 1, device=on)(x)
+        return [np.isnan(y).any()]
+
+    def sequences(on: mg.Device) -> Any:
+        (first, second), again = masks(on, 1, 1)
+        return np.array_equal([first, second], again), np.array_equal(first, second)
+
+    def images(on: mg.Device) -> Any:
+        ((mask, _),) = masks(on, 1)
+        return [np.array_equal(mask[0], mask[1])]
+
+    cases: list[tuple[str, Callable[[mg.Device], Any]]] = [
+        ("which values a dropout of threes that keeps 3 of 4 gives", values),
+        ("whether one of infinities gives NaN", infinities),
+        ("whether equal kernels draw equal masks, and two encodes of one equal ones", sequences),
+        ("whether two images of a batch get equal masks", images),
+    ]
+    for number, (question, compute) in enumerate(cases, start=1):
+        yield _on_both(device, f"dropout {number}", question, compute)
+
+
 def _optimizer(device: mg.Device) -> Iterator[Answer]:
     def step(on: mg.Device) -> Any:
         descriptor = mg.OptimizerDescriptor(
@@ -648,6 +683,7 @@ _QUESTIONS: list[Callable[[mg.Device], Iterator[Answer]]] = [
     _h7,
     _pooling,
     _softmax,
+    _dropout,
     _optimizer,
     _convolution,
     _normalization,

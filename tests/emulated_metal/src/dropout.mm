@@ -1,6 +1,7 @@
 // Dropout: a random mask forward, the same mask backward.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -47,6 +48,11 @@ std::shared_ptr<DropoutParams> parameters(float keep, NSUInteger seed, MTLSize s
   params->seed = seed;
   params->stride = stride;
   return params;
+}
+
+size_t images_of(const Call& call, const Where& where) {
+  return call.batch ? [call.destinations count]
+                    : body_of([call.destinations objectAtIndex:0], where).shape.count;
 }
 
 float mask_at(const Tensor& mask, long y, long x, long k) {
@@ -122,7 +128,7 @@ DROPOUT_COMMON
   if (first != nil) {
     DropoutPayload& p = payload_of(first);
     *p.filled = true;
-    p.masks = std::make_shared<std::vector<Tensor>>([call.destinations count]);
+    p.masks = std::make_shared<std::vector<Tensor>>(images_of(call, where));
   }
 }
 - (Extra)emulatedExtra:(NSArray<MPSState*>*)states {
@@ -209,7 +215,7 @@ DROPOUT_COMMON
   MPSState* first = [call.read_states objectAtIndex:0];
   for (MPSState* state in call.read_states) REQUIRE(state == first, state_not_shared, where);
   REQUIRE(*payload_of(first).filled, state_not_encoded, where);
-  REQUIRE(payload_of(first).masks->size() >= [call.destinations count], gradient_shape, where,
+  REQUIRE(payload_of(first).masks->size() >= images_of(call, where), gradient_shape, where,
           "more images than the forward pass had");
   const auto& forward = [first emulatedBody]->snapshot -> kernel.as<DropoutParams>();
   const auto& own = body_->as<DropoutParams>();
@@ -226,12 +232,16 @@ DROPOUT_COMMON
           g = body_->sources[0],
           s = body_->sources[1]](const std::vector<Tensor>& in, Tensor& out, size_t index) {
     const Tensor& mask = (*masks)[index];
+    if (mask.data.empty()) {  // the forward encode has not run, so the contents are undefined
+      std::fill(out.data.begin(), out.data.end(), std::numeric_limits<float>::quiet_NaN());
+      return;
+    }
     for (long y = 0; y < out.h; ++y) {
       for (long x = 0; x < out.w; ++x) {
         for (long k = 0; k < out.c; ++k) {
           const long my = y + s.offset.y, mx = x + s.offset.x;
-          const bool inside = (mask.h == 1 || (my >= 0 && my < mask.h)) &&
-                              (mask.w == 1 || (mx >= 0 && mx < mask.w));
+          const bool inside = (p.stride.height == 0 || (my >= 0 && my < mask.h)) &&
+                              (p.stride.width == 0 || (mx >= 0 && mx < mask.w));
           const float incoming =
               fetch(in[0], y + g.offset.y, x + g.offset.x, k, MPSImageEdgeModeZero);
           out.at(y, x, k) = inside ? incoming * mask_at(mask, my, mx, k) / p.keep : 0.0F;

@@ -1,0 +1,164 @@
+"""Dropout of elements and of whole channels, forward and gradient.
+
+Nobody draws the same random numbers. So what is compared of a forward result is what its elements
+are where they were kept, and how many were.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import mpsgrad as mg
+import numpy as np
+
+from . import layers
+from .check import Samples, places
+from .suite import COMPILED, Case, Output, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from .layers import Line
+    from .suite import Context, Request
+
+__all__ = ["cases"]
+
+SAMPLES = 1000
+SEED = 1
+STRIDES = {"dropout": (1, 1, 1), "channel_dropout": (0, 0, 1)}
+
+
+def cases(request: Request) -> Iterator[Case]:
+    """Yield both directions of every layer."""
+    for line in layers.read("dropout"):
+        if request.quick:
+            line = line.quick()
+        kind = "channel_dropout" if "channels" in line.options else "dropout"
+        for batch in request.batches:
+            for dtype in request.dtypes:
+                for direction in ("forward", "gradient"):
+                    yield Case(
+                        "dropout",
+                        f"{kind}_{direction}",
+                        line.name,
+                        batch,
+                        dtype,
+                        lambda context, o=(line, batch, dtype, kind, direction): build(context, *o),
+                        (batch, *line.shape),
+                    )
+
+
+def build(context: Context, line: Line, batch: int, dtype: str, kind: str, direction: str) -> Work:
+    """Make arrays and kernels."""
+    shape = batch, *line.shape
+    keep = float(np.float32(line.options["keep"]))
+    stride = STRIDES[kind]
+    x = context.normal(shape, dtype)
+    forward = mg.Dropout(keep, SEED, stride, device=context.device)
+    sources, results = context.batch(x), context.result(shape, dtype)
+    states = forward.result_state_batch(sources, results)
+    index = places(context.rng, shape, SAMPLES)
+    at = x[index].astype(np.float64)
+    values = math.prod(shape) if kind == "dropout" else batch * shape[-1]
+    mask = None
+
+    def drop(buffer: mg.CommandBuffer) -> None:
+        forward.encode_batch(buffer, sources, results, destination_states=states)
+
+    if direction == "forward":
+
+        def run() -> None:
+            context.run(drop)
+
+        outputs = [
+            Output(
+                "y where kept",
+                lambda: where_kept(context.read(results), x, keep),
+                Samples(index, at / keep, np.abs(at / keep), 2, 0),
+            ),
+            Output("kept", lambda: kept(context.read(results)), sampled(keep, values)),
+        ]
+    else:
+        context.run(drop)
+        mask = np.broadcast_to(states[0].mask, shape) != 0
+        gradient = mg.DropoutGradient(keep, SEED, stride, device=context.device)
+
+        def differentiate(buffer: mg.CommandBuffer) -> None:
+            gradient.encode_batch(buffer, sources, sources, states, allocator=results)
+
+        def run() -> None:
+            context.run(differentiate)
+
+        exact = at * mask[index] / keep
+        outputs = [
+            Output(
+                "dx",
+                lambda: context.read(results),
+                Samples(index, exact, np.abs(at / keep), 2, 0),
+            )
+        ]
+    bits = values / 8
+    return Work(
+        run,
+        outputs,
+        bytes=2 * x.nbytes + bits,
+        arrays=2 * x.nbytes,
+        peers={
+            "torch": lambda peer: torch_calls(peer, kind, x, mask, keep),
+            **({} if mask is None else dict.fromkeys(COMPILED, masking(x, mask, keep))),
+        },
+    )
+
+
+def where_kept(y: npt.NDArray[Any], x: npt.NDArray[Any], keep: float) -> npt.NDArray[Any]:
+    """Return a result with what dropped elements would have been."""
+    return np.where(y == 0, (x / np.float32(keep)).astype(x.dtype), y)
+
+
+def kept(y: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Return the fraction of elements that are not zero."""
+    return np.array([np.count_nonzero(y) / y.size], np.float32)
+
+
+def sampled(keep: float, values: int) -> Samples:
+    """Return a probability, which a fraction of independent values meets to 5 deviations."""
+    error = 5 * math.sqrt(keep * (1 - keep) / values) + 1 / values
+    units = error / float(np.finfo(np.float32).eps)
+    return Samples((np.array([0]),), np.array([keep]), np.array([1.0]), 0, units)
+
+
+def torch_calls(
+    peer: Any, kind: str, x: npt.NDArray[Any], mask: npt.NDArray[Any] | None, keep: float
+) -> dict[str, Any]:
+    """PyTorch: with the mask that its own backward pass needs, and that backward pass."""
+    if mask is not None:
+        if kind == "channel_dropout":
+            scale = (mask[:, :1, :1] / keep).astype(x.dtype)
+            return dict(peer.images(lambda g, s: g * s, [x, scale]))
+        return dict(
+            peer.flat(lambda g, m: peer.aten.native_dropout_backward(g, m, 1 / keep), [x, mask])
+        )
+
+    def drop(source: Any) -> Any:
+        if kind == "channel_dropout":
+            result = peer.functional.dropout2d(source, 1 - keep)
+        else:
+            result = peer.aten.native_dropout(source, 1 - keep, True)[0]
+
+        def read() -> Any:
+            y = result.permute(0, 2, 3, 1) if kind == "channel_dropout" else result
+            return np.asarray(y.numpy())
+
+        return lambda: where_kept(read(), x, keep), lambda: kept(read())
+
+    return dict(peer.images(drop, [x]) if kind == "channel_dropout" else peer.flat(drop, [x]))
+
+
+def masking(x: npt.NDArray[Any], mask: npt.NDArray[Any], keep: float) -> Any:
+    """JAX and MLX: a choice between the quotient and zero."""
+    return lambda peer: dict(
+        peer.call(lambda g, m: peer.numpy.where(m, g / keep, 0 * g), x, np.ascontiguousarray(mask))
+    )
