@@ -126,8 +126,8 @@ def kept(y: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 def sampled(keep: float, values: int) -> Samples:
     """Return a probability, which a fraction of independent values meets to 5 deviations."""
     error = 5 * math.sqrt(keep * (1 - keep) / values) + 1 / values
-    units = error / float(np.finfo(np.float32).eps)
-    return Samples((np.array([0]),), np.array([keep]), np.array([1.0]), 0, units)
+    one = np.array([1.0])
+    return Samples((np.array([0]),), keep * one, one, 0, within=error * one)
 
 
 def torch_calls(
@@ -138,9 +138,8 @@ def torch_calls(
         if kind == "channel_dropout":
             scale = (mask[:, :1, :1] / keep).astype(x.dtype)
             return dict(peer.images(lambda g, s: g * s, [x, scale]))
-        return dict(
-            peer.flat(lambda g, m: peer.aten.native_dropout_backward(g, m, 1 / keep), [x, mask])
-        )
+        flat = [array.reshape(-1, array.shape[-1]) for array in (x, mask)]
+        return dict(peer.flat(lambda g, m: peer.aten.native_dropout_backward(g, m, 1 / keep), flat))
 
     def drop(source: Any) -> Any:
         if kind == "channel_dropout":
@@ -150,11 +149,13 @@ def torch_calls(
 
         def read() -> Any:
             y = result.permute(0, 2, 3, 1) if kind == "channel_dropout" else result
-            return np.asarray(y.numpy())
+            return np.asarray(y.numpy()).reshape(x.shape)
 
         return lambda: where_kept(read(), x, keep), lambda: kept(read())
 
-    return dict(peer.images(drop, [x]) if kind == "channel_dropout" else peer.flat(drop, [x]))
+    if kind == "channel_dropout":
+        return dict(peer.images(drop, [x]))
+    return dict(peer.flat(drop, [x.reshape(-1, x.shape[-1])]))
 
 
 def masking(x: npt.NDArray[Any], mask: npt.NDArray[Any], keep: float) -> Any:

@@ -201,7 +201,7 @@ def test_the_fraction_kept(device, keep, stride):
 def correlation(a, b, keep):
     """Return the correlation of two masks, and what independent ones may have.
 
-    Of n products with mean 0 and variance 1 the mean has a variance of 1 / n, of which five standard
+    Of n products with mean 0 and variance 1 the mean has a variance of 1 / n: five standard
     deviations are allowed.
     """
     scale = math.sqrt(keep * (1 - keep))

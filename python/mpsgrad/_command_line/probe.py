@@ -440,15 +440,17 @@ def _dropout(device: mg.Device) -> Iterator[Answer]:
     def infinities(on: mg.Device) -> Any:
         x = np.full((1, 8, 8, 16), np.inf, np.float32)
         y = mg.Dropout(0.75, 1, device=on)(x)
-        return [np.isnan(y).any()]
+        return [float(np.isnan(y).any())]
 
     def sequences(on: mg.Device) -> Any:
         (first, second), again = masks(on, 1, 1)
-        return np.array_equal([first, second], again), np.array_equal(first, second)
+        return [
+            float(np.array_equal(*both)) for both in (([first, second], again), (first, second))
+        ]
 
     def images(on: mg.Device) -> Any:
         ((mask, _),) = masks(on, 1)
-        return [np.array_equal(mask[0], mask[1])]
+        return [float(np.array_equal(mask[0], mask[1]))]
 
     cases: list[tuple[str, Callable[[mg.Device], Any]]] = [
         ("which values a dropout of threes that keeps 3 of 4 gives", values),

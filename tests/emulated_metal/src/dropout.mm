@@ -154,8 +154,8 @@ DROPOUT_COMMON
     for (long y = 0; y < out.h; ++y) {
       for (long x = 0; x < out.w; ++x) {
         for (long k = 0; k < out.c; ++k) {
-          out.at(y, x, k) = fetch(in[0], y + s.offset.y, x + s.offset.x, k, s.edge) *
-                            mask_at(mask, y, x, k) / p.keep;
+          const float value = fetch(in[0], y + s.offset.y, x + s.offset.x, k, s.edge);
+          out.at(y, x, k) = mask_at(mask, y, x, k) != 0 ? value / p.keep : 0.0F;
         }
       }
     }
@@ -244,7 +244,7 @@ DROPOUT_COMMON
                               (p.stride.width == 0 || (mx >= 0 && mx < mask.w));
           const float incoming =
               fetch(in[0], y + g.offset.y, x + g.offset.x, k, MPSImageEdgeModeZero);
-          out.at(y, x, k) = inside ? incoming * mask_at(mask, my, mx, k) / p.keep : 0.0F;
+          out.at(y, x, k) = inside && mask_at(mask, my, mx, k) != 0 ? incoming / p.keep : 0.0F;
         }
       }
     }
