@@ -1,6 +1,7 @@
 // Rules of the dropout kernels and their state.
 #include "kernels/dropout/dropout.hpp"
 
+#include <chrono>
 #include <vector>
 
 #include "base/errors.hpp"
@@ -102,7 +103,8 @@ void DropoutGradientState::read_mask(float* out) {
                  true);
   mpsgrad::synchronize(results->images(), *command_buffer);
   command_buffer->commit();
-  command_buffer->wait_until_completed(std::chrono::milliseconds::max());
+  while (!command_buffer->wait_until_completed(std::chrono::minutes(1))) {
+  }
 
   const MaskShape mask = shape();
   const Region& clip = shot.clip;

@@ -310,7 +310,7 @@ class CpuDropoutBackend final : public DropoutBackend {
     return std::make_unique<CpuDropoutGradient>(settings);
   }
   bool read_mask(const DropoutGradientState& state, float* out) const override {
-    const Mask& mask = payload_of(state).mask;
+    const Mask mask = payload_of(state).mask;
     for (Index n = 0; n < mask.shape.images; ++n) {
       for (Index i = 0; i < mask.shape.of_image(); ++i) {
         *out++ = bit_at(mask.image(n), i) ? 1.0F : 0.0F;
