@@ -50,6 +50,9 @@ __all__: list[str] = [
     "DilatedPoolingMax",
     "DilatedPoolingMaxGradient",
     "Divide",
+    "Dropout",
+    "DropoutGradient",
+    "DropoutGradientState",
     "EdgeMode",
     "ExplicitPadding",
     "ForwardBinaryKernel",
@@ -2983,6 +2986,100 @@ class ConvolutionGradient(GradientKernel):
 
 class FullyConnectedGradient(ConvolutionGradient):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
+
+class DropoutGradientState(GradientState):
+    """
+    What a forward encode has kept (``MPSCNNDropoutGradientState``).
+
+    Made by `Dropout`. One object serves the whole batch, and holds a mask for each of its images.
+    """
+
+    @property
+    def keep_probability(self) -> float:
+        """
+        The forward kernel's.
+        """
+
+    @property
+    def mask(self) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        The masks, float32, shape (N, H, W, C), 1 where an element was kept and 0 where not.
+
+        N, H, W and C are those of the clipped forward result, 1 along dimensions that share values. Reading gives a copy;
+        on Metal it asks the gradient kernel. An array of zeros and ones can be assigned, on the CPU device only, and makes do
+        for a forward encode: work that is committed later finds it, or overwrites it if that is a forward encode.
+
+        Raises
+        ------
+        StateError
+            If no forward encode has filled the state.
+        RuntimeError
+            If unfinished work uses the state, or the state is temporary.
+        TypeError, ValueError
+            If what is assigned is not an array of numbers, has another shape, or values other than 0 and 1.
+        UnsupportedError
+            If the device takes no masks.
+        """
+
+    @mask.setter
+    def mask(self, arg1: typing.Any) -> None: ...
+    @property
+    def mask_stride_in_pixels(self) -> tuple[int, int, int]:
+        """
+        The forward kernel's.
+        """
+
+class Dropout(UnaryKernel):
+    def __init__(
+        self,
+        device: Device,
+        keep_probability: typing.SupportsFloat | typing.SupportsIndex,
+        seed: typing.Any,
+        mask_stride_in_pixels: typing.Any,
+    ) -> None: ...
+    @property
+    def keep_probability(self) -> float:
+        """
+        Probability that an element is kept, a float32.
+        """
+
+    @property
+    def mask_stride_in_pixels(self) -> tuple[int, int, int]:
+        """
+        (width, height, depth): 1 for a random value at every position, 0 for a shared one.
+        """
+
+    @property
+    def seed(self) -> int:
+        """
+        Seed of the random numbers.
+        """
+
+class DropoutGradient(GradientKernel):
+    def __init__(
+        self,
+        device: Device,
+        keep_probability: typing.SupportsFloat | typing.SupportsIndex,
+        seed: typing.Any,
+        mask_stride_in_pixels: typing.Any,
+    ) -> None: ...
+    @property
+    def keep_probability(self) -> float:
+        """
+        Probability that an element is kept, a float32.
+        """
+
+    @property
+    def mask_stride_in_pixels(self) -> tuple[int, int, int]:
+        """
+        (width, height, depth): 1 for a random value at every position, 0 for a shared one.
+        """
+
+    @property
+    def seed(self) -> int:
+        """
+        Seed of the random numbers.
+        """
 
 class InstanceNormalizationGradientState(GradientState):
     """

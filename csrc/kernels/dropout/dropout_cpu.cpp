@@ -319,8 +319,11 @@ class CpuDropoutBackend final : public DropoutBackend {
     return true;
   }
   bool write_mask(const DropoutGradientState& state, const float* in) const override {
-    Mask mask(state.shape());
-    mask.allocate();
+    Mask& mask = payload_of(state).mask;
+    if (!mask.block) {
+      mask = Mask(state.shape());
+      mask.allocate();
+    }
     std::memset(mask.block->data(), 0, mask.bytes());
     for (Index n = 0; n < mask.shape.images; ++n) {
       BitWriter writer(mask.image(n));
@@ -328,7 +331,6 @@ class CpuDropoutBackend final : public DropoutBackend {
         writer.repeat(*in++ != 0.0F, 1);
       }
     }
-    payload_of(state).mask = std::move(mask);
     return true;
   }
   Index mask_bytes(const DropoutGradientState& state) const override {

@@ -116,8 +116,8 @@ Made by `Dropout`. One object serves the whole batch, and holds a mask for each 
       R"(The masks, float32, shape (N, H, W, C), 1 where an element was kept and 0 where not.
 
 N, H, W and C are those of the clipped forward result, 1 along dimensions that share values. Reading gives a copy;
-on Metal it asks the gradient kernel. Assigning an array of zeros and ones, on the CPU device only, replaces the masks
-of the gradient encodes that follow, and makes do for a forward encode.
+on Metal it asks the gradient kernel. An array of zeros and ones can be assigned, on the CPU device only, and makes do
+for a forward encode: work that is committed later finds it, or overwrites it if that is a forward encode.
 
 Raises
 ------
