@@ -73,14 +73,11 @@ def build(context: Context, line: Line, batch: int, dtype: str, kind: str, direc
         def run() -> None:
             context.run(drop)
 
-        outputs = [
-            Output(
-                "y where kept",
-                lambda: where_kept(context.read(results), x, keep),
-                Samples(index, at / keep, np.abs(at / keep), 2, 0),
-            ),
-            Output("kept", lambda: kept(context.read(results)), sampled(keep, values)),
-        ]
+        output = Output(
+            "y where kept",
+            lambda: where_kept(context.read(results), x, keep, values),
+            Samples(index, at / keep, np.abs(at / keep), 2, 0),
+        )
     else:
         context.run(drop)
         mask = np.broadcast_to(states[0].mask, shape) != 0
@@ -93,45 +90,41 @@ def build(context: Context, line: Line, batch: int, dtype: str, kind: str, direc
             context.run(differentiate)
 
         exact = at * mask[index] / keep
-        outputs = [
-            Output(
-                "dx",
-                lambda: context.read(results),
-                Samples(index, exact, np.abs(at / keep), 2, 0),
-            )
-        ]
+        samples = Samples(index, exact, np.abs(at / keep), 2, 0)
+        output = Output("dx", lambda: context.read(results), samples)
     bits = values / 8
     return Work(
         run,
-        outputs,
+        [output],
         bytes=2 * x.nbytes + bits,
         arrays=2 * x.nbytes,
         peers={
-            "torch": lambda peer: torch_calls(peer, kind, x, mask, keep),
+            "torch": lambda peer: torch_calls(peer, kind, x, mask, keep, values),
             **({} if mask is None else dict.fromkeys(COMPILED, masking(x, mask, keep))),
         },
     )
 
 
-def where_kept(y: npt.NDArray[Any], x: npt.NDArray[Any], keep: float) -> npt.NDArray[Any]:
-    """Return a result with what dropped elements would have been."""
+def where_kept(
+    y: npt.NDArray[Any], x: npt.NDArray[Any], keep: float, values: int
+) -> npt.NDArray[Any]:
+    """Return a result with what dropped elements would have been, or NaN if too many were, or few.
+
+    The fraction kept of independent values meets the probability to five standard deviations.
+    """
+    allowed = 5 * math.sqrt(keep * (1 - keep) / values) + 1 / values
+    if abs(np.count_nonzero(y) / y.size - keep) > allowed:
+        return np.full_like(y, np.nan)
     return np.where(y == 0, (x / np.float32(keep)).astype(x.dtype), y)
 
 
-def kept(y: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return the fraction of elements that are not zero."""
-    return np.array([np.count_nonzero(y) / y.size], np.float32)
-
-
-def sampled(keep: float, values: int) -> Samples:
-    """Return a probability, which a fraction of independent values meets to 5 deviations."""
-    error = 5 * math.sqrt(keep * (1 - keep) / values) + 1 / values
-    one = np.array([1.0])
-    return Samples((np.array([0]),), keep * one, one, 0, within=error * one)
-
-
 def torch_calls(
-    peer: Any, kind: str, x: npt.NDArray[Any], mask: npt.NDArray[Any] | None, keep: float
+    peer: Any,
+    kind: str,
+    x: npt.NDArray[Any],
+    mask: npt.NDArray[Any] | None,
+    keep: float,
+    values: int,
 ) -> dict[str, Any]:
     """PyTorch: with the mask that its own backward pass needs, and that backward pass."""
     if mask is not None:
@@ -151,7 +144,7 @@ def torch_calls(
             y = result.permute(0, 2, 3, 1) if kind == "channel_dropout" else result
             return np.asarray(y.numpy()).reshape(x.shape)
 
-        return lambda: where_kept(read(), x, keep), lambda: kept(read())
+        return lambda: where_kept(read(), x, keep, values)
 
     if kind == "channel_dropout":
         return dict(peer.images(drop, [x]))
