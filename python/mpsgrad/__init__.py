@@ -155,6 +155,14 @@ from mpsgrad.pooling import (
     PoolingMaxGradient,
 )
 from mpsgrad.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
+from mpsgrad.upsampling import (
+    Upsampling,
+    UpsamplingBilinear,
+    UpsamplingBilinearGradient,
+    UpsamplingGradient,
+    UpsamplingNearest,
+    UpsamplingNearestGradient,
+)
 
 __all__ = [
     "DEFAULT",
@@ -285,6 +293,12 @@ __all__ = [
     "TextureInfo",
     "TextureUsage",
     "UnaryKernel",
+    "Upsampling",
+    "UpsamplingBilinear",
+    "UpsamplingBilinearGradient",
+    "UpsamplingGradient",
+    "UpsamplingNearest",
+    "UpsamplingNearestGradient",
     "Vector",
     "VectorDescriptor",
     "WeightsQuantizationType",
