@@ -97,14 +97,12 @@ void UpsamplingGradient::check_call(const GradientCall& call) const {
   require_equal_channels(call);
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
   const ForwardSnapshot& shot = call.state().snapshot();
-  require(
-      gradient.width == shot.destination_width && gradient.height == shot.destination_height,
-      class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
-      ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
+  require(gradient.width == shot.destination_width && gradient.height == shot.destination_height,
+          class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
+          ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
 }
 
-void UpsamplingGradient::encode_on_device(CommandBuffer& command_buffer,
-                                          const GradientCall& call) {
+void UpsamplingGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
   encoder_->encode(command_buffer, call);
 }
 

@@ -39,12 +39,11 @@ void make_row(const ForwardWork& work, const std::vector<UpsamplingTaps>& column
   const Index floats = work.clip.size.width * source.channels;
   const Index y = work.clip.origin.y + j, x = work.clip.origin.x;
   const UpsamplingTaps rows = taps_of(work.y, j);
-  const auto slot = [&](int k, Index elements) {
-    return cpu::scratch_of<Element>(k, elements);
-  };
+  const auto slot = [&](int k, Index elements) { return cpu::scratch_of<Element>(k, elements); };
   const bool placed = cpu::lies_as<Element>(source);
-  UpsamplingRow<Element> row{rows.count, {}, {rows.weight[0], rows.weight[1]}, columns.data(),
-                             work.clip.size.width, source.channels};
+  UpsamplingRow<Element> row{
+      rows.count,     {}, {rows.weight[0], rows.weight[1]}, columns.data(), work.clip.size.width,
+      source.channels};
   for (int k = 0; k < rows.count; ++k) {
     row.x[k] = cpu::load_run(source, sample, rows.pixel[k], 0, source.width,
                              slot(kRows + k, placed ? 0 : source.width * source.channels));
@@ -115,9 +114,7 @@ struct GradientWork {
 class OpenRows {
  public:
   OpenRows(const GradientWork& work, Index sample)
-      : work_(work),
-        sample_(sample),
-        floats_(work.clip.size.width * work.destination.channels) {}
+      : work_(work), sample_(sample), floats_(work.clip.size.width * work.destination.channels) {}
 
   // Row k of the clip, as a target of an incoming row of that weight.
   UpsamplingTarget target(Index k, float weight) {
@@ -194,9 +191,8 @@ void run(const GradientWork& work) {
         targets[static_cast<std::size_t>(count++)] = open.target(row, own.weight[tap]);
       }
       if (count > 0) {
-        const Element* gradient =
-            cpu::load_run(work.gradient, sample, i, 0, work.gradient.width,
-                          cpu::scratch_of<Element>(kRows, scratch_floats));
+        const Element* gradient = cpu::load_run(work.gradient, sample, i, 0, work.gradient.width,
+                                                cpu::scratch_of<Element>(kRows, scratch_floats));
         upsampling_loops().of(gradient).gather(gradient, sums, targets.data(), count);
       }
     }
@@ -215,18 +211,10 @@ class CpuUpsamplingGradient final : public GradientEncoder {
     const SourceProperties& forward = call.properties.secondary;
     const ForwardSnapshot& shot = call.state().snapshot();
     const bool aligned = aligns_corners(shot.properties);
-    const AxisRule x{kind_,
-                     factors_.x,
-                     aligned,
-                     forward.offset.x,
-                     forward.edge_mode,
-                     shot.source_width};
-    const AxisRule y{kind_,
-                     factors_.y,
-                     aligned,
-                     forward.offset.y,
-                     forward.edge_mode,
-                     shot.source_height};
+    const AxisRule x{
+        kind_, factors_.x, aligned, forward.offset.x, forward.edge_mode, shot.source_width};
+    const AxisRule y{
+        kind_, factors_.y, aligned, forward.offset.y, forward.edge_mode, shot.source_height};
     cpu::record(command_buffer,
                 [work = GradientWork{x, y, shot.clip.size, call.properties.primary.offset,
                                      cpu::view_gradient(call), cpu::view_destination(call, 1, 0),

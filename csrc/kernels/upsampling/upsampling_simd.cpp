@@ -113,8 +113,8 @@ MPSGRAD_INLINE void interpolate_pixels(const UpsamplingRow<Element>& row, Result
         return across_rows(left + i) * left_weight + across_rows(right + i) * right_weight;
       });
     } else if (taps.count == 1) {
-      fill_row<kLanes>(
-          count, to, [=](Index i) MPSGRAD_MELT { return across_rows(left + i) * left_weight; });
+      fill_row<kLanes>(count, to,
+                       [=](Index i) MPSGRAD_MELT { return across_rows(left + i) * left_weight; });
     } else {
       clear(to, count);
     }

@@ -39,8 +39,8 @@ struct Axis {
     double position = static_cast<double>(i) / static_cast<double>(factor);
     if (align_corners) {
       const long last = length * factor - 1;
-      position = last == 0 ? 0.0
-                           : static_cast<double>(i * (length - 1)) / static_cast<double>(last);
+      position =
+          last == 0 ? 0.0 : static_cast<double>(i * (length - 1)) / static_cast<double>(last);
     }
     const double below = std::floor(position);
     const long pixel = offset + static_cast<long>(below);
@@ -80,32 +80,32 @@ void check_factors(NSUInteger x, NSUInteger y, const Where& where) {
 }  // namespace
 }  // namespace emulated_metal
 
-#define SCALE_FACTORS                                                   \
-  -(std::shared_ptr<Params>)emulatedParams {                            \
-    return std::make_shared<UpsamplingParams>();                        \
-  }                                                                     \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device {               \
-    (void)device;                                                       \
-    spring(Trap::init_unavailable, HERE);                               \
-  }                                                                     \
-  -(double)scaleFactorX {                                               \
-    return static_cast<double>(body_->as<UpsamplingParams>().factor_x); \
-  }                                                                     \
-  -(double)scaleFactorY {                                               \
-    return static_cast<double>(body_->as<UpsamplingParams>().factor_y); \
-  }                                                                     \
-  -(Sampling)emulatedSampling {                                         \
-    return Sampling::none;                                              \
-  }                                                                     \
-  -(instancetype)emulatedInitWithDevice : (id<MTLDevice>)device x       \
-      : (NSUInteger)x y : (NSUInteger)y {                               \
-    self = [super initWithDevice:device];                               \
-    REQUIRE([self emulatedSampling] != Sampling::none, abstract_kernel, HERE); \
-    check_factors(x, y, HERE);                                          \
-    body_->params = [self emulatedParams];                              \
-    body_->as<UpsamplingParams>().factor_x = x;                         \
-    body_->as<UpsamplingParams>().factor_y = y;                         \
-    return self;                                                        \
+#define SCALE_FACTORS                                                               \
+  -(std::shared_ptr<Params>)emulatedParams {                                        \
+    return std::make_shared<UpsamplingParams>();                                    \
+  }                                                                                 \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device {                           \
+    (void)device;                                                                   \
+    spring(Trap::init_unavailable, HERE);                                           \
+  }                                                                                 \
+  -(double)scaleFactorX {                                                           \
+    return static_cast<double>(body_->as<UpsamplingParams>().factor_x);             \
+  }                                                                                 \
+  -(double)scaleFactorY {                                                           \
+    return static_cast<double>(body_->as<UpsamplingParams>().factor_y);             \
+  }                                                                                 \
+  -(Sampling)emulatedSampling {                                                     \
+    return Sampling::none;                                                          \
+  }                                                                                 \
+  -(instancetype)emulatedInitWithDevice : (id<MTLDevice>)device x : (NSUInteger)x y \
+      : (NSUInteger)y {                                                             \
+    self = [super initWithDevice:device];                                           \
+    REQUIRE([self emulatedSampling] != Sampling::none, abstract_kernel, HERE);      \
+    check_factors(x, y, HERE);                                                      \
+    body_->params = [self emulatedParams];                                          \
+    body_->as<UpsamplingParams>().factor_x = x;                                     \
+    body_->as<UpsamplingParams>().factor_y = y;                                     \
+    return self;                                                                    \
   }
 
 @implementation MPSCNNUpsampling
@@ -143,14 +143,13 @@ SCALE_FACTORS
 }
 @end
 
-#define INTEGER_FACTORS(sampling)                                   \
-  -(Sampling)emulatedSampling {                                     \
-    return sampling;                                                \
-  }                                                                 \
-  -(instancetype)initWithDevice : (id<MTLDevice>)device             \
-                integerScaleFactorX : (NSUInteger)integerScaleFactorX \
-                integerScaleFactorY : (NSUInteger)integerScaleFactorY { \
-    return [self emulatedInitWithDevice:device x:integerScaleFactorX y:integerScaleFactorY]; \
+#define INTEGER_FACTORS(sampling)                                                               \
+  -(Sampling)emulatedSampling {                                                                 \
+    return sampling;                                                                            \
+  }                                                                                             \
+  -(instancetype)initWithDevice : (id<MTLDevice>)device integerScaleFactorX                     \
+      : (NSUInteger)integerScaleFactorX integerScaleFactorY : (NSUInteger)integerScaleFactorY { \
+    return [self emulatedInitWithDevice:device x:integerScaleFactorX y:integerScaleFactorY];    \
   }
 
 @implementation MPSCNNUpsamplingNearest
@@ -191,8 +190,7 @@ SCALE_FACTORS
           where, "the forward kernel had other scale factors");
 }
 - (Work)emulatedGradientWork:(NSArray<MPSState*>*)states {
-  const std::shared_ptr<Snapshot> snapshot =
-      body_of([states objectAtIndex:0], HERE).snapshot;
+  const std::shared_ptr<Snapshot> snapshot = body_of([states objectAtIndex:0], HERE).snapshot;
   return [sampling = [self emulatedSampling], snapshot, g = body_->sources[0],
           s = body_->sources[1]](const std::vector<Tensor>& in, Tensor& out, size_t) {
     const Tensor& gradient = in[0];

@@ -34,9 +34,9 @@ std::vector<float> run_gradient(MPSCNNKernel* forward, MPSCNNGradientKernel* bac
   [backward setDestinationImageAllocator:[MPSImage defaultAllocator]];
   MPSState* state = nil;
   [forward encodeToCommandBuffer:buffer
-                     sourceImage:source
-                destinationState:&state
-     destinationStateIsTemporary:NO];
+                      sourceImage:source
+                 destinationState:&state
+      destinationStateIsTemporary:NO];
   MPSImage* back = [backward encodeToCommandBuffer:buffer
                                     sourceGradient:gradient
                                        sourceImage:source
@@ -52,10 +52,10 @@ EXAMPLE(upsampling_nearest) {
   auto* forward = made<MPSCNNUpsamplingNearest>(3, 2);
   EXPECT([forward scaleFactorX] == 3 && [forward scaleFactorY] == 2 && ![forward alignCorners]);
   EXPECT_VALUES(run(forward, image({2, 1, 1, {5, 7}})), {5, 5, 5, 7, 7, 7, 5, 5, 5, 7, 7, 7});
-  EXPECT_VALUES(run_gradient(made<MPSCNNUpsamplingNearest>(2, 1),
-                             made<MPSCNNUpsamplingNearestGradient>(2, 1), row({1, 2, 3}),
-                             row({1, 1, 1, 1, 1, 1})),
-                {2, 2, 2});
+  EXPECT_VALUES(
+      run_gradient(made<MPSCNNUpsamplingNearest>(2, 1), made<MPSCNNUpsamplingNearestGradient>(2, 1),
+                   row({1, 2, 3}), row({1, 1, 1, 1, 1, 1})),
+      {2, 2, 2});
 }
 
 EXAMPLE(upsampling_bilinear) {
@@ -71,7 +71,7 @@ EXAMPLE(upsampling_bilinear) {
 
 OFFENCE(kernel_parameters) { made<MPSCNNUpsamplingNearest>(0, 1); }
 OFFENCE(init_unavailable) {
-  [[[MPSCNNUpsampling alloc] initWithDevice:device()] autorelease];
+  (void)[[static_cast<id>([MPSCNNUpsampling alloc]) initWithDevice:device()] autorelease];
 }
 OFFENCE(state_foreign_kernel) {
   run_gradient(made<MPSCNNUpsamplingNearest>(2, 1), made<MPSCNNUpsamplingBilinearGradient>(2, 1),
