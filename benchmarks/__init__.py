@@ -17,6 +17,7 @@ FAMILIES = (
     "arithmetic",
     "neuron",
     "softmax",
+    "upsampling",
     "loss",
     "optimizer",
     "training",
