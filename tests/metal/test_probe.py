@@ -12,6 +12,7 @@ OTHERS = [
     for chapter, count in {
         "pooling": 6,
         "softmax": 1,
+        "upsampling": 4,
         "optimizer": 2,
         "convolution": 2,
         "normalization": 11,
