@@ -432,7 +432,7 @@ def _upsampling(device: mg.Device) -> Iterator[Answer]:
         x = np.array([1, 2, 4], np.float32).reshape(1, 1, 3, 1)
         y, states = forward(x, with_state=True)
         dx = mg.UpsamplingBilinearGradient(2, 1, device=on)(np.ones_like(y), x, states)
-        return [np.round(values.ravel(), 5) for values in (y, dx)]
+        return [y.ravel(), dx.ravel()]
 
     cases: list[tuple[str, Callable[[mg.Device], Any]]] = [
         (
