@@ -38,8 +38,7 @@ void add_tap(const AxisRule& rule, Index pixel, double weight, UpsamplingTaps& t
   ++taps.count;
 }
 
-}  // namespace
-
+// The source pixels of result i.
 UpsamplingTaps taps_of(const AxisRule& rule, Index i) {
   UpsamplingTaps taps{};
   if (rule.kind == UpsamplingKind::Nearest) {
@@ -55,6 +54,8 @@ UpsamplingTaps taps_of(const AxisRule& rule, Index i) {
   }
   return taps;
 }
+
+}  // namespace
 
 std::vector<UpsamplingTaps> taps_of_all(const AxisRule& rule, Index results) {
   std::vector<UpsamplingTaps> all;

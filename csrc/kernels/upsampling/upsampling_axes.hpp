@@ -19,9 +19,7 @@ struct AxisRule {
   Index length = 0;  // of the source
 };
 
-// The source pixels of result i.
-UpsamplingTaps taps_of(const AxisRule& rule, Index i);
-// Of the first `results` of them.
+// The source pixels of the first `results` results.
 std::vector<UpsamplingTaps> taps_of_all(const AxisRule& rule, Index results);
 
 // The transpose, of results that exist only in part.

@@ -33,12 +33,11 @@ struct ForwardWork {
 };
 
 template <class Element>
-void make_row(const ForwardWork& work, const std::vector<UpsamplingTaps>& columns, Index sample,
-              Index j) {
+void make_row(const ForwardWork& work, const std::vector<UpsamplingTaps>& columns,
+              const UpsamplingTaps& rows, Index sample, Index j) {
   const CpuImages& source = work.source;
   const Index floats = work.clip.size.width * source.channels;
   const Index y = work.clip.origin.y + j, x = work.clip.origin.x;
-  const UpsamplingTaps rows = taps_of(work.y, j);
   const auto slot = [&](int k, Index elements) { return cpu::scratch_of<Element>(k, elements); };
   const bool placed = cpu::lies_as<Element>(source);
   UpsamplingRow<Element> row{
@@ -65,6 +64,7 @@ template <class Element>
 void run(const ForwardWork& work) {
   const Size& size = work.clip.size;
   const std::vector<UpsamplingTaps> columns = taps_of_all(work.x, size.width);
+  const std::vector<UpsamplingTaps> rows = taps_of_all(work.y, size.height);
   // Results of the same source rows stay together.
   const Index wanted = std::max<Index>(1, kTaskFloats / (size.width * work.source.channels));
   const Index group = cpu::chunks_of(wanted, work.factor) * work.factor;
@@ -72,7 +72,7 @@ void run(const ForwardWork& work) {
   cpu::parallel_for(size.depth * groups, [&](Index task) {
     const Index first = task % groups * group;
     for (Index j = first; j < std::min(size.height, first + group); ++j) {
-      make_row<Element>(work, columns, task / groups, j);
+      make_row<Element>(work, columns, rows[static_cast<std::size_t>(j)], task / groups, j);
     }
   });
 }
