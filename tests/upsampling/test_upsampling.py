@@ -196,7 +196,8 @@ def test_the_gradient_is_the_exact_transpose(device, kind, axis, rng):
         dx = gradient(g.astype(np.float32)[None, ..., None], x[None, ..., None].astype("f"), states)
         image = back @ g.astype(np.float32) @ back.T
         size = back @ np.abs(g) @ back.T
-        assert_close(dx[0, ..., 0], image, ulps=ulps_for(4 * factor + 4), scale=size, floor=1e-30)
+        additions = sum(oracle.taps(square, g.shape, x.shape))
+        assert_close(dx[0, ..., 0], image, ulps=ulps_for(additions + 4), scale=size, floor=1e-30)
 
 
 @kinds
@@ -613,7 +614,7 @@ def test_rejects_states_of_other_kernels(device):
         words = f"the kernel's scale factors are {factors}, but the state was made with (2, 2)"
         with rejects(ValueError, words):
             mg.UpsamplingNearestGradient(*factors, device=device)(G, X, states)
-    with rejects(TypeError, "state"):
+    with rejects(ValueError, "gradient_state has 0 entries"):
         mg.UpsamplingNearestGradient(2, 2, device=device)(G, X, None)
 
 
