@@ -18,6 +18,7 @@ FAMILIES = (
     "neuron",
     "softmax",
     "dropout",
+    "upsampling",
     "loss",
     "optimizer",
     "training",

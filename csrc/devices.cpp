@@ -21,6 +21,7 @@ const NeuronBackend& cpu_neuron();
 const OptimizerBackend& cpu_optimizer();
 const PoolingBackend& cpu_pooling();
 const SoftMaxBackend& cpu_softmax();
+const UpsamplingBackend& cpu_upsampling();
 #if defined(MPSGRAD_HAVE_METAL)
 const Prober& metal_prober();
 #endif
@@ -46,6 +47,7 @@ class CpuDevice final : public cpu::CpuDeviceBase {
   const OptimizerBackend* optimizer() const override { return &cpu_optimizer(); }
   const PoolingBackend* pooling() const override { return &cpu_pooling(); }
   const SoftMaxBackend* softmax() const override { return &cpu_softmax(); }
+  const UpsamplingBackend* upsampling() const override { return &cpu_upsampling(); }
 };
 
 }  // namespace

@@ -29,6 +29,7 @@ void bind_peaks(py::module_& m);
 void bind_pooling(py::module_& m);
 void bind_prober(py::module_& m);
 void bind_softmax(py::module_& m);
+void bind_upsampling(py::module_& m);
 void bind_vector(py::module_& m);
 
 namespace {
@@ -187,6 +188,7 @@ PYBIND11_MODULE(_core, m) {
   bind_pooling(m);
   bind_prober(m);
   bind_softmax(m);
+  bind_upsampling(m);
   guard_pickling(m);
   guard_use_before_init(m);
   // Work that is still running must not meet an interpreter that is shutting down.

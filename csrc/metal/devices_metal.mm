@@ -15,6 +15,7 @@ const NeuronBackend& metal_neuron();
 const OptimizerBackend& metal_optimizer();
 const PoolingBackend& metal_pooling();
 const SoftMaxBackend& metal_softmax();
+const UpsamplingBackend& metal_upsampling();
 
 namespace metal {
 
@@ -42,6 +43,7 @@ class MetalDevice final : public MetalDeviceBase {
   const OptimizerBackend* optimizer() const override { return &metal_optimizer(); }
   const PoolingBackend* pooling() const override { return &metal_pooling(); }
   const SoftMaxBackend* softmax() const override { return &metal_softmax(); }
+  const UpsamplingBackend* upsampling() const override { return &metal_upsampling(); }
 };
 
 std::shared_ptr<MetalDevice> make_device() {

@@ -157,6 +157,14 @@ from mpsgrad.pooling import (
     PoolingMaxGradient,
 )
 from mpsgrad.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
+from mpsgrad.upsampling import (
+    Upsampling,
+    UpsamplingBilinear,
+    UpsamplingBilinearGradient,
+    UpsamplingGradient,
+    UpsamplingNearest,
+    UpsamplingNearestGradient,
+)
 
 __all__ = [
     "DEFAULT",
@@ -290,6 +298,12 @@ __all__ = [
     "TextureInfo",
     "TextureUsage",
     "UnaryKernel",
+    "Upsampling",
+    "UpsamplingBilinear",
+    "UpsamplingBilinearGradient",
+    "UpsamplingGradient",
+    "UpsamplingNearest",
+    "UpsamplingNearestGradient",
     "Vector",
     "VectorDescriptor",
     "WeightsQuantizationType",

@@ -129,6 +129,12 @@ __all__: list[str] = [
     "TemporaryVector",
     "TextureInfo",
     "UnaryKernel",
+    "Upsampling",
+    "UpsamplingBilinear",
+    "UpsamplingBilinearGradient",
+    "UpsamplingGradient",
+    "UpsamplingNearest",
+    "UpsamplingNearestGradient",
     "Vector",
     "VectorDescriptor",
     "copy_bandwidth",
@@ -4731,6 +4737,79 @@ class SoftMaxGradient(GradientKernel):
 
 class LogSoftMaxGradient(GradientKernel):
     def __init__(self, device: Device) -> None: ...
+
+class Upsampling(UnaryKernel):
+    """
+    What all upsampling kernels are (``MPSCNNUpsampling``); never made directly.
+    """
+
+    @property
+    def align_corners(self) -> bool:
+        """
+        Whether the corner pixels of source and result coincide.
+        """
+
+    @property
+    def scale_factor_x(self) -> float:
+        """
+        Columns of the larger image for one of the smaller.
+        """
+
+    @property
+    def scale_factor_y(self) -> float:
+        """
+        Rows of the larger image for one of the smaller.
+        """
+
+class UpsamplingNearest(Upsampling):
+    def __init__(
+        self,
+        device: Device,
+        integer_scale_factor_x: typing.SupportsFloat | typing.SupportsIndex,
+        integer_scale_factor_y: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
+
+class UpsamplingBilinear(Upsampling):
+    def __init__(
+        self,
+        device: Device,
+        integer_scale_factor_x: typing.SupportsFloat | typing.SupportsIndex,
+        integer_scale_factor_y: typing.SupportsFloat | typing.SupportsIndex,
+        align_corners: bool,
+    ) -> None: ...
+
+class UpsamplingGradient(GradientKernel):
+    """
+    What all upsampling gradients are (``MPSCNNUpsamplingGradient``); never made directly.
+    """
+
+    @property
+    def scale_factor_x(self) -> float:
+        """
+        Columns of the larger image for one of the smaller.
+        """
+
+    @property
+    def scale_factor_y(self) -> float:
+        """
+        Rows of the larger image for one of the smaller.
+        """
+
+class UpsamplingNearestGradient(UpsamplingGradient):
+    def __init__(
+        self,
+        device: Device,
+        integer_scale_factor_x: typing.SupportsFloat | typing.SupportsIndex,
+        integer_scale_factor_y: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
+
+class UpsamplingBilinearGradient(UpsamplingGradient):
+    def __init__(
+        self,
+        device: Device,
+        integer_scale_factor_x: typing.SupportsFloat | typing.SupportsIndex,
+        integer_scale_factor_y: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
 
 def _drain() -> None: ...
 def _is_constructed(arg0: typing.Any) -> bool: ...

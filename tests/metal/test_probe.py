@@ -13,6 +13,7 @@ OTHERS = [
         "pooling": 6,
         "softmax": 1,
         "dropout": 4,
+        "upsampling": 4,
         "optimizer": 2,
         "convolution": 2,
         "normalization": 11,

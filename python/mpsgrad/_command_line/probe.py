@@ -462,6 +462,37 @@ def _dropout(device: mg.Device) -> Iterator[Answer]:
         yield _on_both(device, f"dropout {number}", question, compute)
 
 
+def _upsampling(device: mg.Device) -> Iterator[Answer]:
+    def bilinear(on: mg.Device, align_corners: bool) -> list[Any]:
+        """Return the result of a row, and the gradient of ones."""
+        forward = mg.UpsamplingBilinear(2, 1, align_corners, device=on)
+        x = np.array([1, 2, 4], np.float32).reshape(1, 1, 3, 1)
+        y, states = forward(x, with_state=True)
+        dx = mg.UpsamplingBilinearGradient(2, 1, device=on)(np.ones_like(y), x, states)
+        return [y.ravel(), dx.ravel()]
+
+    cases: list[tuple[str, Callable[[mg.Device], Any]]] = [
+        (
+            "bilinear upsampling of 1 2 4 by 2, corners not aligned: positions, and the right edge",
+            lambda on: bilinear(on, False)[0],
+        ),
+        (
+            "the gradient of that for ones",
+            lambda on: bilinear(on, False)[1],
+        ),
+        (
+            "bilinear upsampling of 1 2 4 by 2, corners aligned",
+            lambda on: bilinear(on, True)[0],
+        ),
+        (
+            "the gradient of that for ones: whether its kernel finds the alignment in the state",
+            lambda on: bilinear(on, True)[1],
+        ),
+    ]
+    for number, (question, compute) in enumerate(cases, start=1):
+        yield _on_both(device, f"upsampling {number}", question, compute)
+
+
 def _optimizer(device: mg.Device) -> Iterator[Answer]:
     def step(on: mg.Device) -> Any:
         descriptor = mg.OptimizerDescriptor(
@@ -686,6 +717,7 @@ _QUESTIONS: list[Callable[[mg.Device], Iterator[Answer]]] = [
     _pooling,
     _softmax,
     _dropout,
+    _upsampling,
     _optimizer,
     _convolution,
     _normalization,

@@ -15,6 +15,7 @@
 #import <MetalPerformanceShaders/MPSCNNPooling.h>
 #import <MetalPerformanceShaders/MPSCNNSoftMax.h>
 #import <MetalPerformanceShaders/MPSCNNTypes.h>
+#import <MetalPerformanceShaders/MPSCNNUpsampling.h>
 #import <MetalPerformanceShaders/MPSCommandBuffer.h>
 #import <MetalPerformanceShaders/MPSCoreTypes.h>
 #import <MetalPerformanceShaders/MPSImage.h>

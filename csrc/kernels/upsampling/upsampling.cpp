@@ -1,0 +1,109 @@
+// Rules of the upsampling kernels.
+#include "kernels/upsampling/upsampling.hpp"
+
+#include <cmath>
+
+#include "base/errors.hpp"
+
+namespace mpsgrad {
+namespace {
+
+// Where forward kernels keep their settings in the properties' `extra`, and with it in states.
+constexpr std::size_t kFactorX = 0, kFactorY = 1, kAlignCorners = 2;
+
+const UpsamplingBackend& backend_of(const KernelBase& kernel) {
+  const UpsamplingBackend* backend = kernel.device()->upsampling();
+  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
+                            kernel.device()->kind(), "' has no upsampling kernels");
+  return *backend;
+}
+
+Index checked_factor(const char* who, const char* axis, double value) {
+  // No image is longer than that, so a larger factor has no use.
+  constexpr auto kMost = static_cast<double>(kMaximumWindow);
+  require(value >= 1 && value <= kMost && value == std::floor(value), who,
+          ": integer_scale_factor_", axis, " must be a whole number from 1 to ", kMaximumWindow,
+          ", got ", value);
+  return static_cast<Index>(value);
+}
+
+UpsamplingFactors checked_factors(const char* who, double x, double y) {
+  return {checked_factor(who, "x", x), checked_factor(who, "y", y)};
+}
+
+}  // namespace
+
+bool aligns_corners(const UnaryProperties& properties) {
+  return properties.extra[kAlignCorners] != 0;
+}
+
+Upsampling::Upsampling(std::shared_ptr<Device> device, const char* class_name, UpsamplingKind kind,
+                       double factor_x, double factor_y, bool align_corners)
+    : UnaryKernel(std::move(device), class_name, {}),
+      factors_(checked_factors(class_name, factor_x, factor_y)) {
+  extra() = {factor_x, factor_y, align_corners ? 1.0 : 0.0};
+  encoder_ = backend_of(*this).make_forward(*this->device(), kind, factors_, align_corners);
+}
+
+void Upsampling::adjust_destination(const ImageBatch::Images&, Index, ImageDescriptor& result) {
+  result.width *= factors_.x;
+  result.height *= factors_.y;
+}
+
+void Upsampling::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+std::shared_ptr<GradientState> Upsampling::make_state(
+    ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
+  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
+  state->payload = encoder_->make_payload(state->snapshot());
+  return state;
+}
+
+UpsamplingGradient::UpsamplingGradient(std::shared_ptr<Device> device, const char* class_name,
+                                       const char* forward_class, UpsamplingKind kind,
+                                       double factor_x, double factor_y)
+    : GradientKernel(std::move(device), class_name, forward_class, {}),
+      factors_(checked_factors(class_name, factor_x, factor_y)),
+      encoder_(backend_of(*this).make_gradient(*this->device(), kind, factors_)) {}
+
+void UpsamplingGradient::apply_state(const GradientState& state) {
+  const ForwardSnapshot& shot = state.snapshot();
+  properties_.primary.offset.x = shot.clip.origin.x;
+  properties_.primary.offset.y = shot.clip.origin.y;
+  properties_.secondary.offset.x = shot.properties.offset.x;
+  properties_.secondary.offset.y = shot.properties.offset.y;
+}
+
+void UpsamplingGradient::check_state(const GradientState& state) const {
+  const std::vector<double>& forward = state.snapshot().properties.extra;
+  const auto x = static_cast<Index>(forward[kFactorX]), y = static_cast<Index>(forward[kFactorY]);
+  require(x == factors_.x && y == factors_.y, class_name(), ": the kernel's scale factors are (",
+          factors_.x, ", ", factors_.y, "), but the state was made with (", x, ", ", y, ")");
+}
+
+void UpsamplingGradient::check_call(const GradientCall& call) const {
+  const BinaryProperties& p = call.properties;
+  require(p.kernel_offset_x == 0 && p.kernel_offset_y == 0, class_name(),
+          ": kernel_offset_x and kernel_offset_y must be 0, got (", p.kernel_offset_x, ", ",
+          p.kernel_offset_y, "); set primary_offset and secondary_offset instead");
+  const auto strides = [&](const char* name, const Window& window) {
+    require(window.stride_x == 1 && window.stride_y == 1, class_name(), ": ", name,
+            "_stride_in_pixels must be (1, 1), got (", window.stride_x, ", ", window.stride_y, ")");
+  };
+  strides("primary", p.primary.window);
+  strides("secondary", p.secondary.window);
+  require_equal_channels(call);
+  const ImageDescriptor& gradient = call.gradients.front()->descriptor();
+  const ForwardSnapshot& shot = call.state().snapshot();
+  require(gradient.width == shot.destination_width && gradient.height == shot.destination_height,
+          class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
+          ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
+}
+
+void UpsamplingGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+}  // namespace mpsgrad

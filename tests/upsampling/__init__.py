@@ -1,0 +1,1 @@
+"""Nearest and bilinear upsampling, and their gradients."""
