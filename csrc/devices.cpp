@@ -13,6 +13,7 @@ namespace mpsgrad {
 const ArithmeticBackend& cpu_arithmetic();
 const BatchNormalizationBackend& cpu_batch_normalization();
 const ConvolutionBackend& cpu_convolution();
+const GramMatrixBackend& cpu_gram_matrix();
 const GroupNormalizationBackend& cpu_group_normalization();
 const LocalNormalizationBackend& cpu_local_normalization();
 const LossBackend& cpu_loss();
@@ -33,6 +34,7 @@ class CpuDevice final : public cpu::CpuDeviceBase {
     return &cpu_batch_normalization();
   }
   const ConvolutionBackend* convolution() const override { return &cpu_convolution(); }
+  const GramMatrixBackend* gram_matrix() const override { return &cpu_gram_matrix(); }
   const GroupNormalizationBackend* group_normalization() const override {
     return &cpu_group_normalization();
   }

@@ -18,6 +18,7 @@ void bind_convolution(py::module_& m);
 void bind_core(py::module_& m);
 void bind_device(py::module_& m);
 void bind_image(py::module_& m);
+void bind_gram_matrix(py::module_& m);
 void bind_group_normalization(py::module_& m);
 void bind_local_normalization(py::module_& m);
 void bind_loss(py::module_& m);
@@ -176,6 +177,7 @@ PYBIND11_MODULE(_core, m) {
   bind_arithmetic(m);
   bind_batch_normalization(m);
   bind_convolution(m);
+  bind_gram_matrix(m);
   bind_group_normalization(m);
   bind_local_normalization(m);
   bind_loss(m);

@@ -7,6 +7,7 @@ namespace mpsgrad {
 const ArithmeticBackend& metal_arithmetic();
 const BatchNormalizationBackend& metal_batch_normalization();
 const ConvolutionBackend& metal_convolution();
+const GramMatrixBackend& metal_gram_matrix();
 const GroupNormalizationBackend& metal_group_normalization();
 const LocalNormalizationBackend& metal_local_normalization();
 const LossBackend& metal_loss();
@@ -29,6 +30,7 @@ class MetalDevice final : public MetalDeviceBase {
     return &metal_batch_normalization();
   }
   const ConvolutionBackend* convolution() const override { return &metal_convolution(); }
+  const GramMatrixBackend* gram_matrix() const override { return &metal_gram_matrix(); }
   const GroupNormalizationBackend* group_normalization() const override {
     return &metal_group_normalization();
   }

@@ -103,6 +103,7 @@ from mpsgrad.convolution import (
     WeightsQuantizationType,
 )
 from mpsgrad.enums import DataType, KernelOptions, PaddingMethod, TextureUsage
+from mpsgrad.gram_matrix import GramMatrixCalculation, GramMatrixCalculationGradient
 from mpsgrad.group_normalization import (
     ArrayGroupNormalizationDataSource,
     ArrayInstanceNormalizationDataSource,
@@ -214,6 +215,8 @@ __all__ = [
     "FullyConnectedGradient",
     "GradientKernel",
     "GradientState",
+    "GramMatrixCalculation",
+    "GramMatrixCalculationGradient",
     "GroupNormalization",
     "GroupNormalizationDataSource",
     "GroupNormalizationGradient",
