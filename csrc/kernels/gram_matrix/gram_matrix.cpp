@@ -113,9 +113,9 @@ void GramMatrixCalculationGradient::check_call(const GradientCall& call) const {
   const ImageDescriptor& source = call.sources.front()->descriptor();
   const ImageDescriptor& result = call.destinations.front()->descriptor();
   const Index channels = call.source_channels;
-  require(gradient.width == channels && gradient.height == 1, class_name(),
-          ": source_gradient is ", gradient.width, "x", gradient.height, ", but the matrix of ",
-          channels, " channels is ", channels, "x1");
+  require(gradient.width == channels && gradient.height == 1, class_name(), ": source_gradient is ",
+          gradient.width, "x", gradient.height, ", but the matrix of ", channels, " channels is ",
+          channels, "x1");
   require(result.width == source.width && result.height == source.height, class_name(),
           ": destination is ", result.width, "x", result.height, ", but source is ", source.width,
           "x", source.height);

@@ -21,8 +21,8 @@ class GramMatrixBackend {
 float gram_matrix_alpha(const UnaryProperties& properties);
 float gram_matrix_alpha(const BinaryProperties& properties);
 
-// result(x = f, channel c) = alpha * sum over pixels of source(f) * source(c): one row of pixels, as
-// many as there are channels.
+// result(x = f, channel c) = alpha * sum over pixels of source(f) * source(c): one row of pixels,
+// as many as there are channels.
 class GramMatrixCalculation final : public UnaryKernel {
  public:
   GramMatrixCalculation(std::shared_ptr<Device> device, double alpha);

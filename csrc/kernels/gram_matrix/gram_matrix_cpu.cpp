@@ -183,8 +183,8 @@ GramAhead ahead_of(const CpuImages& source, Index sample, Index pixel, const Blo
 }
 
 // The sums of a pair over the pixels of a segment: so many in registers at a time, those added up.
-void sum_products(const CpuImages& source, Index sample, Index first, Index count,
-                  const Pair& pair, float* sums) {
+void sum_products(const CpuImages& source, Index sample, Index first, Index count, const Pair& pair,
+                  float* sums) {
   const GramLoops& loops = gram_loops();
   const bool same = pair.on_diagonal();
   float* columns = cpu::thread_scratch(kColumnPanels, kGramPanels);
@@ -204,8 +204,8 @@ void sum_products(const CpuImages& source, Index sample, Index first, Index coun
         ahead[1] = ahead_of(source, sample, pixel + pixels, pair.rows);
       }
     }
-    loops.add_products(rows, pair.rows.length, columns, pair.columns.length, pixels, same,
-                       part > 0, sums, ahead);
+    loops.add_products(rows, pair.rows.length, columns, pair.columns.length, pixels, same, part > 0,
+                       sums, ahead);
   }
 }
 
@@ -272,11 +272,10 @@ void run_forward(const CpuImages& source, const CpuImages& destination, float al
 class CpuGramMatrix final : public UnaryEncoder {
  public:
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
-    cpu::record(command_buffer,
-                [source = cpu::view_source(call), destination = cpu::view_destination(call),
-                 alpha = gram_matrix_alpha(call.properties)] {
-                  run_forward(source, destination, alpha);
-                });
+    cpu::record(
+        command_buffer,
+        [source = cpu::view_source(call), destination = cpu::view_destination(call),
+         alpha = gram_matrix_alpha(call.properties)] { run_forward(source, destination, alpha); });
   }
 };
 
@@ -352,8 +351,7 @@ class GradientChunk {
     float* out = nullptr;
     Index out_step = sum_step;
     if (whole_) {
-      std::byte* pixel =
-          destination_.pixel(sample_, first / source_.width, first % source_.width);
+      std::byte* pixel = destination_.pixel(sample_, first / source_.width, first % source_.width);
       out = reinterpret_cast<float*>(pixel) + block_.first;
       out_step = destination_.pixel_stride;
     } else {
@@ -370,8 +368,7 @@ class GradientChunk {
                    out_step);
     } else if (last && destination_.tail > 0 &&
                block_.first + block_.length == destination_.channels) {
-      std::byte* pixel =
-          destination_.pixel(sample_, first / source_.width, first % source_.width);
+      std::byte* pixel = destination_.pixel(sample_, first / source_.width, first % source_.width);
       convert_loops().zero_row(pixel + destination_.channels * item_size(destination_.format),
                                static_cast<int>(destination_.format), pixels, destination_.tail,
                                destination_.pixel_stride);
@@ -400,8 +397,8 @@ class GradientChunk {
   bool whole_;  // results go to their own place, in whole vectors
 };
 
-void run_gradient(const CpuImages& gradient, const CpuImages& source,
-                  const CpuImages& destination, float alpha) {
+void run_gradient(const CpuImages& gradient, const CpuImages& source, const CpuImages& destination,
+                  float alpha) {
   struct Sizes {
     Index pixels, channels;
   };

@@ -53,8 +53,8 @@ struct TileArguments {
   Index ahead_step;
 };
 
-// out[r][v] = or += sum of rows[r] * columns[v]. kPacked: the scalars of a summand lie side by side,
-// and the tile asks for a line at each step. Else those of a row do.
+// out[r][v] = or += sum of rows[r] * columns[v]. kPacked: the scalars of a summand lie side by
+// side, and the tile asks for a line at each step. Else those of a row do.
 template <int kHeight, int kWidth, bool kPacked>
 void tile(const TileArguments& t) {
   Vec sums[kHeight][kWidth];
@@ -98,8 +98,7 @@ void tile(const TileArguments& t) {
     float* out = t.out + r * t.out_step;
 #pragma GCC unroll 8
     for (int v = 0; v < kWidth; ++v) {
-      store(out + v * kLanes,
-            t.adds ? load<Vec>(out + v * kLanes) + sums[r][v] : sums[r][v]);
+      store(out + v * kLanes, t.adds ? load<Vec>(out + v * kLanes) + sums[r][v] : sums[r][v]);
     }
   }
 }
@@ -107,7 +106,7 @@ void tile(const TileArguments& t) {
 using Tile = void (*)(const TileArguments&);
 
 struct TileTable {
-  Tile packed[kVecs + 1];                // of rows_of(vecs) rows
+  Tile packed[kVecs + 1];  // of rows_of(vecs) rows
   Tile strided[kVecs + 1][kRows + 1];
 };
 
@@ -144,9 +143,8 @@ MPSGRAD_INLINE void copy_vectors(const Element* from, Index channels, float* out
   }
   if (c < channels) {
     float last[kLanes] = {};
-    for_blocks(channels - c, [&](auto block, Index i) {
-      block.put(last + i, block.floats(from + c + i));
-    });
+    for_blocks(channels - c,
+               [&](auto block, Index i) { block.put(last + i, block.floats(from + c + i)); });
     store(out + c, load<Vec>(last));
   }
 }
@@ -273,8 +271,7 @@ struct Square {
   }
 };
 
-void transpose(const float* in, Index step, Index rows, Index columns, float* out,
-               Index out_step) {
+void transpose(const float* in, Index step, Index rows, Index columns, float* out, Index out_step) {
   for (Index r = 0; r < rows; r += 4) {
     for (Index c = 0; c < columns; c += 4) {
       Square square(in + r * step + c, step);

@@ -103,7 +103,7 @@ GRAM_COMMON
 - (void)emulatedPrepareState:(MPSState*)state images:(NSArray<MPSImage*>*)images {
   (void)images;
   // The alpha of this moment.
-  [state emulatedBody]->snapshot->kernel.params = body_->params->clone(nullptr, nil);
+  [state emulatedBody]->snapshot -> kernel.params = body_->params->clone(nullptr, nil);
 }
 - (void)emulatedCheck:(const Call&)call where:(const Where&)where {
   check_default_geometry(*body_, where);
@@ -134,8 +134,9 @@ GRAM_COMMON
   // The state's alpha, whatever the kernel's own is.
   const StateBody& state = body_of([states objectAtIndex:0], HERE);
   [self setAlpha:state.snapshot->kernel.as<GramParams>().alpha];
-  return [alpha = body_->as<GramParams>().alpha](
-             const std::vector<Tensor>& in, Tensor& out,
-             size_t) { gram_matrix_gradient(alpha, in[0], in[1], out); };
+  return
+      [alpha = body_->as<GramParams>().alpha](const std::vector<Tensor>& in, Tensor& out, size_t) {
+        gram_matrix_gradient(alpha, in[0], in[1], out);
+      };
 }
 @end

@@ -14,7 +14,9 @@ Kernel* gram(float alpha) {
 }
 
 MPSState* state_of(MPSNNGramMatrixCalculation* forward, MPSImage* source) {
-  return [forward resultStateForSourceImage:source sourceStates:nil destinationImage:empty(2, 1, 2)];
+  return [forward resultStateForSourceImage:source
+                               sourceStates:nil
+                           destinationImage:empty(2, 1, 2)];
 }
 
 std::vector<float> run_gradient(MPSNNGramMatrixCalculationGradient* backward, MPSState* state,
