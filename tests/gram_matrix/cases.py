@@ -15,8 +15,8 @@ SHAPES = [
     (1, 3, 43, 5),
     (2, 15, 17, 10),
     (9, 2, 3, 70),  # many images, so blocks are larger
-    (1, 4, 3, 129),  # blocks of 64 channels and of one
-    (8, 1, 3, 130),
+    (1, 4, 3, 129),  # blocks of 48 channels, one of 33
+    (8, 1, 3, 130),  # of 80 and 50
     (1, 3, 3, 260),
 ]
 # Pixels in segments, each with sums of its own: 2, 8 and 4 of them, and images in groups.

@@ -81,7 +81,7 @@ void for_values(const CpuImages& images, Index sample, Index first, Index count,
   });
 }
 
-// Writes some channels of these pixels, `step` values apart, and the tail where they are the last.
+// Writes some channels of these pixels, `step` values apart.
 void store_values(const CpuImages& images, Index sample, Index first, Index count, Index channel,
                   Index channels, const float* values, Index step) {
   const int format = static_cast<int>(images.format);
@@ -94,9 +94,18 @@ void store_values(const CpuImages& images, Index sample, Index first, Index coun
       convert_loops().store_row(values + (done + i) * step, data + i * stride * item, format,
                                 std::min(together, pixels - i), channels, stride);
     }
-    if (images.tail > 0 && channel + channels == images.channels) {
-      convert_loops().zero_row(data + channels * item, format, pixels, images.tail, stride);
-    }
+  });
+}
+
+// What follows the channels before `end`, if these are the last.
+void zero_tail(const CpuImages& images, Index sample, Index first, Index count, Index end) {
+  if (images.tail == 0 || end != images.channels) {
+    return;
+  }
+  for_runs(images, sample, first, count, [&](std::byte* pixel, Index pixels, Index) {
+    convert_loops().zero_row(pixel + end * item_size(images.format),
+                             static_cast<int>(images.format), pixels, images.tail,
+                             images.pixel_stride);
   });
 }
 
@@ -226,6 +235,7 @@ void store_products(const CpuImages& destination, Index sample, const Pair& pair
   }
   store_values(destination, sample, rows.first, rows.length, columns.first, columns.length, sums,
                step);
+  zero_tail(destination, sample, rows.first, rows.length, columns.first + columns.length);
 }
 
 void run_forward(const CpuImages& source, const CpuImages& destination, float alpha) {
@@ -295,7 +305,7 @@ class GradientChunk {
         whole_(destination.is_float() && block.length % kGramPadding == 0) {}
 
   void run(Index first, Index count) const {
-    const Cut depths(source_.channels, gram_loops().depth);
+    const Cut depths(source_.channels, kGramDepth);
     for (Index part = 0; part < depths.parts; ++part) {
       const Block summands{depths.begin(part), depths.count(part)};
       const float* panels = fold(summands);
@@ -366,12 +376,9 @@ class GradientChunk {
     if (last && !whole_) {
       store_values(destination_, sample_, first, pixels, block_.first, block_.length, out,
                    out_step);
-    } else if (last && destination_.tail > 0 &&
-               block_.first + block_.length == destination_.channels) {
-      std::byte* pixel = destination_.pixel(sample_, first / source_.width, first % source_.width);
-      convert_loops().zero_row(pixel + destination_.channels * item_size(destination_.format),
-                               static_cast<int>(destination_.format), pixels, destination_.tail,
-                               destination_.pixel_stride);
+    }
+    if (last) {
+      zero_tail(destination_, sample_, first, pixels, block_.first + block_.length);
     }
   }
 

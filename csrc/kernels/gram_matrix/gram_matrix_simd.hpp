@@ -48,7 +48,7 @@ struct GramPacking {
 struct GramLoops {
   ByElement<GramPacking> packing;
 
-  // How many summands add_products() and multiply() take at most: kGramDepth or fewer.
+  // How many summands add_products() takes at most: kGramDepth or fewer.
   std::int64_t depth;
 
   // sums[f][c] = or (`adds`) += the sum over `summands` pixels of rows(f) * columns(c), where rows
@@ -72,7 +72,7 @@ struct GramLoops {
   void (*fold)(const float* by_channel, const float* by_summand, std::int64_t summands,
                std::int64_t channels, float alpha, float* panels);
   // out[pixel][k] = or (`adds`) += the sum over c of x[pixel][c] * panels[c][k]. Pixels of x and
-  // out are so many floats apart; whole vectors of out are written.
+  // out are so many floats apart; whole vectors of out are written, up to gram_padded(channels).
   void (*multiply)(const float* x, std::int64_t step, std::int64_t pixels, std::int64_t summands,
                    const float* panels, std::int64_t channels, bool adds, float* out,
                    std::int64_t out_step);
