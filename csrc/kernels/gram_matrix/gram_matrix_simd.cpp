@@ -149,6 +149,25 @@ MPSGRAD_INLINE void copy_vectors(const Element* from, Index channels, float* out
   }
 }
 
+// The same for all pixels of a panel of kWidth whole vectors, or fewer: `vecs`.
+template <int kWidth, class Element>
+MPSGRAD_INLINE void copy_panel(Index vecs, const Element* from, Index step, Index pixels,
+                               float* out) {
+  if constexpr (kWidth >= 1) {
+    if (vecs != kWidth) {
+      return copy_panel<kWidth - 1>(vecs, from, step, pixels, out);
+    }
+    for (Index i = 0; i < pixels; ++i) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kWidth; ++v) {
+        store(out + v * kLanes, load<Vec>(from + v * kLanes));
+      }
+      from += step;
+      out += kWidth * kLanes;
+    }
+  }
+}
+
 template <class Element>
 void pack(const Element* from, Index step, Index pixels, Index channels, Index first,
           float* panels) {
@@ -158,6 +177,10 @@ void pack(const Element* from, Index step, Index pixels, Index channels, Index f
     const Index c = cut.first(panel) * kLanes;
     float* out = panels + cut.place(panel) + first * width;
     const Index some = smaller(width, channels - c);
+    if (some == width) {
+      copy_panel<kVecs>(width / kLanes, from + c, step, pixels, out);
+      continue;
+    }
     for (Index i = 0; i < pixels; ++i) {
       copy_vectors(from + i * step + c, some, out + i * width);
     }
@@ -249,7 +272,7 @@ void scale(float* sums, Index rows, Index step, float factor) {
 struct Square {
   Four rows[4];
 
-  Square(const float* from, Index step) {
+  MPSGRAD_INLINE Square(const float* from, Index step) {
     for (int i = 0; i < 4; ++i) {
       rows[i] = load<Four>(from + i * step);
     }
@@ -306,9 +329,16 @@ void fold(const float* by_channel, const float* by_summand, Index summands, Inde
       for (Index c = 0; c < summands; c += 4) {
         Square square(by_channel + (first + k) * channel_step + c, channel_step);
         square.transpose();
-        for (Index i = 0; i < smaller(4, summands - c); ++i) {
+        const auto put = [&](Index i) MPSGRAD_MELT {
           const Four direct = load<Four>(by_summand + (c + i) * summand_step + first + k);
           store(out + (c + i) * width + k, (square.rows[i] + direct) * alpha);
+        };
+        if (c + 4 <= summands) {
+          put(0), put(1), put(2), put(3);
+          continue;
+        }
+        for (Index i = 0; i < summands - c; ++i) {
+          put(i);
         }
       }
     }
