@@ -329,16 +329,10 @@ void fold(const float* by_channel, const float* by_summand, Index summands, Inde
       for (Index c = 0; c < summands; c += 4) {
         Square square(by_channel + (first + k) * channel_step + c, channel_step);
         square.transpose();
-        const auto put = [&](Index i) MPSGRAD_MELT {
+        // Beyond the last summand are rows that nobody reads.
+        for (int i = 0; i < 4; ++i) {
           const Four direct = load<Four>(by_summand + (c + i) * summand_step + first + k);
           store(out + (c + i) * width + k, (square.rows[i] + direct) * alpha);
-        };
-        if (c + 4 <= summands) {
-          put(0), put(1), put(2), put(3);
-          continue;
-        }
-        for (Index i = 0; i < summands - c; ++i) {
-          put(i);
         }
       }
     }

@@ -68,7 +68,8 @@ struct GramLoops {
   void (*mirror)(float* sums, std::int64_t step, std::int64_t channels);
 
   // Panels of the matrix that a gradient multiplies with, `summands` [c] by `channels` [k]:
-  // alpha * (by_channel[k][c] + by_summand[c][k]), arrays with rows of gram_padded() floats.
+  // alpha * (by_channel[k][c] + by_summand[c][k]), arrays with rows of gram_padded() floats, and
+  // room for numbers of rows that are multiples of kGramPadding and 4; of by_channel all are read.
   void (*fold)(const float* by_channel, const float* by_summand, std::int64_t summands,
                std::int64_t channels, float alpha, float* panels);
   // out[pixel][k] = or (`adds`) += the sum over c of x[pixel][c] * panels[c][k]. Pixels of x and
