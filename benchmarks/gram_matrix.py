@@ -102,7 +102,7 @@ def _forward(
         terms = x[n, ..., row].astype(np.float64) * x[n, ..., column].astype(np.float64)
         exact.append(alpha * terms.sum())
         scale.append(alpha * np.abs(terms).sum())
-    samples = Samples(index, np.array(exact), np.array(scale), x.shape[1] * x.shape[2] + 1)
+    samples = Samples(index, np.array(exact), np.array(scale), 2 * (x.shape[1] * x.shape[2] + 1))
     return lambda: context.run(encode), Output("y", lambda: context.read(results), samples)
 
 
@@ -126,7 +126,7 @@ def _gradient(
         across, down = (side.astype(np.float64) for side in (g[n, 0, channel], g[n, 0, :, channel]))
         exact.append(alpha * ((across + down) @ pixel))
         scale.append(alpha * ((np.abs(across) + np.abs(down)) @ np.abs(pixel)))
-    samples = Samples(index, np.array(exact), np.array(scale), x.shape[3] + 2)
+    samples = Samples(index, np.array(exact), np.array(scale), 2 * (x.shape[3] + 2))
     return lambda: context.run(encode), Output("dx", lambda: context.read(results), samples)
 
 

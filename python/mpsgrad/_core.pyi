@@ -59,6 +59,8 @@ __all__: list[str] = [
     "FullyConnectedGradient",
     "GradientKernel",
     "GradientState",
+    "GramMatrixCalculation",
+    "GramMatrixCalculationGradient",
     "GroupNormalization",
     "GroupNormalizationGradient",
     "GroupNormalizationGradientState",
@@ -2983,6 +2985,32 @@ class ConvolutionGradient(GradientKernel):
 
 class FullyConnectedGradient(ConvolutionGradient):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
+
+class GramMatrixCalculation(UnaryKernel):
+    def __init__(
+        self, device: Device, alpha: typing.SupportsFloat | typing.SupportsIndex = 1.0
+    ) -> None: ...
+    @property
+    def alpha(self) -> float:
+        """
+        Factor of the result.
+        """
+
+    @alpha.setter
+    def alpha(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class GramMatrixCalculationGradient(GradientKernel):
+    def __init__(
+        self, device: Device, alpha: typing.SupportsFloat | typing.SupportsIndex = 1.0
+    ) -> None: ...
+    @property
+    def alpha(self) -> float:
+        """
+        Factor of the result; the state that an encode is given replaces it.
+        """
+
+    @alpha.setter
+    def alpha(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
 
 class InstanceNormalizationGradientState(GradientState):
     """
