@@ -258,7 +258,7 @@ def test_channel_windows(device, fmt, rng):
 
 
 def test_whole_vectors_of_a_window_leave_the_rest_alone(device, rng):
-    """Results in their own place, 16 channels of 21, and the tail that belongs to them."""
+    """Results in their own place, 16 channels of 21."""
     x, g = grid(rng, (1, 5, 8, 16)), grid(rng, (1, 1, 16, 16))
     forward, gradient = kernels(device)
     _, states = forward(x, with_state=True)
