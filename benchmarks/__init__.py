@@ -14,6 +14,7 @@ FAMILIES = (
     "batch_normalization",
     "group_normalization",
     "local_normalization",
+    "gram_matrix",
     "arithmetic",
     "neuron",
     "softmax",

@@ -14,6 +14,7 @@ const ArithmeticBackend& cpu_arithmetic();
 const BatchNormalizationBackend& cpu_batch_normalization();
 const ConvolutionBackend& cpu_convolution();
 const DropoutBackend& cpu_dropout();
+const GramMatrixBackend& cpu_gram_matrix();
 const GroupNormalizationBackend& cpu_group_normalization();
 const LocalNormalizationBackend& cpu_local_normalization();
 const LossBackend& cpu_loss();
@@ -36,6 +37,7 @@ class CpuDevice final : public cpu::CpuDeviceBase {
   }
   const ConvolutionBackend* convolution() const override { return &cpu_convolution(); }
   const DropoutBackend* dropout() const override { return &cpu_dropout(); }
+  const GramMatrixBackend* gram_matrix() const override { return &cpu_gram_matrix(); }
   const GroupNormalizationBackend* group_normalization() const override {
     return &cpu_group_normalization();
   }

@@ -19,6 +19,7 @@ void bind_core(py::module_& m);
 void bind_device(py::module_& m);
 void bind_dropout(py::module_& m);
 void bind_image(py::module_& m);
+void bind_gram_matrix(py::module_& m);
 void bind_group_normalization(py::module_& m);
 void bind_local_normalization(py::module_& m);
 void bind_loss(py::module_& m);
@@ -179,6 +180,7 @@ PYBIND11_MODULE(_core, m) {
   bind_batch_normalization(m);
   bind_convolution(m);
   bind_dropout(m);
+  bind_gram_matrix(m);
   bind_group_normalization(m);
   bind_local_normalization(m);
   bind_loss(m);

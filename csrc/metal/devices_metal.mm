@@ -8,6 +8,7 @@ const ArithmeticBackend& metal_arithmetic();
 const BatchNormalizationBackend& metal_batch_normalization();
 const ConvolutionBackend& metal_convolution();
 const DropoutBackend& metal_dropout();
+const GramMatrixBackend& metal_gram_matrix();
 const GroupNormalizationBackend& metal_group_normalization();
 const LocalNormalizationBackend& metal_local_normalization();
 const LossBackend& metal_loss();
@@ -32,6 +33,7 @@ class MetalDevice final : public MetalDeviceBase {
   }
   const ConvolutionBackend* convolution() const override { return &metal_convolution(); }
   const DropoutBackend* dropout() const override { return &metal_dropout(); }
+  const GramMatrixBackend* gram_matrix() const override { return &metal_gram_matrix(); }
   const GroupNormalizationBackend* group_normalization() const override {
     return &metal_group_normalization();
   }

@@ -54,6 +54,9 @@ void encode(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall
 void encode_prepared(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const UnaryCall& call,
                      NSArray<MPSState*>* states);
 void encode(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel, const GradientCall& call);
+// For kernels whose properties have their final values.
+void encode_prepared(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel,
+                     const GradientCall& call);
 // Zeros into every pixel and produced channel of the destinations, clip rectangle or not.
 void encode_zeros(CommandBuffer& command_buffer, const GradientCall& call);
 

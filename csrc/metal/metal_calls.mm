@@ -267,10 +267,15 @@ void encode_prepared(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const 
 }
 
 void encode(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel, const GradientCall& call) {
+  set_properties(kernel, call);
+  encode_prepared(command_buffer, kernel, call);
+}
+
+void encode_prepared(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel,
+                     const GradientCall& call) {
   auto& own = as<MetalCommandBuffer>(command_buffer);
   describe_states(own, call.states);
   NSArray<MPSState*>* states = mps_states(call.kernel.class_name(), call.states);
-  set_properties(kernel, call);
   NSArray<MPSImage*>* gradients = mps_images(call.gradients, false);
   NSArray<MPSImage*>* sources = mps_images(call.sources, false);
   NSArray<MPSImage*>* destinations = mps_images(call.destinations, true);

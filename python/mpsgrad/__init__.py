@@ -105,6 +105,7 @@ from mpsgrad.convolution import (
 )
 from mpsgrad.dropout import Dropout, DropoutGradient
 from mpsgrad.enums import DataType, KernelOptions, PaddingMethod, TextureUsage
+from mpsgrad.gram_matrix import GramMatrixCalculation, GramMatrixCalculationGradient
 from mpsgrad.group_normalization import (
     ArrayGroupNormalizationDataSource,
     ArrayInstanceNormalizationDataSource,
@@ -227,6 +228,8 @@ __all__ = [
     "FullyConnectedGradient",
     "GradientKernel",
     "GradientState",
+    "GramMatrixCalculation",
+    "GramMatrixCalculationGradient",
     "GroupNormalization",
     "GroupNormalizationDataSource",
     "GroupNormalizationGradient",

@@ -136,7 +136,8 @@ def test_work_is_counted(case):
     assert work.outputs
     assert work.arrays > 0
     assert (work.bytes > 0) == (case.family != "encode")
-    assert (work.flops > 0) == (case.family in ("convolution", "fully_connected", "training"))
+    computed = ("convolution", "fully_connected", "gram_matrix", "training")
+    assert (work.flops > 0) == (case.family in computed)
 
 
 def test_both_gradients_are_twice_the_work():

@@ -34,6 +34,7 @@ KERNELS = [
     *("GroupNormalization", "CrossChannelNormalization", "SpatialNormalization"),
     "LocalContrastNormalization",
 ]
+CLASSES = [f"MPSCNN{name}" for name in KERNELS] + ["MPSNNGramMatrixCalculation"]
 
 
 def answers(capsys):
@@ -60,7 +61,7 @@ def test_every_question_has_an_answer(capsys, device):
             assert isinstance(answer["agrees"], bool)
     for number in ("H3", "H4"):
         about = [a["question"].split(":")[0] for a in report["answers"] if a["id"] == number]
-        expected = {f"MPSCNN{name}{end}" for name in KERNELS for end in ("", "Gradient")}
+        expected = {f"{name}{end}" for name in CLASSES for end in ("", "Gradient")}
         assert set(about) == expected
         assert len(about) == len(expected)
 

@@ -175,6 +175,10 @@ def _kernels(device: mg.Device) -> dict[str, tuple[mg.UnaryKernel, mg.GradientKe
         "Dropout": (mg.Dropout(0.5, 1, device=device), mg.DropoutGradient(0.5, device=device)),
         "SoftMax": (mg.SoftMax(device=device), mg.SoftMaxGradient(device=device)),
         "LogSoftMax": (mg.LogSoftMax(device=device), mg.LogSoftMaxGradient(device=device)),
+        "GramMatrixCalculation": (
+            mg.GramMatrixCalculation(device=device),
+            mg.GramMatrixCalculationGradient(device=device),
+        ),
         "PoolingMax": (
             mg.PoolingMax(*window, device=device),
             mg.PoolingMaxGradient(*window, device=device),

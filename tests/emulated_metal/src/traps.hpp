@@ -112,6 +112,9 @@
   TRAP(normalization_phase, "the normalization state is not in the right phase")               \
   TRAP(normalization_geometry, "this kernel takes no offset and no clip rectangle")            \
   TRAP(dropout_parameters, "keepProbability or mask stride is not valid")                      \
+  /* Gram matrices */                                                                          \
+  TRAP(gram_geometry, "this kernel takes no offset and no clip rectangle")                     \
+  TRAP(gram_shape, "the matrix is not one row of as many pixels as it has channels")           \
   /* arithmetic */                                                                             \
   TRAP(arithmetic_stride, "a stride is not 0 or 1, or not that of the forward kernel")         \
   TRAP(arithmetic_limits, "minimumValue exceeds maximumValue, or is NaN")                      \

@@ -281,4 +281,18 @@ typedef NS_OPTIONS(NSUInteger, MPSCNNConvolutionGradientOption) {
                                           state:(MPSCNNConvolutionWeightsAndBiasesState*)state;
 @end
 
+@interface MPSNNGramMatrixCalculation : MPSCNNKernel
+@property(readwrite, nonatomic) float alpha;
+- (nullable instancetype)initWithCoder:(NSCoder*)aDecoder device:(id<MTLDevice>)device;
+- (instancetype)initWithDevice:(id<MTLDevice>)device alpha:(float)alpha;
+- (instancetype)initWithDevice:(id<MTLDevice>)device;
+@end
+
+@interface MPSNNGramMatrixCalculationGradient : MPSCNNGradientKernel
+@property(readwrite, nonatomic) float alpha;
+- (nullable instancetype)initWithCoder:(NSCoder*)aDecoder device:(id<MTLDevice>)device;
+- (instancetype)initWithDevice:(id<MTLDevice>)device alpha:(float)alpha;
+- (instancetype)initWithDevice:(id<MTLDevice>)device;
+@end
+
 NS_ASSUME_NONNULL_END

@@ -1,0 +1,131 @@
+// Rules of the Gram matrix kernels.
+#include "kernels/gram_matrix/gram_matrix.hpp"
+
+#include <cmath>
+
+#include "base/errors.hpp"
+
+namespace mpsgrad {
+namespace {
+
+// Where the family keeps alpha in the properties' `extra`.
+constexpr std::size_t kAlpha = 0;
+
+double checked_alpha(const KernelBase& kernel, double value) {
+  const auto rounded = static_cast<float>(value);
+  require(std::isfinite(rounded), kernel.class_name(),
+          ": alpha must be a finite float32 number, got ", value);
+  return rounded;
+}
+
+const GramMatrixBackend& backend_of(const KernelBase& kernel) {
+  const GramMatrixBackend* backend = kernel.device()->gram_matrix();
+  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
+                            kernel.device()->kind(), "' has no Gram matrix kernels");
+  return *backend;
+}
+
+// Sums are over whole images, and results are whole images.
+void require_default(const KernelBase& kernel, const char* property, bool is_default) {
+  require(is_default, kernel.class_name(), ": ", property, " must have its default value");
+}
+
+}  // namespace
+
+float gram_matrix_alpha(const UnaryProperties& properties) {
+  return static_cast<float>(properties.extra[kAlpha]);
+}
+float gram_matrix_alpha(const BinaryProperties& properties) {
+  return static_cast<float>(properties.extra[kAlpha]);
+}
+
+// ---- forward
+
+GramMatrixCalculation::GramMatrixCalculation(std::shared_ptr<Device> device, double alpha)
+    : UnaryKernel(std::move(device), "GramMatrixCalculation", {}) {
+  extra() = {checked_alpha(*this, alpha)};
+  encoder_ = backend_of(*this).make_forward(*this->device());
+}
+
+void GramMatrixCalculation::set_alpha(double value) {
+  extra()[kAlpha] = checked_alpha(*this, value);
+}
+
+void GramMatrixCalculation::adjust_destination(const ImageBatch::Images&, Index,
+                                               ImageDescriptor& result) {
+  result.width = result.feature_channels - properties().destination_channel_offset;
+  result.height = 1;
+}
+
+void GramMatrixCalculation::check_call(const UnaryCall& call) const {
+  require_default(*this, "offset", call.properties.offset == Offset{});
+  require_default(*this, "clip_rect", call.properties.clip_rect == Region{});
+  const ImageDescriptor& result = call.destinations.front()->descriptor();
+  const Index channels = call.consumed_channels;
+  require(result.width == channels && result.height == 1, class_name(), ": destination is ",
+          result.width, "x", result.height, ", but the matrix of ", channels, " channels is ",
+          channels, "x1");
+}
+
+std::shared_ptr<GradientState> GramMatrixCalculation::make_state(
+    ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
+  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
+  state->payload = encoder_->make_payload(state->snapshot());
+  return state;
+}
+
+void GramMatrixCalculation::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+// ---- gradient
+
+GramMatrixCalculationGradient::GramMatrixCalculationGradient(std::shared_ptr<Device> device,
+                                                             double alpha)
+    : GradientKernel(std::move(device), "GramMatrixCalculationGradient", "GramMatrixCalculation",
+                     {}) {
+  properties_.extra = {checked_alpha(*this, alpha)};
+  encoder_ = backend_of(*this).make_gradient(*this->device());
+}
+
+void GramMatrixCalculationGradient::set_alpha(double value) {
+  properties_.extra[kAlpha] = checked_alpha(*this, value);
+}
+
+void GramMatrixCalculationGradient::apply_state(const GradientState& state) {
+  properties_.primary.offset = properties_.secondary.offset = {};
+  properties_.extra = state.snapshot().properties.extra;
+}
+
+void GramMatrixCalculationGradient::check_call(const GradientCall& call) const {
+  const BinaryProperties& p = call.properties;
+  require_default(*this, "primary_offset", p.primary.offset == Offset{});
+  require_default(*this, "secondary_offset", p.secondary.offset == Offset{});
+  require_default(*this, "clip_rect", p.clip_rect == Region{});
+  require_default(*this, "kernel_offset_x", p.kernel_offset_x == 0);
+  require_default(*this, "kernel_offset_y", p.kernel_offset_y == 0);
+  require_default(*this, "primary_stride_in_pixels",
+                  p.primary.window.stride_x == 1 && p.primary.window.stride_y == 1);
+  require_default(*this, "secondary_stride_in_pixels",
+                  p.secondary.window.stride_x == 1 && p.secondary.window.stride_y == 1);
+  require_equal_channels(call);
+  const ImageDescriptor& gradient = call.gradients.front()->descriptor();
+  const ImageDescriptor& source = call.sources.front()->descriptor();
+  const ImageDescriptor& result = call.destinations.front()->descriptor();
+  const Index channels = call.source_channels;
+  require(gradient.width == channels && gradient.height == 1, class_name(), ": source_gradient is ",
+          gradient.width, "x", gradient.height, ", but the matrix of ", channels, " channels is ",
+          channels, "x1");
+  require(result.width == source.width && result.height == source.height, class_name(),
+          ": destination is ", result.width, "x", result.height, ", but source is ", source.width,
+          "x", source.height);
+}
+
+void GramMatrixCalculationGradient::encode_on_device(CommandBuffer& command_buffer,
+                                                     const GradientCall& call) {
+  // The states of a batch come from one encode, and so with one alpha.
+  properties_.extra = call.state().snapshot().properties.extra;
+  encoder_->encode(command_buffer, call);
+}
+
+}  // namespace mpsgrad

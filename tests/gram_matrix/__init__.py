@@ -1,0 +1,1 @@
+"""Gram matrices and their gradient."""
