@@ -154,6 +154,7 @@ from mpsgrad.pooling import (
     PoolingMax,
     PoolingMaxGradient,
 )
+from mpsgrad.reshape import Pad, PadGradient, Reshape, ReshapeGradient, Slice
 from mpsgrad.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
 
 __all__ = [
@@ -252,6 +253,8 @@ __all__ = [
     "Offset",
     "Optimizer",
     "OptimizerDescriptor",
+    "Pad",
+    "PadGradient",
     "Padding",
     "PaddingMethod",
     "Pooling",
@@ -267,7 +270,10 @@ __all__ = [
     "ReductionType",
     "Region",
     "RegularizationType",
+    "Reshape",
+    "ReshapeGradient",
     "ResourceList",
+    "Slice",
     "SoftMax",
     "SoftMaxGradient",
     "SpatialNormalization",
