@@ -17,6 +17,7 @@ FAMILIES = (
     "arithmetic",
     "neuron",
     "softmax",
+    "reshape",
     "loss",
     "optimizer",
     "training",
