@@ -288,6 +288,7 @@ class MetalProber final : public Prober {
     for (const Pair& pair :
          {neuron_pair(own), plain_pair<MPSCNNSoftMax, MPSCNNSoftMaxGradient>(own),
           plain_pair<MPSCNNLogSoftMax, MPSCNNLogSoftMaxGradient>(own),
+          plain_pair<MPSNNPad, MPSNNPadGradient>(own),
           pooling_pair<MPSCNNPoolingMax, MPSCNNPoolingMaxGradient>(own),
           pooling_pair<MPSCNNPoolingAverage, MPSCNNPoolingAverageGradient>(own),
           pooling_pair<MPSCNNPoolingL2Norm, MPSCNNPoolingL2NormGradient>(own), dilated_pair(own),
