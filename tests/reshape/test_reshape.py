@@ -58,7 +58,7 @@ def test_reshape_is_numpys(device, shape, result, dtype, rng):
         out[...] = 0
         one, state = forward(x[0], result, with_state=True)
         assert_same_bytes(one, y[0])
-        assert backward(g[0], x[0], state, out=out) is out
+        backward(g[0], x[0], state, out=out)
         assert_same_bytes(out, g[0].reshape(shape[1:]))
         out[np.isnan(out)] = 0
 
@@ -197,7 +197,7 @@ WINDOWS = {
     ),
     "fewer channels": (
         {"source_feature_channel_max_count": 4},
-        "source_feature_channel_max_count without effect",
+        "source_feature_channel_offset must be 0 and source_feature_channel_max_count without",
     ),
     "destination channels": (
         {"destination_feature_channel_offset": 4},
@@ -537,7 +537,7 @@ def test_pad_gradient(device, shape, before, after, edge, dtype, rng):
     one, state = make_pad(device, before, after, edge, 3)(x[0], with_state=True)
     assert_same_bytes(one, y[0])
     with Guarded(shape[1:], dtype, skew=1) as out:
-        assert backward(g[0], x[0], state, out=out) is out
+        backward(g[0], x[0], state, out=out)
         assert_same_bytes(out, dx[0])
 
 
@@ -753,12 +753,13 @@ def test_a_large_batch_gives_the_bytes_of_its_samples(device, edge, dtype, rng):
         mg.Reshape(device=device)(x, out=other), x.reshape(flat.shape).astype(other.dtype)
     )
     assert y.nbytes + x.nbytes > 32 << 20
+    for results in (y, dx):
+        bits = results.view(f"u{results.itemsize}").reshape(repeat, -1)
+        assert (bits == bits[0]).all()
     for i in range(5):
         one, state = kernel(x[i], with_state=True)
-        slope = mg.PadGradient(device=device)(g[i], x[i], state)
-        for at in range(i, len(x), 5):
-            assert_same_bytes(y[at], one)
-            assert_same_bytes(dx[at], slope)
+        assert_same_bytes(y[i], one)
+        assert_same_bytes(dx[i], mg.PadGradient(device=device)(g[i], x[i], state))
 
 
 def test_work_runs_when_it_is_committed(device):

@@ -56,7 +56,7 @@ PaddingSize padding_size(const py::handle& value, const std::string& name) {
   const auto parts = py::reinterpret_borrow<py::sequence>(value);
   require(py::len(parts) == 3, "Pad: ", name, " must be (x, y, channel), got ", py::len(parts),
           " numbers");
-  const auto part = [&](std::size_t i) { return integer(parts[i], "Pad: " + name); };
+  const auto part = [&](std::size_t i) { return integer(py::object(parts[i]), "Pad: " + name); };
   return {part(0), part(1), part(2)};
 }
 
@@ -179,8 +179,10 @@ void bind_pad_kernels(py::module_& m) {
       .def_property_readonly(
           "fill_value_array",
           [](const Pad& self) -> py::object {
-            return self.fill_values().empty() ? py::object(py::none())
-                                              : py::tuple(py::cast(self.fill_values()));
+            if (self.fill_values().empty()) {
+              return py::none();
+            }
+            return py::tuple(py::cast(self.fill_values()));
           },
           "The same for each channel that is written, from the first one on; None if there is "
           "none.");
