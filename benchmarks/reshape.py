@@ -132,7 +132,7 @@ def build_slice(context: Context, line: Line, batch: int, dtype: str, _direction
     """Make arrays and the kernel of a slice."""
     height, width, channels = line.shape
     crop = int(line.options.get("crop", "0"))
-    count = channels // int(line.options["parts"])
+    count = max(1, channels // int(line.options["parts"]))
     first = (channels - count) // 4 * 4
     x = context.normal((batch, *line.shape), dtype)
     kernel = mg.Slice(device=context.device)

@@ -440,7 +440,7 @@ def _reshape(device: mg.Device) -> Iterator[Answer]:
 
     def box(on: mg.Device) -> Any:
         part = mg.Slice(device=on)
-        part.edge_mode, part.offset = mg.EdgeMode.CLAMP, (1, 1)
+        part.edge_mode, part.offset = mg.EdgeMode.CLAMP, mg.Offset(1, 1)
         part.clip_rect = mg.Region((0, 0), (2, 1))
         part.source_feature_channel_offset = 4
         return part(x)
