@@ -731,12 +731,12 @@ def test_results_do_not_depend_on_threads_or_runs(device, name, dtype, rng):
 
 
 @dtypes
-@pytest.mark.parametrize("edge", ["zero", "mirror"])
-def test_a_large_batch_gives_the_bytes_of_its_samples(device, edge, dtype, rng):
+@pytest.mark.parametrize(("edge", "channels"), [("zero", 0), ("mirror", 0), ("mirror", 5)])
+def test_a_large_batch_gives_the_bytes_of_its_samples(device, edge, channels, dtype, rng):
     """Results past the caches take another way into memory."""
     if device.kind != "cpu":
         pytest.skip("only the CPU device has two ways")
-    kernel = make_pad(device, (5, 3, 0), (6, 4, 0), edge)
+    kernel = make_pad(device, (5, 3, channels), (6, 4, 0), edge)
     shape = (61, 83, 27)
     repeat = 24 if dtype == np.float16 else 12
     x = np.tile(rng.standard_normal((5, *shape)).astype(dtype), (repeat, 1, 1, 1))
