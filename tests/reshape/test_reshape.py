@@ -704,11 +704,13 @@ def test_any_pad_and_its_gradient(device, case, seed):
 @dtypes
 @pytest.mark.parametrize("name", ["reshape", "slice", *cases.EDGES])
 def test_results_do_not_depend_on_threads_or_runs(device, name, dtype, rng):
-    x = rng.standard_normal((3, 41, 37, 21)).astype(dtype)
+    shape = (3, 41, 37, 21) if device.kind == "cpu" else (2, 9, 7, 5)
+    x = rng.standard_normal(shape).astype(dtype)
 
     def run():
         if name == "reshape":
-            y, states = mg.Reshape(device=device)(x, (37, 21, 41), with_state=True)
+            turned = shape[2], shape[3], shape[1]
+            y, states = mg.Reshape(device=device)(x, turned, with_state=True)
             return [y, mg.ReshapeGradient(device=device)(y, x, states)]
         if name == "slice":
             kernel = mg.Slice(device=device)

@@ -411,9 +411,12 @@ PLAIN_INITIALIZERS
     const auto before = static_cast<long>(forward->kernel.as<PadParams>().before.channel);
     const auto first_channel = static_cast<long>(own.channel_offset);
     const Box& clip = forward->clip;
-    std::vector<double> sums(static_cast<size_t>(forward->source_h * forward->source_w * out.c));
-    const auto sum = [&](long y, long x, long k) -> double& {
-      return sums[static_cast<size_t>((y * forward->source_w + x) * out.c + k)];
+    // Minus zero, so that what is added to it stays as it is.
+    std::vector<double> sums(static_cast<size_t>(forward->source_h * forward->source_w * out.c),
+                             -0.0);
+    std::vector<char> copied(sums.size());
+    const auto place = [&](long y, long x, long k) {
+      return static_cast<size_t>((y * forward->source_w + x) * out.c + k);
     };
     for (long q = clip.y; q < clip.y + clip.h; ++q) {
       for (long r = clip.x; r < clip.x + clip.w; ++r) {
@@ -422,7 +425,8 @@ PLAIN_INITIALIZERS
         for (long k = 0; k < forward->produced; ++k) {
           const long c = inside(own.edge, forward->consumed, k - before);
           if (y >= 0 && x >= 0 && c >= 0) {
-            sum(y, x, first_channel + c) += static_cast<double>(in[0].at(q, r, k));
+            sums[place(y, x, first_channel + c)] += static_cast<double>(in[0].at(q, r, k));
+            copied[place(y, x, first_channel + c)] = 1;
           }
         }
       }
@@ -432,7 +436,8 @@ PLAIN_INITIALIZERS
         const long y = j + first.y, x = i + first.x;
         const bool exists = y >= 0 && x >= 0 && y < forward->source_h && x < forward->source_w;
         for (long k = 0; k < out.c; ++k) {
-          out.at(j, i, k) = exists ? static_cast<float>(sum(y, x, k)) : 0.0F;
+          const bool has = exists && copied[place(y, x, k)] != 0;
+          out.at(j, i, k) = has ? static_cast<float>(sums[place(y, x, k)]) : 0.0F;
         }
       }
     }
