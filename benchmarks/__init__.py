@@ -20,6 +20,7 @@ FAMILIES = (
     "softmax",
     "dropout",
     "upsampling",
+    "reshape",
     "loss",
     "optimizer",
     "training",

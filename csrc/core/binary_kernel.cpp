@@ -6,6 +6,7 @@
 
 #include "base/errors.hpp"
 #include "core/property_guard.hpp"
+#include "core/reads_anywhere.hpp"
 
 namespace mpsgrad {
 
@@ -25,10 +26,10 @@ void BinaryKernel::set_edge_mode(bool secondary, EdgeMode mode) {
 }
 
 void BinaryKernel::set_channel_offset(bool secondary, Index value) {
-  check_channel_offset(*this,
-                       secondary ? "secondary_source_feature_channel_offset"
-                                 : "primary_source_feature_channel_offset",
-                       value);
+  check_source_channel_offset(*this,
+                              secondary ? "secondary_source_feature_channel_offset"
+                                        : "primary_source_feature_channel_offset",
+                              value);
   source_properties(secondary).channel_offset = value;
 }
 

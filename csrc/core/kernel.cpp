@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/errors.hpp"
+#include "core/reads_anywhere.hpp"
 
 namespace mpsgrad {
 
@@ -150,7 +151,21 @@ void check_channel_offset(const KernelBase& kernel, const char* property, Index 
           " is beyond the ", 4 * kMaximumImageSlices, " channels that an image may have");
 }
 
+void check_source_channel_offset(const KernelBase& kernel, const char* property, Index value) {
+  if (dynamic_cast<const ReadsAnywhere*>(&kernel) == nullptr) {
+    check_channel_offset(kernel, property, value);
+    return;
+  }
+  require(value >= 0 && value < 4 * kMaximumImageSlices, kernel.class_name(), ": ", property,
+          " must be between 0 and ", 4 * kMaximumImageSlices - 1, ", got ", value);
+}
+
 void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode) {
+  if (dynamic_cast<const ReadsAnywhere*>(&kernel) != nullptr) {
+    require(mode <= EdgeMode::Constant, kernel.class_name(), ": ", property,
+            " must be an EdgeMode, got ", mode);
+    return;
+  }
   require(mode == EdgeMode::Zero || mode == EdgeMode::Clamp, kernel.class_name(), ": ", property,
           " must be ZERO or CLAMP (the other modes belong to Pad), got ", mode);
 }

@@ -8,6 +8,7 @@
 #include "core/often_called_py.hpp"
 #include "core/padding.hpp"
 #include "core/unary_kernel.hpp"
+#include "core/unary_kernel_py.hpp"
 
 namespace mpsgrad {
 
@@ -273,6 +274,8 @@ void bind_kernel_base(py::module_& m) {
       .def_readwrite("label", &KernelBase::label);
 }
 
+}  // namespace
+
 // ---- unary
 // -----------------------------------------------------------------------------------------------------------
 
@@ -302,6 +305,8 @@ py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>&
   py::object images = image_result(result.images, source.batch);
   return with_state ? py::make_tuple(images, state_result(result.states, source.batch)) : images;
 }
+
+namespace {
 
 void bind_unary(py::module_& m) {
   using Kernel = UnaryKernel;

@@ -3,6 +3,7 @@
 
 #include "base/errors.hpp"
 #include "core/property_guard.hpp"
+#include "core/reads_anywhere.hpp"
 
 namespace mpsgrad {
 
@@ -41,7 +42,7 @@ void UnaryKernel::set_edge_mode(EdgeMode mode) {
 }
 
 void UnaryKernel::set_source_channel_offset(Index value) {
-  check_channel_offset(*this, "source_feature_channel_offset", value);
+  check_source_channel_offset(*this, "source_feature_channel_offset", value);
   properties_.source_channel_offset = value;
 }
 
@@ -163,6 +164,9 @@ StateBatch UnaryKernel::result_states(const ImageBatch::Images& sources,
   }
   for (std::size_t i = 0; i < sources.size(); ++i) {
     states.push_back(make_state(shot, command_buffer));
+    if (!states.back()) {
+      return {};  // of a kernel without a gradient
+    }
   }
   return states;
 }

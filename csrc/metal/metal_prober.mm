@@ -305,6 +305,7 @@ class MetalProber final : public Prober {
           plain_pair<MPSCNNSoftMax, MPSCNNSoftMaxGradient>(own),
           plain_pair<MPSCNNLogSoftMax, MPSCNNLogSoftMaxGradient>(own),
           plain_pair<MPSNNGramMatrixCalculation, MPSNNGramMatrixCalculationGradient>(own),
+          plain_pair<MPSNNPad, MPSNNPadGradient>(own),
           pooling_pair<MPSCNNPoolingMax, MPSCNNPoolingMaxGradient>(own),
           pooling_pair<MPSCNNPoolingAverage, MPSCNNPoolingAverageGradient>(own),
           pooling_pair<MPSCNNPoolingL2Norm, MPSCNNPoolingL2NormGradient>(own), dilated_pair(own),

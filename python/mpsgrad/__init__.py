@@ -157,6 +157,7 @@ from mpsgrad.pooling import (
     PoolingMax,
     PoolingMaxGradient,
 )
+from mpsgrad.reshape import Pad, PadGradient, Reshape, ReshapeGradient, Slice
 from mpsgrad.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
 from mpsgrad.upsampling import (
     Upsampling,
@@ -268,6 +269,8 @@ __all__ = [
     "Offset",
     "Optimizer",
     "OptimizerDescriptor",
+    "Pad",
+    "PadGradient",
     "Padding",
     "PaddingMethod",
     "Pooling",
@@ -283,7 +286,10 @@ __all__ = [
     "ReductionType",
     "Region",
     "RegularizationType",
+    "Reshape",
+    "ReshapeGradient",
     "ResourceList",
+    "Slice",
     "SoftMax",
     "SoftMaxGradient",
     "SpatialNormalization",

@@ -98,6 +98,8 @@ __all__: list[str] = [
     "Offset",
     "Optimizer",
     "OptimizerDescriptor",
+    "Pad",
+    "PadGradient",
     "Padding",
     "Pooling",
     "PoolingAverage",
@@ -112,7 +114,10 @@ __all__: list[str] = [
     "ReductionType",
     "Region",
     "RegularizationType",
+    "Reshape",
+    "ReshapeGradient",
     "ResourceList",
+    "Slice",
     "SoftMax",
     "SoftMaxGradient",
     "SpatialNormalization",
@@ -4725,6 +4730,172 @@ class DilatedPoolingMaxGradient(PoolingGradient):
         stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
         stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
+
+class Reshape(UnaryKernel):
+    def __init__(self, device: Device) -> None: ...
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: typing.Any,
+        destination: typing.Any = None,
+        *,
+        destination_state: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+        reshaped_width: typing.Any = None,
+        reshaped_height: typing.Any = None,
+        reshaped_feature_channels: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode the kernel, as `UnaryKernel.encode` and with a shape.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source : Image, or batch
+            A list or `ImageBatch` selects the batch form.
+        destination : Image, or batch, optional
+            Its shape is the result's.
+        destination_state : State, or list, optional
+            From `result_state`; only together with ``destination``.
+        with_state, temporary_state : bool, default False
+            Create a state for the gradient kernel as well.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+        reshaped_width, reshaped_height, reshaped_feature_channels : int, optional
+            The shape of a destination that is created; all three, or none for a copy.
+
+        Returns
+        -------
+        Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
+            The destination. Nothing in it is valid before the command buffer has completed.
+
+        Raises
+        ------
+        ValueError
+            If source and result differ in their number of elements, or a part of an image is chosen.
+        """
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        destinations: typing.Any = None,
+        *,
+        destination_states: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+        reshaped_width: typing.Any = None,
+        reshaped_height: typing.Any = None,
+        reshaped_feature_channels: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode a batch in one call; see `encode`.
+        """
+
+class ReshapeGradient(GradientKernel):
+    def __init__(self, device: Device) -> None: ...
+
+class Slice(UnaryKernel):
+    def __init__(self, device: Device) -> None: ...
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: typing.Any,
+        destination: typing.Any = None,
+        *,
+        destination_state: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode the kernel, as `UnaryKernel.encode`, and `offset` stays as it is.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source : Image, or batch
+            A list or `ImageBatch` selects the batch form.
+        destination : Image, or batch, optional
+            The box goes to `clip_rect`. Without it a new one is made that ends where `clip_rect` does, or
+            if that has no limit, where the source does.
+        destination_state : None
+            There is no gradient kernel that could read one.
+        with_state, temporary_state : bool, default False
+            Return a pair whose second part is None.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+
+        Returns
+        -------
+        Image or ImageBatch, or with ``with_state`` a pair of it and None
+            The destination. Nothing in it is valid before the command buffer has completed.
+
+        Raises
+        ------
+        ValueError
+            If the box is empty.
+        """
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        destinations: typing.Any = None,
+        *,
+        destination_states: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode a batch in one call; see `encode`.
+        """
+
+class Pad(UnaryKernel):
+    def __init__(
+        self,
+        device: Device,
+        padding_size_before: typing.Any,
+        padding_size_after: typing.Any,
+        fill_value_array: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex],
+    ) -> None: ...
+    @property
+    def fill_value(self) -> float:
+        """
+        What lies outside the source with edge mode CONSTANT, unless there is an array.
+        """
+
+    @fill_value.setter
+    def fill_value(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def fill_value_array(self) -> typing.Any:
+        """
+        The same for each channel that is written, from the first one on; None if there is none.
+        """
+
+    @property
+    def padding_size_after(self) -> tuple[typing.Any, ...]:
+        """
+        Pixels on the right and at the bottom, and channels after the last: (x, y, channel).
+        """
+
+    @padding_size_after.setter
+    def padding_size_after(self, arg1: typing.Any) -> None: ...
+    @property
+    def padding_size_before(self) -> tuple[typing.Any, ...]:
+        """
+        Pixels on the left and at the top, and channels before the first: (x, y, channel).
+        """
+
+    @padding_size_before.setter
+    def padding_size_before(self, arg1: typing.Any) -> None: ...
+
+class PadGradient(GradientKernel):
+    def __init__(self, device: Device) -> None: ...
 
 class SoftMax(UnaryKernel):
     def __init__(self, device: Device) -> None: ...

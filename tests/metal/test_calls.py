@@ -122,6 +122,20 @@ def dropout(batch):
     )
 
 
+def reshape(batch):
+    batch.pair(mg.Pad(device=batch.device), mg.PadGradient(device=batch.device))
+    kernel, box, source = (
+        mg.Reshape(device=batch.device),
+        mg.Slice(device=batch.device),
+        batch.images(),
+    )
+    shape = {"reshaped_width": 4, "reshaped_height": 1, "reshaped_feature_channels": 4}
+    batch.encode(
+        "reshape", lambda to: kernel.encode_batch(to, source, allocator=mg.DEFAULT, **shape)
+    )
+    batch.encode("slice", lambda to: box.encode_batch(to, source, allocator=mg.DEFAULT))
+
+
 def instance_normalization(batch):
     source = mg.ArrayInstanceNormalizationDataSource(number_of_feature_channels=4)
     batch.pair(
@@ -207,6 +221,7 @@ CASES = [
     neuron,
     softmax,
     dropout,
+    reshape,
     batch_normalization,
     instance_normalization,
     group_normalization,

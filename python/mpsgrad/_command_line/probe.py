@@ -179,6 +179,7 @@ def _kernels(device: mg.Device) -> dict[str, tuple[mg.UnaryKernel, mg.GradientKe
             mg.GramMatrixCalculation(device=device),
             mg.GramMatrixCalculationGradient(device=device),
         ),
+        "Pad": (mg.Pad(device=device), mg.PadGradient(device=device)),
         "PoolingMax": (
             mg.PoolingMax(*window, device=device),
             mg.PoolingMaxGradient(*window, device=device),
@@ -497,6 +498,37 @@ def _upsampling(device: mg.Device) -> Iterator[Answer]:
         yield _on_both(device, f"upsampling {number}", question, compute)
 
 
+def _reshape(device: mg.Device) -> Iterator[Answer]:
+    x = np.arange(32, dtype=np.float32).reshape(1, 2, 2, 8)
+
+    def border(on: mg.Device) -> Any:
+        pad = mg.Pad((3, 0, 0), (2, 0, 0), device=on)
+        pad.edge_mode = mg.EdgeMode.MIRROR
+        row = np.arange(3, dtype=np.float32).reshape(1, 1, 3, 1)
+        result, states = pad(row, with_state=True)
+        powers = 2 ** np.arange(8, dtype=np.float32).reshape(result.shape)
+        gradient = mg.PadGradient(device=on)(powers, row, states)
+        return np.concatenate([result.ravel(), gradient.ravel()])
+
+    def box(on: mg.Device) -> Any:
+        part = mg.Slice(device=on)
+        part.edge_mode, part.offset = mg.EdgeMode.CLAMP, mg.Offset(1, 1)
+        part.clip_rect = mg.Region((0, 0), (2, 1))
+        part.source_feature_channel_offset = 4
+        return part(x)
+
+    cases: list[tuple[str, Callable[[mg.Device], Any]]] = [
+        (
+            "a reshape of 2x2 pixels of 8 channels to 1x2 of 16: the order of the elements",
+            lambda on: mg.Reshape(device=on)(x, (1, 2, 16)),
+        ),
+        ("a mirrored border of 3 and 2 around 0 1 2, and its gradient of powers of 2", border),
+        ("a slice that reaches outside the source, with the nearest pixels", box),
+    ]
+    for number, (question, compute) in enumerate(cases, start=1):
+        yield _on_both(device, f"reshape {number}", question, compute)
+
+
 def _optimizer(device: mg.Device) -> Iterator[Answer]:
     def step(on: mg.Device) -> Any:
         descriptor = mg.OptimizerDescriptor(
@@ -722,6 +754,7 @@ _QUESTIONS: list[Callable[[mg.Device], Iterator[Answer]]] = [
     _softmax,
     _dropout,
     _upsampling,
+    _reshape,
     _optimizer,
     _convolution,
     _normalization,

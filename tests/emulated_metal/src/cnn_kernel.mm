@@ -90,9 +90,8 @@ READ(BOOL, isStateModified, state_modified)
     return [self emulatedProducedChannels:consumed[0]];
   };
 }
-- (void)emulatedEncode:(const Call&)call where:(const Where&)where {
-  const Plan plan = plan_encode(*body_, call, [self emulatedProduced], where);
-  for (MPSState* state in call.written_states) {
+- (void)emulatedFill:(NSArray<MPSState*>*)states where:(const Where&)where {
+  for (MPSState* state in states) {
     StateBody& body = body_of(state, where);
     REQUIRE([self emulatedStateClass] != Nil && [state isKindOfClass:[self emulatedStateClass]],
             state_wrong_class, where);
@@ -101,6 +100,10 @@ READ(BOOL, isStateModified, state_modified)
     REQUIRE(body.snapshot->fingerprint == body_->fingerprint(), kernel_changed, where);
     body.encoded = true;
   }
+}
+- (void)emulatedEncode:(const Call&)call where:(const Where&)where {
+  const Plan plan = plan_encode(*body_, call, [self emulatedProduced], where);
+  [self emulatedFill:call.written_states where:where];
   [self emulatedCheck:call where:where];
   record_work(*body_, call, plan, [self emulatedProducedChannels:plan.consumed[0]],
               [self emulatedWork:call.written_states], where,

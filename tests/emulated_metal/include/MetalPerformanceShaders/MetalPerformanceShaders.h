@@ -24,5 +24,7 @@
 #import <MetalPerformanceShaders/MPSMatrix.h>
 #import <MetalPerformanceShaders/MPSNNGradientState.h>
 #import <MetalPerformanceShaders/MPSNNOptimizers.h>
+#import <MetalPerformanceShaders/MPSNNReshape.h>
+#import <MetalPerformanceShaders/MPSNNSlice.h>
 #import <MetalPerformanceShaders/MPSNeuralNetworkTypes.h>
 #import <MetalPerformanceShaders/MPSState.h>

@@ -1,0 +1,18 @@
+// What Pad and its gradient are, beside kernels: every edge mode may be set, and any first channel
+// of a source; of all others the modes are ZERO and CLAMP, and the channel a multiple of 4.
+#pragma once
+
+#include "core/kernel.hpp"
+
+namespace mpsgrad {
+
+class ReadsAnywhere {
+ protected:
+  ReadsAnywhere() = default;
+  virtual ~ReadsAnywhere() = default;
+};
+
+// check_channel_offset() for the first channel that is read.
+void check_source_channel_offset(const KernelBase& kernel, const char* property, Index value);
+
+}  // namespace mpsgrad

@@ -1,0 +1,16 @@
+// The encode of kernels with one source as Python calls it, for classes that add forms of their
+// own.
+#pragma once
+
+#include <memory>
+
+#include "core/arguments_py.hpp"
+
+namespace mpsgrad {
+
+py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+                        const py::object& source_object, const py::object& destination_object,
+                        const py::object& state_object, bool with_state, bool temporary_state,
+                        const py::object& allocator_object);
+
+}  // namespace mpsgrad

@@ -1,0 +1,310 @@
+// Rules of the kernels that copy.
+#include "kernels/reshape/reshape.hpp"
+
+#include <bit>
+
+#include "base/errors.hpp"
+
+namespace mpsgrad {
+namespace {
+
+// Where Pad keeps its settings in the properties' `extra`.
+constexpr std::size_t kBefore = 0, kAfter = 3, kFillBits = 6, kSettings = 7;
+
+const ReshapeBackend& backend_of(const KernelBase& kernel) {
+  const ReshapeBackend* backend = kernel.device()->reshape();
+  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
+                            kernel.device()->kind(), "' has no kernels that copy");
+  return *backend;
+}
+
+Index elements_of(const ImageDescriptor& image) {
+  return image.width * image.height * image.feature_channels;
+}
+
+// As messages show it: width x height x channels.
+std::string shape_of(const ImageDescriptor& image) {
+  return text(image.width, "x", image.height, "x", image.feature_channels);
+}
+
+void require_same_elements(const KernelBase& kernel, const ImageDescriptor& source,
+                           const ImageDescriptor& destination) {
+  require(elements_of(source) == elements_of(destination), kernel.class_name(), ": source is ",
+          shape_of(source), ", which is ", elements_of(source), " elements, but destination is ",
+          shape_of(destination), ", which is ", elements_of(destination));
+}
+
+// Of kernels that take images whole.
+void require_no_window(const KernelBase& kernel, const char* prefix, const Offset& offset,
+                       Index channel_offset, bool all_channels) {
+  require(offset == Offset{}, kernel.class_name(), ": ", prefix, "offset must be (0, 0, 0), got ",
+          offset);
+  require(channel_offset == 0 && all_channels, kernel.class_name(), ": ", prefix,
+          "source_feature_channel_offset must be 0 and ", prefix,
+          "source_feature_channel_max_count without effect: the image is taken whole");
+}
+
+void require_no_clip(const KernelBase& kernel, const Region& clip, Index channel_offset) {
+  require(clip == Region{}, kernel.class_name(),
+          ": clip_rect must be NO_CLIP: the destination is written whole");
+  require(channel_offset == 0, kernel.class_name(),
+          ": destination_feature_channel_offset must be 0, got ", channel_offset);
+}
+
+void require_forward_size(const GradientCall& call) {
+  const ForwardSnapshot& shot = call.state().snapshot();
+  const ImageDescriptor& gradient = call.gradients.front()->descriptor();
+  const ImageDescriptor& source = call.sources.front()->descriptor();
+  const char* who = call.kernel.class_name();
+  require(gradient.width == shot.destination_width && gradient.height == shot.destination_height,
+          who, ": source_gradient is ", gradient.width, "x", gradient.height,
+          ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
+  require(source.feature_channels == shot.source_channels, who, ": source has ",
+          source.feature_channels, " channels, but the state was made for a forward source of ",
+          shot.source_channels);
+}
+
+PaddingSize size_at(const std::vector<double>& extra, std::size_t first) {
+  return {static_cast<Index>(extra[first]), static_cast<Index>(extra[first + 1]),
+          static_cast<Index>(extra[first + 2])};
+}
+
+}  // namespace
+
+PadSettings pad_settings_of(const UnaryProperties& properties) {
+  const std::vector<double>& extra = properties.extra;
+  // As bits: a NaN would differ from itself where states are compared with kernels.
+  const auto bits = static_cast<std::uint32_t>(extra[kFillBits]);
+  return {size_at(extra, kBefore), size_at(extra, kAfter), std::bit_cast<float>(bits)};
+}
+
+Reshape::Reshape(std::shared_ptr<Device> device)
+    : UnaryKernel(std::move(device), "Reshape", {}),
+      encoder_(backend_of(*this).make_reshape(*this->device())) {}
+
+EncodeResult Reshape::encode_reshaped(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                      const ImageBatch::Images& sources, bool batch,
+                                      bool with_states, bool temporary_states,
+                                      ImageAllocator* allocator, const Shape& shape) {
+  require(
+      shape.width >= 1 && shape.height >= 1 && shape.channels >= 1, class_name(),
+      ": reshaped_width, reshaped_height and reshaped_feature_channels must be at least 1, got ",
+      shape.width, ", ", shape.height, " and ", shape.channels);
+  require(shape.width <= kFurthest && shape.height <= kFurthest && shape.channels <= kFurthest,
+          class_name(), ": a shape of ", shape.width, "x", shape.height, "x", shape.channels,
+          " is beyond any image");
+  shape_ = shape;
+  try {
+    EncodeResult result =
+        encode_creating(command_buffer, sources, batch, with_states, temporary_states, allocator);
+    shape_.reset();
+    return result;
+  } catch (...) {
+    shape_.reset();
+    throw;
+  }
+}
+
+void Reshape::adjust_destination(const ImageBatch::Images& sources, Index,
+                                 ImageDescriptor& result) {
+  const ImageDescriptor& source = sources.front()->descriptor();
+  result.feature_channels = source.feature_channels;
+  if (shape_) {
+    result.width = shape_->width;
+    result.height = shape_->height;
+    result.feature_channels = shape_->channels;
+    result.check(class_name());
+    require_same_elements(*this, source, result);
+  }
+}
+
+void Reshape::check_call(const UnaryCall& call) const {
+  const ImageDescriptor& source = call.sources.front()->descriptor();
+  const UnaryProperties& p = call.properties;
+  require_no_window(*this, "", p.offset, p.source_channel_offset,
+                    call.consumed_channels == source.feature_channels);
+  require_no_clip(*this, p.clip_rect, p.destination_channel_offset);
+  require_same_elements(*this, source, call.destinations.front()->descriptor());
+}
+
+void Reshape::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
+  UnaryCall whole = call;
+  whole.produced_channels = call.destinations.front()->descriptor().feature_channels;
+  encoder_->encode(command_buffer, whole);
+}
+
+std::shared_ptr<GradientState> Reshape::make_state(
+    ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
+  snapshot.produced_channels = snapshot.destination_channels;
+  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
+  state->payload = encoder_->make_payload(state->snapshot());
+  return state;
+}
+
+ReshapeGradient::ReshapeGradient(std::shared_ptr<Device> device)
+    : GradientKernel(std::move(device), "ReshapeGradient", "Reshape", {}),
+      encoder_(backend_of(*this).make_reshape_gradient(*this->device())) {}
+
+void ReshapeGradient::check_call(const GradientCall& call) const {
+  const ImageDescriptor& gradient = call.gradients.front()->descriptor();
+  const ImageDescriptor& source = call.sources.front()->descriptor();
+  const ImageDescriptor& destination = call.destinations.front()->descriptor();
+  const BinaryProperties& p = call.properties;
+  require_forward_size(call);
+  require_no_window(*this, "primary_", p.primary.offset, p.primary.channel_offset,
+                    p.primary.channel_maximum >= call.gradient_channels);
+  require_no_clip(*this, p.clip_rect, p.destination_channel_offset);
+  require(gradient.feature_channels == call.gradient_channels, class_name(),
+          ": source_gradient has ", gradient.feature_channels,
+          " channels, but the forward result had ", call.gradient_channels);
+  require(destination.width == source.width && destination.height == source.height &&
+              destination.feature_channels == source.feature_channels,
+          class_name(), ": destination is ", shape_of(destination), ", but source is ",
+          shape_of(source));
+}
+
+void ReshapeGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+Slice::Slice(std::shared_ptr<Device> device)
+    : UnaryKernel(std::move(device), "Slice", {}),
+      encoder_(backend_of(*this).make_slice(*this->device())) {}
+
+std::shared_ptr<ImageBatch> Slice::encode_box(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                              const ImageBatch::Images& sources, bool batch,
+                                              ImageAllocator* allocator) {
+  const Offset corner = properties().offset;
+  std::shared_ptr<ImageBatch> result;
+  corner_ = corner;
+  try {
+    result = make_destinations(command_buffer, sources, batch, allocator);
+    corner_.reset();
+    set_offset(corner);
+    encode(command_buffer, sources, {}, result->images(), batch);
+  } catch (...) {
+    corner_.reset();
+    set_offset(corner);
+    if (result) {
+      result->discard();
+    }
+    throw;
+  }
+  return result;
+}
+
+void Slice::adjust_destination(const ImageBatch::Images& sources, Index, ImageDescriptor& result) {
+  const ImageDescriptor& source = sources.front()->descriptor();
+  const Region& clip = properties().clip_rect;
+  const Offset corner = corner_.value_or(properties().offset);
+  const auto end = [&](const char* what, Index origin, Index size, Index length, Index first) {
+    const Index count = size == kUnlimited ? length - first : size;
+    require(count >= 1, class_name(), ": offset ", corner, " and clip_rect leave no ", what,
+            " of a source of ", source.width, "x", source.height);
+    require(origin <= kFurthest && count <= kFurthest, class_name(),
+            ": clip_rect is beyond any image");
+    return origin + count;
+  };
+  result.width = end("column", clip.origin.x, clip.size.width, source.width, corner.x);
+  result.height = end("row", clip.origin.y, clip.size.height, source.height, corner.y);
+}
+
+void Slice::check_call(const UnaryCall& call) const {
+  require(call.properties.destination_channel_offset == 0, class_name(),
+          ": destination_feature_channel_offset must be 0: slices start at the destination's first "
+          "channel, got ",
+          call.properties.destination_channel_offset);
+}
+
+void Slice::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+Pad::Pad(std::shared_ptr<Device> device, const PaddingSize& before, const PaddingSize& after,
+         FillValues fill_values)
+    : UnaryKernel(std::move(device), "Pad", {}), fill_values_(std::move(fill_values)) {
+  extra().assign(kSettings, 0.0);
+  set_padding_size(false, before);
+  set_padding_size(true, after);
+  encoder_ = backend_of(*this).make_pad(*this->device(), fill_values_);
+}
+
+void Pad::set_padding_size(bool after, const PaddingSize& size) {
+  const auto sane = [](Index part) { return part >= 0 && part <= kFurthest; };
+  require(sane(size.x) && sane(size.y) && sane(size.channel), class_name(), ": padding_size_",
+          after ? "after" : "before", " must not be negative, nor beyond ", kFurthest, ", got (",
+          size.x, ", ", size.y, ", ", size.channel, ")");
+  const std::size_t first = after ? kAfter : kBefore;
+  extra()[first] = static_cast<double>(size.x);
+  extra()[first + 1] = static_cast<double>(size.y);
+  extra()[first + 2] = static_cast<double>(size.channel);
+}
+
+void Pad::set_fill_value(float value) {
+  extra()[kFillBits] = static_cast<double>(std::bit_cast<std::uint32_t>(value));
+}
+
+Index Pad::produced_channels(Index consumed) const {
+  const PadSettings pad = settings();
+  return pad.before.channel + consumed + pad.after.channel;
+}
+
+void Pad::adjust_destination(const ImageBatch::Images&, Index, ImageDescriptor& result) {
+  const PadSettings pad = settings();
+  result.width += pad.before.x + pad.after.x;
+  result.height += pad.before.y + pad.after.y;
+  set_offset({-pad.before.x, -pad.before.y, properties().offset.z});
+}
+
+void Pad::check_call(const UnaryCall& call) const {
+  require(fill_values_.empty() || std::ssize(fill_values_) >= call.produced_channels, class_name(),
+          ": fill_value_array has ", fill_values_.size(), " values, but ", call.produced_channels,
+          " channels are written");
+}
+
+void Pad::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+std::shared_ptr<GradientState> Pad::make_state(ForwardSnapshot snapshot,
+                                               const std::shared_ptr<CommandBuffer>& temporary) {
+  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
+  state->payload = encoder_->make_payload(state->snapshot());
+  return state;
+}
+
+PadGradient::PadGradient(std::shared_ptr<Device> device)
+    : GradientKernel(std::move(device), "PadGradient", "Pad", {}),
+      encoder_(backend_of(*this).make_pad_gradient(*this->device())) {}
+
+ForwardPass PadGradient::forward_pass(const State* state) const {
+  ForwardPass pass = GradientKernel::forward_pass(state);
+  // Channels that the forward pass did not read get zeros.
+  pass.result_channels = static_cast<const GradientState&>(*state).snapshot().source_channels;
+  return pass;
+}
+
+void PadGradient::apply_state(const GradientState& state) {
+  const ForwardSnapshot& shot = state.snapshot();
+  const Offset& from = shot.properties.offset;
+  properties_.primary.offset.x = shot.clip.origin.x - from.x;
+  properties_.primary.offset.y = shot.clip.origin.y - from.y;
+  properties_.secondary.offset.x = properties_.secondary.offset.y = 0;
+}
+
+void PadGradient::check_call(const GradientCall& call) const {
+  require_forward_size(call);
+  const SourceProperties& primary = call.properties.primary;
+  const Index channels = call.gradients.front()->descriptor().feature_channels;
+  // A caller who chose a window of channels may leave others after it.
+  require(primary.channel_offset > 0 || primary.channel_maximum < kUnlimited ||
+              channels == call.gradient_channels,
+          class_name(), ": source_gradient has ", channels,
+          " channels, but the forward pass wrote ", call.gradient_channels);
+}
+
+void PadGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
+}  // namespace mpsgrad

@@ -1,0 +1,1 @@
+"""Reshape, slice and pad, and the gradients of the first and the last."""
