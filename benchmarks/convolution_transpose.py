@@ -137,9 +137,7 @@ def build(context: Context, line: layers.Line, batch: int, dtype: str, kernel: s
     )
 
 
-def forward(
-    context: Context, arrays: Transposed, _: str
-) -> tuple[Callable[[], Any], list[Output]]:
+def forward(context: Context, arrays: Transposed, _: str) -> tuple[Callable[[], Any], list[Output]]:
     """Return the call of the forward pass, and its result."""
     kernel, _gradient = arrays.kernels(context)
     sources = context.batch(arrays.source)

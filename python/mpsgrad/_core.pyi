@@ -39,6 +39,9 @@ __all__: list[str] = [
     "ConvolutionDescriptor",
     "ConvolutionGradient",
     "ConvolutionGradientState",
+    "ConvolutionTranspose",
+    "ConvolutionTransposeGradient",
+    "ConvolutionTransposeGradientState",
     "ConvolutionWeightsAndBiasesState",
     "CrossChannelNormalization",
     "CrossChannelNormalizationGradient",
@@ -2832,6 +2835,23 @@ class ConvolutionGradientState(GradientState):
     @property
     def weight_shape(self) -> tuple[typing.Any, ...]: ...
 
+class ConvolutionTransposeGradientState(ConvolutionGradientState):
+    """
+    As `ConvolutionGradientState`, of `ConvolutionTranspose` (``MPSCNNConvolutionTransposeGradientState``).
+    """
+
+    @property
+    def convolution(self) -> Kernel:
+        """
+        The convolution whose state the forward encode was given, or None.
+        """
+
+    @property
+    def convolution_transpose(self) -> Kernel:
+        """
+        The kernel that made it.
+        """
+
 class ConvolutionWeightsAndBiasesState(State):
     """
     Weights and biases on the device (``MPSCNNConvolutionWeightsAndBiasesState``).
@@ -2983,6 +3003,176 @@ class ConvolutionGradient(GradientKernel):
 
 class FullyConnectedGradient(ConvolutionGradient):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
+
+class ConvolutionTranspose(UnaryKernel):
+    accumulator_precision: ConvolutionAccumulatorPrecision
+
+    def __init__(self, device: Device, weights: typing.Any) -> None: ...
+    def destination_descriptor(
+        self, sources: typing.Any, states: typing.Any = None
+    ) -> ImageDescriptor:
+        """
+        Return the result's descriptor; set `offset` to 0 and the kernel offset accordingly.
+
+        Parameters
+        ----------
+        sources : Image or list of one Image
+            One image, not a batch.
+        states : ConvolutionGradientState, or list of it, optional
+            Of the convolution to undo: the result has the size of its source. Without it the padding policy
+            decides.
+        """
+
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: typing.Any,
+        destination: typing.Any = None,
+        *,
+        destination_state: typing.Any = None,
+        convolution_gradient_state: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode the kernel.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source : Image, or batch
+            A list or `ImageBatch` selects the batch form.
+        destination : Image, or batch, optional
+            Written with `offset` and the kernel offset as they stand. Without it a new one is sized by
+            ``convolution_gradient_state``, else by the padding policy, and the offsets are set.
+        destination_state : State, or list, optional
+            From `result_state`; only together with ``destination``.
+        convolution_gradient_state : ConvolutionGradientState, or list of one object, optional
+            Of the convolution to undo; a temporary one is read once. Not with ``destination_state``, which
+            knows its own.
+        with_state, temporary_state : bool, default False
+            Create a state for the gradient kernel as well.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+
+        Returns
+        -------
+        Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
+            The destination. Nothing in it is valid before the command buffer has completed.
+        """
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        destinations: typing.Any = None,
+        *,
+        destination_states: typing.Any = None,
+        convolution_gradient_states: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode a batch in one call; see `encode`.
+        """
+
+    def export_weights_and_biases(
+        self, command_buffer: CommandBuffer, temporary_ok: bool = False
+    ) -> ConvolutionWeightsAndBiasesState:
+        """
+        Encode a copy of the weights the kernel multiplies with, as float32.
+
+        Returns
+        -------
+        ConvolutionWeightsAndBiasesState
+            Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none.
+        """
+
+    def reload_weights_and_biases(
+        self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
+    ) -> None:
+        """
+        Encode a copy of a state's weights into the kernel, for the encodes after it.
+        """
+
+    def reload_weights_and_biases_from_data_source(self) -> None:
+        """
+        Read the data source again; work that is encoded already keeps the weights it was encoded with.
+        """
+
+    def result_state(
+        self, source: typing.Any, destination: typing.Any, source_states: typing.Any = None
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        """
+
+    def result_state_batch(
+        self, sources: typing.Any, destinations: typing.Any, source_states: typing.Any = None
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        """
+
+    def temporary_result_state(
+        self,
+        command_buffer: CommandBuffer,
+        source: typing.Any,
+        destination: typing.Any,
+        source_states: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        """
+
+    def temporary_result_state_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        destinations: typing.Any,
+        source_states: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        """
+
+    @property
+    def data_source(self) -> typing.Any: ...
+    @property
+    def descriptor(self) -> ConvolutionDescriptor: ...
+    @property
+    def kernel_offset_x(self) -> int:
+        """
+        Offset in the source with zeros inserted, pixels; replaced by every encode that creates its destination.
+        """
+
+    @kernel_offset_x.setter
+    def kernel_offset_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def kernel_offset_y(self) -> int:
+        """
+        Offset in the source with zeros inserted, pixels.
+        """
+
+    @kernel_offset_y.setter
+    def kernel_offset_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class ConvolutionTransposeGradient(GradientKernel):
+    def __init__(self, device: Device, weights: typing.Any) -> None: ...
+    def reload_weights_and_biases(
+        self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
+    ) -> None: ...
+    def reload_weights_and_biases_from_data_source(self) -> None: ...
+    @property
+    def data_source(self) -> typing.Any: ...
+    @property
+    def descriptor(self) -> ConvolutionDescriptor: ...
+    @property
+    def gradient_option(self) -> int: ...
+    @gradient_option.setter
+    def gradient_option(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
 
 class InstanceNormalizationGradientState(GradientState):
     """

@@ -129,9 +129,7 @@ def test_exact_sums_are_exact(queue, case, rng):
         np.testing.assert_array_equal(got, want, err_msg=f"{case}: {name}")
 
 
-@pytest.mark.parametrize(
-    "case", [c for c in EVERY_CASE if not c.name.startswith("dense")], ids=str
-)
+@pytest.mark.parametrize("case", [c for c in EVERY_CASE if not c.name.startswith("dense")], ids=str)
 def test_errors_are_those_of_the_additions(queue, case, rng):
     arrays = cases.arrays(rng, case)
     scales = expected(case, *map(np.abs, arrays))
@@ -263,7 +261,9 @@ def test_rotated_weights_are_those_of_other_frameworks(device, rng):
         stride_in_pixels_x=stride, stride_in_pixels_y=stride,
     )  # fmt: skip
     weights = w.transpose(1, 2, 3, 0)[:, ::-1, ::-1]
-    up = mg.ConvolutionTranspose(mg.ArrayConvolutionDataSource(weights, descriptor=d), device=device)
+    up = mg.ConvolutionTranspose(
+        mg.ArrayConvolutionDataSource(weights, descriptor=d), device=device
+    )
     up.padding = mg.DefaultPadding(mg.PaddingMethod.SIZE_FULL)
     y = up(x)
     assert_exact(y, want)
@@ -365,9 +365,7 @@ def test_channel_windows_and_clip_rectangles(queue, stride, rng):
     g = grid(rng, (2, 4, 3, 5))
     gradient, dx, dw, db = backward(queue, data_source, g, sources, states)
     assert dx.shape == (2, 4, 3, 4)
-    np.testing.assert_array_equal(
-        dx, oracle.transpose_data_gradient(p, g, w, source_size=(3, 4))
-    )
+    np.testing.assert_array_equal(dx, oracle.transpose_data_gradient(p, g, w, source_size=(3, 4)))
     want = oracle.transpose_weight_gradient(p, g, x[..., 4:8], kernel=(3, 3))
     np.testing.assert_array_equal(dw.reshape(w.shape), want)
     np.testing.assert_array_equal(db, oracle.bias_gradient(g))
@@ -525,12 +523,12 @@ def test_an_optimizer_takes_its_state(queue):
     down = mg.ConvolutionTransposeGradient(data_source, device=queue.device)
     _, state = up(ONE, with_state=True)
     down(ONE * 4, ONE, state)
-    sgd = mg.OptimizerStochasticGradientDescent(0.5, device=queue.device)
+    sgd = mg.StochasticGradientDescent(0.5, device=queue.device)
 
     def encode(command_buffer):
         weights = up.export_weights_and_biases(command_buffer)
-        updated = sgd.encode_convolution(command_buffer, state, weights, None, weights)
-        up.reload_weights_and_biases(command_buffer, updated)
+        sgd.encode_convolution(command_buffer, state, weights, None, weights)
+        up.reload_weights_and_biases(command_buffer, weights)
 
     kernels.run(queue, encode)
     assert up(ONE).item() == (2 - 0.5 * 4) + (3 - 0.5 * 4)
@@ -610,9 +608,12 @@ def test_states_of_other_kernels_are_refused(queue):
     device = queue.device
     source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32))
     x = np.ones((2, 5, 5, 4), np.float32)
-    convolution, up = (cls(source, device=device) for cls in (mg.Convolution, mg.ConvolutionTranspose))
+    convolution, up = (
+        cls(source, device=device) for cls in (mg.Convolution, mg.ConvolutionTranspose)
+    )
     backward, down = (
-        cls(source, device=device) for cls in (mg.ConvolutionGradient, mg.ConvolutionTransposeGradient)
+        cls(source, device=device)
+        for cls in (mg.ConvolutionGradient, mg.ConvolutionTransposeGradient)
     )
     _, state = convolution(x, with_state=True)
     _, up_state = up(x, with_state=True)
@@ -684,9 +685,7 @@ def test_stale_properties_are_refused(queue):
 
 
 def plain(**changes):
-    return mg.ConvolutionDescriptor(
-        input_feature_channels=8, output_feature_channels=8, **changes
-    )
+    return mg.ConvolutionDescriptor(input_feature_channels=8, output_feature_channels=8, **changes)
 
 
 @pytest.mark.parametrize("cls", [mg.ConvolutionTranspose, mg.ConvolutionTransposeGradient])
