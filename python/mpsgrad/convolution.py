@@ -385,7 +385,7 @@ class _ConvolutionKernel(KernelFacade):
 
 
 class _ForwardConvolution(_ConvolutionKernel):
-    _own_settings = ("accumulator_precision",)
+    _own_settings: tuple[str, ...] = ("accumulator_precision",)
 
     @property
     def input_feature_channels(self) -> int:
