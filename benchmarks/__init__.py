@@ -9,6 +9,7 @@ __all__ = ["FAMILIES"]
 
 FAMILIES = (
     "convolution",
+    "convolution_transpose",
     "fully_connected",
     "pooling",
     "batch_normalization",

@@ -13,7 +13,7 @@ from .peers import LAYOUTS
 from .suite import COMPILED, Case, Output, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -152,7 +152,9 @@ def backward(context: Context, data: Data, which: str) -> tuple[Callable[[], Any
                 weight_samples(data),
             ),
             Output(
-                "db", lambda: state_array("gradient_for_biases", data.b.shape), bias_samples(data)
+                "db",
+                lambda: state_array("gradient_for_biases", data.b.shape),
+                bias_samples(data.rng, data.g),
             ),
         ]
     return lambda: context.run(encode), outputs
@@ -252,15 +254,15 @@ def weight_samples(data: Data) -> Samples:
     return Samples(places_, np.array(exact), np.array(scale), 2 * data.g[..., 0].size)
 
 
-def bias_samples(data: Data) -> Samples:
+def bias_samples(rng: np.random.Generator, gradient: npt.NDArray[Any]) -> Samples:
     """Return elements of the gradient with respect to the biases."""
-    outputs = np.unique(data.rng.integers(0, data.layer.outputs, 6))
+    outputs = np.unique(rng.integers(0, gradient.shape[3], 6))
     sums, sizes = [], []
     for output in outputs:
-        g = data.g[..., output].astype(np.float64)
+        g = gradient[..., output].astype(np.float64)
         sums.append(g.sum())
         sizes.append(np.abs(g).sum())
-    return Samples((outputs,), np.array(sums), np.array(sizes), data.g[..., 0].size)
+    return Samples((outputs,), np.array(sums), np.array(sizes), gradient[..., 0].size)
 
 
 # --- Peers ----------------------------------------------------------------------
@@ -271,6 +273,17 @@ def torch_calls(peer: Any, data: Data, kernel: str) -> dict[str, Callable[[], An
     layer = data.layer
     groups = layer.outputs if layer.depthwise else layer.groups
     geometry = (list(layer.stride), list(layer.pad), list(layer.dilation), False, [0, 0], groups)
+    return torch_variants(peer, kernel, (data.x, data.w, data.b, data.g), geometry)
+
+
+def torch_variants(
+    peer: Any, kernel: str, operands: Sequence[Any], geometry: Sequence[Any]
+) -> dict[str, Callable[[], Any]]:
+    """Return the calls of a convolution, transposed or not, on source, weights, biases, gradient.
+
+    ``geometry`` is what PyTorch's operators have from the stride to the groups.
+    """
+    source, weights, biases, gradient = operands
     wanted = {
         "data_gradient": [True, False, False],
         "weight_gradient": [False, True, True],
@@ -279,19 +292,19 @@ def torch_calls(peer: Any, data: Data, kernel: str) -> dict[str, Callable[[], An
     calls = {}
     for layout in LAYOUTS:
         x, w, g = (
-            peer.image(data.x, layout),
-            peer.weights(data.w, layout),
-            peer.image(data.g, layout),
+            peer.image(source, layout),
+            peer.weights(weights, layout),
+            peer.image(gradient, layout),
         )
         if kernel == "forward":
-            b = peer.array(data.b.astype(data.x.dtype))
+            b = peer.array(biases.astype(source.dtype))
             calls[layout] = lambda x=x, w=w, b=b: (peer.aten.convolution(x, w, b, *geometry),)
         else:
             calls[layout] = lambda x=x, w=w, g=g: tuple(
                 result
                 for result, mask in zip(
                     peer.aten.convolution_backward(
-                        g, x, w, [layer.outputs], *geometry, wanted[kernel]
+                        g, x, w, [len(biases)], *geometry, wanted[kernel]
                     ),
                     wanted[kernel],
                     strict=True,

@@ -172,6 +172,10 @@ class ArrayUnaryKernel:
         TypeError, ValueError
             If an array has the wrong dtype or shape.
         """
+        return self._run(source, with_state, out)
+
+    def _run(self: Any, source: Any, with_state: bool, out: Any, **options: Any) -> Any:
+        """Do what a call does, with more options of the encode."""
         array, single = as_image_array(source, "source")
         sources = batch_of(self.device, array)
         command_buffer = array_queue(self.device).command_buffer()
@@ -179,7 +183,9 @@ class ArrayUnaryKernel:
         if out is not None:
             out = as_out_array(out, single)
             places = batch_of(self.device, out)
-        images = self.encode_batch(command_buffer, sources, with_state=with_state, allocator=places)
+        images = self.encode_batch(
+            command_buffer, sources, with_state=with_state, allocator=places, **options
+        )
         states: Any = None
         if with_state:
             images, states = images

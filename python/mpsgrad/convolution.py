@@ -1,4 +1,4 @@
-"""Convolution and fully connected kernels, their descriptors and the sources of their weights."""
+"""Convolution, transposed and fully connected, with descriptors and the sources of weights."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ __all__ = [
     "ConvolutionDescriptor",
     "ConvolutionGradient",
     "ConvolutionGradientOption",
+    "ConvolutionTranspose",
+    "ConvolutionTransposeGradient",
     "ConvolutionWeightsLayout",
     "DepthWiseConvolutionDescriptor",
     "FullyConnected",
@@ -363,7 +365,7 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
 
 
 class _ConvolutionKernel(KernelFacade):
-    """What the four kernels share."""
+    """What all kernels of the family share."""
 
     descriptor: _core.ConvolutionDescriptor
     data_source: Any
@@ -383,7 +385,7 @@ class _ConvolutionKernel(KernelFacade):
 
 
 class _ForwardConvolution(_ConvolutionKernel):
-    _own_settings = ("accumulator_precision",)
+    _own_settings: tuple[str, ...] = ("accumulator_precision",)
 
     @property
     def input_feature_channels(self) -> int:
@@ -515,6 +517,107 @@ class FullyConnectedGradient(
     ------
     ValueError
         If the descriptor is not one of a fully connected kernel, or has a fused neuron.
+    """
+
+    def __init__(
+        self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
+    ) -> None:
+        super().__init__(resolve_device(device), weights)
+
+
+class ConvolutionTranspose(_ForwardConvolution, ArrayUnaryKernel, _core.ConvolutionTranspose):
+    """Transposed convolution, which makes images larger (``MPSCNNConvolutionTranspose``).
+
+    The weights ``(O, kernel_height, kernel_width, I / groups)`` slide, without rotation and pixel
+    by pixel, over the source with ``stride - 1`` zeros between its pixels. By the padding policy
+    the result has ``(size - 1) * stride + 1 + style * (kernel - 1)`` columns, and rows likewise,
+    with style -1, 0 and 1 for VALID_ONLY, SAME and FULL; or it has the size that the state of a
+    convolution to undo remembers. Either sets ``kernel_offset_x`` and ``kernel_offset_y``.
+
+    Parameters
+    ----------
+    weights : ConvolutionDataSource
+        float32 weights, of a descriptor without dilation that is neither depthwise nor sub-pixel.
+        Read now, and again by `reload_weights_and_biases_from_data_source`.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    TypeError
+        If the weights are not float32.
+    ValueError
+        If the source's arrays do not fit its descriptor, or the descriptor is not of this kind.
+    RuntimeError
+        If ``load()`` returns False.
+    """
+
+    _own_settings = ("accumulator_precision", "kernel_offset_x", "kernel_offset_y")
+
+    def __init__(
+        self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
+    ) -> None:
+        super().__init__(resolve_device(device), weights)
+
+    def __call__(
+        self,
+        source: Any,
+        *,
+        convolution_gradient_state: Any = None,
+        with_state: bool = False,
+        out: Any = None,
+    ) -> Any:
+        """Run the kernel on an array, and wait.
+
+        Parameters
+        ----------
+        source : array_like, float32 or float16, shape (N, H, W, I) or (H, W, I)
+            Used in place on the CPU device if it is C-contiguous.
+        convolution_gradient_state : ConvolutionGradientState, optional
+            Of the convolution to undo, whose source gives the result its size.
+        with_state : bool, default False
+            Return the `ConvolutionTransposeGradientState` for the gradient kernel as well.
+        out : ndarray, optional
+            Where to put the result: C-contiguous, of the result's shape.
+
+        Returns
+        -------
+        ndarray, or pair of ndarray and state
+            Shape (N, height, width, O), or without N; same dtype as ``source`` unless ``out`` has
+            another.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape, or the state is of another kernel.
+        """
+        return self._run(
+            source, with_state, out, convolution_gradient_states=convolution_gradient_state
+        )
+
+
+class ConvolutionTransposeGradient(
+    _BackwardConvolution, ArrayGradientKernel, _core.ConvolutionTransposeGradient
+):
+    """Gradients of a transposed convolution (``MPSCNNConvolutionTransposeGradient``).
+
+    As `ConvolutionGradient`, for states of `ConvolutionTranspose`, which alone say where windows
+    lie: the offsets of this kernel must stay 0.
+
+    Parameters
+    ----------
+    weights : ConvolutionDataSource
+        The forward kernel's. The weights are first read from the source of the kernel that made the
+        first state; after that only reloads change them, so every update must go to both kernels.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    TypeError
+        If the weights are not float32.
+    ValueError
+        If the descriptor is not of this kind, or has a fused neuron or batch normalization.
     """
 
     def __init__(

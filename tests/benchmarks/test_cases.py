@@ -9,7 +9,7 @@ from dataclasses import replace
 import mpsgrad as mg
 import numpy as np
 import pytest
-from mpsgrad.benchmarks import FAMILIES, check, layers, suite
+from mpsgrad.benchmarks import FAMILIES, check, convolution_transpose, layers, suite
 
 from tests import tolerance
 from tests.core import oracle as core
@@ -83,6 +83,17 @@ def test_convolutions_have_the_sizes_of_their_networks():
     assert pools["vgg16/pool1"].size == (112, 112)
 
 
+def test_transposed_convolutions_have_the_sizes_of_their_networks():
+    lines = layers.read("convolution_transpose")
+    found = {line.name: convolution_transpose.undone(line) for line in lines}
+    assert found["unet/up1"].shape == (56, 56, 512)
+    assert found["dcgan/conv4"].shape == (64, 64, 3)
+    assert found["fcn/upscore2"].shape == (34, 34, 21)
+    assert found["dcgan/conv1"].flops(2) == 2 * 2 * 4 * 4 * 4 * 4 * 1024 * 512
+    for line in lines:
+        assert found[line.name].size == line.shape[:2]
+
+
 def test_lines():
     text = "# layers\n\nnet/a  5x7x3  8  1x2  pad=0x3 deep  # odd\n"
     (line,) = layers.parse(text, "some.txt")
@@ -138,6 +149,8 @@ def test_work_is_counted(case):
     assert (work.bytes > 0) == (case.family != "encode")
     computed = ("convolution", "fully_connected", "gram_matrix", "training")
     assert (work.flops > 0) == (case.family in computed)
+    counted = "convolution", "convolution_transpose", "fully_connected", "training"
+    assert (work.flops > 0) == (case.family in counted)
 
 
 def test_both_gradients_are_twice_the_work():

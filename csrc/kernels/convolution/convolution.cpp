@@ -11,11 +11,15 @@ namespace mpsgrad {
 namespace {
 
 const char* forward_name(ConvolutionKind kind) {
-  return kind == ConvolutionKind::Plain ? "Convolution" : "FullyConnected";
+  return kind == ConvolutionKind::Plain            ? "Convolution"
+         : kind == ConvolutionKind::FullyConnected ? "FullyConnected"
+                                                   : "ConvolutionTranspose";
 }
 
 const char* gradient_name(ConvolutionKind kind) {
-  return kind == ConvolutionKind::Plain ? "ConvolutionGradient" : "FullyConnectedGradient";
+  return kind == ConvolutionKind::Plain            ? "ConvolutionGradient"
+         : kind == ConvolutionKind::FullyConnected ? "FullyConnectedGradient"
+                                                   : "ConvolutionTransposeGradient";
 }
 
 void check_fully_connected(const char* who, const ConvolutionDescriptor& descriptor) {
@@ -29,10 +33,25 @@ void check_fully_connected(const char* who, const ConvolutionDescriptor& descrip
           ": the descriptor must be a plain ConvolutionDescriptor");
 }
 
+void check_transpose(const char* who, const ConvolutionSourceData& data) {
+  const Window& w = data.descriptor.window;
+  require(w.dilation_x == 1 && w.dilation_y == 1, who, ": dilation rates must be 1, got ",
+          w.dilation_x, " and ", w.dilation_y);
+  require(!data.descriptor.depthwise && data.descriptor.sub_pixel_scale_factor == 1, who,
+          ": the descriptor must be a plain ConvolutionDescriptor");
+  require<TypeError>(data.data_type == DataType::Float32, who,
+                     ": data_type() must be FLOAT32: a transposed convolution takes no other "
+                     "weights");
+}
+
 ConvolutionParameters read_parameters(const char* who, ConvolutionKind kind,
                                       const std::shared_ptr<ConvolutionDataSource>& source) {
   require<TypeError>(source != nullptr, who, ": weights must be a ConvolutionDataSource, got None");
-  ConvolutionParameters parameters = prepare_parameters(who, source->read());
+  ConvolutionSourceData data = source->read();
+  if (kind == ConvolutionKind::Transpose) {
+    check_transpose(who, data);
+  }
+  ConvolutionParameters parameters = prepare_parameters(who, std::move(data));
   if (kind == ConvolutionKind::FullyConnected) {
     check_fully_connected(who, parameters.descriptor);
   }

@@ -1,5 +1,5 @@
 // Convolution, FullyConnected and their gradients (MPSCNNConvolution, MPSCNNFullyConnected,
-// ...Gradient).
+// ...Gradient), and what they share with transposed convolution, convolution_transpose.hpp.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 namespace mpsgrad {
 
 enum class ConvolutionGradientOption : int { Data = 1, WeightsAndBias = 2, All = 3 };
-enum class ConvolutionKind { Plain, FullyConnected };
+enum class ConvolutionKind { Plain, FullyConnected, Transpose };
 enum class AccumulatorPrecision : int { Half = 0, Float = 1 };
 
 // One kernel's weights on a device, with every way to replace them. Work that is encoded already
@@ -86,6 +86,7 @@ class Convolution : public UnaryKernel {
   void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
   std::shared_ptr<GradientState> make_state(
       ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
+  ConvolutionEncoder& encoder() { return *encoder_; }
 
  private:
   Convolution(std::shared_ptr<Device> device, std::shared_ptr<ConvolutionDataSource> source,

@@ -9,6 +9,7 @@
 #include "cpu/simd/neuron_function.hpp"
 #include "kernels/convolution/convolution.hpp"
 #include "kernels/convolution/convolution_engine.hpp"
+#include "kernels/convolution/convolution_transpose.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -201,6 +202,11 @@ void clear_tail(const CpuImages& destination, const Region& clip) {
   }
 }
 
+NeuronFunction function_of(const NeuronDescriptor& neuron) {
+  return {static_cast<int>(neuron.type), neuron.a, neuron.b, neuron.c,
+          neuron.data.empty() ? nullptr : neuron.data.data()};
+}
+
 // What happens to results between the sums and the store: the fused neuron, and for a sub-pixel
 // convolution the store itself, which spreads the channels of a result over a block of pixels.
 struct Finish {
@@ -254,14 +260,9 @@ void run_forward(ConvolutionGeometry g, const ConvolutionDescriptor& descriptor,
   g.source_height = source.height;
   g.destination_width = cpu::chunks_of(clip.size.width, scale);
   g.destination_height = cpu::chunks_of(clip.size.height, scale);
-  const NeuronDescriptor& neuron = descriptor.neuron;
-  Finish finish{{static_cast<int>(neuron.type), neuron.a, neuron.b, neuron.c,
-                 neuron.data.empty() ? nullptr : neuron.data.data()},
-                scale,
-                destination,
-                clip};
+  Finish finish{function_of(descriptor.neuron), scale, destination, clip};
   ConvolutionHook hook;
-  if (neuron.type != NeuronType::None || scale > 1) {
+  if (finish.neuron.type != 0 || scale > 1) {
     hook = {&Finish::apply, &finish, scale == 1};
   }
   const auto written = samples_at(destination, clip.origin.x, clip.origin.y);
@@ -270,7 +271,7 @@ void run_forward(ConvolutionGeometry g, const ConvolutionDescriptor& descriptor,
   clear_tail(destination, clip);
 }
 
-class CpuConvolution final : public ConvolutionEncoder {
+class CpuConvolution : public ConvolutionEncoder {
  public:
   CpuConvolution(Device& device, const ConvolutionParameters& parameters, ConvolutionKind kind)
       : device_(device),
@@ -314,14 +315,56 @@ class CpuConvolution final : public ConvolutionEncoder {
                 });
   }
 
- private:
+ protected:
   Device& device_;
   std::shared_ptr<const ConvolutionDescriptor> descriptor_;
   ConvolutionKind kind_;
   CpuWeightStore store_;
 };
 
-class CpuConvolutionGradient final : public ConvolutionGradientEncoder {
+// A transposed convolution is the data gradient of a convolution from its result, of its clip
+// rectangle, to its source; that convolution's weights are the transposed one's, rotated.
+ConvolutionGeometry transposed_geometry(const ConvolutionDescriptor& descriptor,
+                                        const UnaryProperties& properties, const Region& clip) {
+  ConvolutionGeometry g = geometry_of(descriptor);
+  std::swap(g.source_channels, g.destination_channels);
+  g.transposed_weights = true;
+  const auto placement = TransposePlacement::of(properties);
+  g.first_x = -placement.first_x - (g.kernel_width - 1);
+  g.first_y = -placement.first_y - (g.kernel_height - 1);
+  g.source_width = clip.size.width;
+  g.source_height = clip.size.height;
+  return g;
+}
+
+class CpuConvolutionTranspose final : public CpuConvolution {
+ public:
+  using CpuConvolution::CpuConvolution;
+
+  void encode(CommandBuffer& command_buffer, const UnaryCall& call, AccumulatorPrecision) override {
+    ConvolutionGeometry g = transposed_geometry(*descriptor_, call.properties, call.clip);
+    g.batch = call.images();
+    cpu::record(command_buffer,
+                [g, descriptor = descriptor_, slot = store_.slot(), source = cpu::view_source(call),
+                 destination = cpu::view_destination(call), clip = call.clip]() mutable {
+                  g.destination_width = source.width;
+                  g.destination_height = source.height;
+                  const WeightSlot::Contents weights = slot->get();
+                  Finish finish{function_of(descriptor->neuron), 1, destination, clip};
+                  ConvolutionHook hook;
+                  if (finish.neuron.type != 0) {
+                    hook = {&Finish::apply, &finish, true};
+                  }
+                  const auto written = samples_at(destination, clip.origin.x, clip.origin.y);
+                  cpu::convolution_data_gradient(g, engine_images(source, source.samples),
+                                                 *weights.weights, weights.bias(),
+                                                 engine_images(destination, written), hook);
+                  clear_tail(destination, clip);
+                });
+  }
+};
+
+class CpuConvolutionGradient : public ConvolutionGradientEncoder {
  public:
   explicit CpuConvolutionGradient(const ConvolutionParameters& parameters)
       : descriptor_(parameters.descriptor), store_(parameters) {}
@@ -344,7 +387,8 @@ class CpuConvolutionGradient final : public ConvolutionGradientEncoder {
   }
 
  private:
-  void encode_data(CommandBuffer& command_buffer, const GradientCall& call, Index of_source) const {
+  virtual void encode_data(CommandBuffer& command_buffer, const GradientCall& call,
+                           Index of_source) const {
     const BinaryProperties& p = call.properties;
     ConvolutionGeometry g = geometry_of(descriptor_);
     g.batch = call.images();
@@ -373,8 +417,8 @@ class CpuConvolutionGradient final : public ConvolutionGradientEncoder {
     });
   }
 
-  void encode_weights(CommandBuffer& command_buffer, const GradientCall& call,
-                      ConvolutionGradientState& state, bool accumulate) const {
+  virtual void encode_weights(CommandBuffer& command_buffer, const GradientCall& call,
+                              ConvolutionGradientState& state, bool accumulate) const {
     const SourceProperties& secondary = call.properties.secondary;
     ConvolutionGeometry g = geometry_of(descriptor_);
     g.batch = call.images();
@@ -397,8 +441,61 @@ class CpuConvolutionGradient final : public ConvolutionGradientEncoder {
     });
   }
 
+ protected:
   ConvolutionDescriptor descriptor_;
   CpuWeightStore store_;
+};
+
+// The data gradient of the data gradient is a convolution; for the weight gradient source and
+// gradient change places, and for that of the biases nothing is left but to sum.
+class CpuConvolutionTransposeGradient final : public CpuConvolutionGradient {
+ public:
+  using CpuConvolutionGradient::CpuConvolutionGradient;
+
+ private:
+  // Of the convolution from the forward result to the forward source.
+  ConvolutionGeometry geometry(const GradientCall& call) const {
+    const ForwardSnapshot& shot = call.state().snapshot();
+    ConvolutionGeometry g = transposed_geometry(descriptor_, shot.properties, shot.clip);
+    g.batch = call.images();
+    return g;
+  }
+
+  void encode_data(CommandBuffer& command_buffer, const GradientCall& call,
+                   Index of_source) const override {
+    ConvolutionGeometry g = geometry(call);
+    g.destination_width = call.clip.size.width;
+    g.destination_height = call.clip.size.height;
+    cpu::record(command_buffer, [g, slot = store_.slot(), gradient = cpu::view_gradient(call),
+                                 destination = cpu::view_destination(call, 1, of_source),
+                                 clip = call.clip]() mutable {
+      g.source_width = gradient.width;
+      g.source_height = gradient.height;
+      const auto written = samples_at(destination, clip.origin.x, clip.origin.y);
+      cpu::convolve(g, engine_images(gradient, gradient.samples), *slot->get().weights, nullptr,
+                    engine_images(destination, written));
+      clear_tail(destination, clip);
+    });
+  }
+
+  void encode_weights(CommandBuffer& command_buffer, const GradientCall& call,
+                      ConvolutionGradientState& state, bool accumulate) const override {
+    const ConvolutionGeometry geometry = this->geometry(call);
+    cpu::record(command_buffer, [g = geometry, accumulate, gradient = cpu::view_gradient(call),
+                                 source = cpu::view_source(call),
+                                 weights = array_of(state.gradient_for_weights(), 0),
+                                 biases = array_of(state.gradient_for_biases(), 0)]() mutable {
+      g.source_width = gradient.width;
+      g.source_height = gradient.height;
+      g.destination_width = source.width;
+      g.destination_height = source.height;
+      const ConvolutionImages incoming = engine_images(gradient, gradient.samples);
+      cpu::convolution_weight_gradient(g, incoming, engine_images(source, source.samples),
+                                       weights.floats(), nullptr, accumulate);
+      cpu::convolution_channel_sums(g.batch, g.source_height, g.source_width, g.source_channels,
+                                    incoming, biases.floats(), accumulate);
+    });
+  }
 };
 
 class CpuConvolutionBackend final : public ConvolutionBackend {
@@ -406,11 +503,17 @@ class CpuConvolutionBackend final : public ConvolutionBackend {
   std::unique_ptr<ConvolutionEncoder> make_forward(Device& device,
                                                    const ConvolutionParameters& parameters,
                                                    ConvolutionKind kind) const override {
+    if (kind == ConvolutionKind::Transpose) {
+      return std::make_unique<CpuConvolutionTranspose>(device, parameters, kind);
+    }
     return std::make_unique<CpuConvolution>(device, parameters, kind);
   }
   std::unique_ptr<ConvolutionGradientEncoder> make_gradient(Device&,
                                                             const ConvolutionParameters& parameters,
-                                                            ConvolutionKind) const override {
+                                                            ConvolutionKind kind) const override {
+    if (kind == ConvolutionKind::Transpose) {
+      return std::make_unique<CpuConvolutionTransposeGradient>(parameters);
+    }
     return std::make_unique<CpuConvolutionGradient>(parameters);
   }
 };

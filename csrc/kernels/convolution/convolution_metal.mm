@@ -1,7 +1,9 @@
-// Convolution kernels of the Metal device (MPSCNNConvolution, MPSCNNFullyConnected, ...Gradient).
+// Convolution kernels of the Metal device (MPSCNNConvolution, MPSCNNFullyConnected,
+// MPSCNNConvolutionTranspose, ...Gradient).
 #include <algorithm>
+#include <type_traits>
 
-#include "kernels/convolution/convolution.hpp"
+#include "kernels/convolution/convolution_transpose.hpp"
 #include "metal/metal_calls.hpp"
 #include "metal/metal_neuron.hpp"
 #include "metal/metal_states.hpp"
@@ -136,6 +138,18 @@ using metal::MetalCommandBuffer;
 using metal::PoolScope;
 using metal::Retained;
 
+const char* class_name(ConvolutionKind kind) {
+  return kind == ConvolutionKind::Plain            ? "MPSCNNConvolution"
+         : kind == ConvolutionKind::FullyConnected ? "MPSCNNFullyConnected"
+                                                   : "MPSCNNConvolutionTranspose";
+}
+
+const char* gradient_class_name(ConvolutionKind kind) {
+  return kind == ConvolutionKind::Plain            ? "MPSCNNConvolutionGradient"
+         : kind == ConvolutionKind::FullyConnected ? "MPSCNNFullyConnectedGradient"
+                                                   : "MPSCNNConvolutionTransposeGradient";
+}
+
 // A kernel of Apple's and its weights. An encode under way keeps the kernel, and with it the
 // weights it was encoded with: MPS replaces them at once, so that they may not be replaced in place
 // while work uses them.
@@ -146,14 +160,12 @@ class KernelWithWeights {
 
   KernelWithWeights(Device& device, const ConvolutionParameters& parameters, ConvolutionKind kind,
                     Make make, const char* class_name)
-      : device_(metal::mtl_device(device)),
-        full_(kind == ConvolutionKind::FullyConnected),
-        make_(make),
-        class_name_(class_name) {
+      : device_(metal::mtl_device(device)), kind_(kind), make_(make), class_name_(class_name) {
     renew(parameters);
   }
 
   Kernel* get() const { return kernel_.get(); }
+  ConvolutionKind kind() const { return kind_; }
 
   void set(const ConvolutionParameters& parameters) {
     const PoolScope pool;
@@ -204,13 +216,14 @@ class KernelWithWeights {
     const PoolScope pool;
     auto source = Retained<MpsgradConvolutionSource*>::adopt([[MpsgradConvolutionSource alloc]
         initWithAnswers:std::make_shared<SourceAnswers>(parameters)]);
-    kernel_ = metal::adopt_kernel(make_(device_, source.get(), full_), class_name_);
+    kernel_ = metal::adopt_kernel(
+        make_(device_, source.get(), kind_ == ConvolutionKind::FullyConnected), class_name_);
     source_ = std::move(source);
     users_.clear();
   }
 
   id<MTLDevice> device_;  // lives as long as the process
-  bool full_;
+  ConvolutionKind kind_;
   Make make_;
   const char* class_name_;
   Retained<MpsgradConvolutionSource*> source_;
@@ -223,19 +236,30 @@ MPSCNNConvolution* new_forward(id<MTLDevice> device, MpsgradConvolutionSource* s
               : [[MPSCNNConvolution alloc] initWithDevice:device weights:source];
 }
 
+MPSCNNConvolutionTranspose* new_transpose(id<MTLDevice> device, MpsgradConvolutionSource* source,
+                                          bool) {
+  return [[MPSCNNConvolutionTranspose alloc] initWithDevice:device weights:source];
+}
+
+MPSCNNConvolutionTransposeGradient* new_transpose_gradient(id<MTLDevice> device,
+                                                           MpsgradConvolutionSource* source, bool) {
+  return [[MPSCNNConvolutionTransposeGradient alloc] initWithDevice:device weights:source];
+}
+
 MPSCNNConvolutionGradient* new_gradient(id<MTLDevice> device, MpsgradConvolutionSource* source,
                                         bool full) {
   return full ? [[MPSCNNFullyConnectedGradient alloc] initWithDevice:device weights:source]
               : [[MPSCNNConvolutionGradient alloc] initWithDevice:device weights:source];
 }
 
+template <class Kernel>
 class MetalConvolution final : public ConvolutionEncoder {
  public:
-  MetalConvolution(Device& device, const ConvolutionParameters& parameters, ConvolutionKind kind)
+  MetalConvolution(Device& device, const ConvolutionParameters& parameters, ConvolutionKind kind,
+                   typename KernelWithWeights<Kernel>::Make make)
       : device_(device),
         descriptor_(parameters.descriptor),
-        kernel_(device, parameters, kind, new_forward,
-                kind == ConvolutionKind::Plain ? "MPSCNNConvolution" : "MPSCNNFullyConnected") {}
+        kernel_(device, parameters, kind, make, class_name(kind)) {}
 
   void set(const ConvolutionParameters& parameters) override { kernel_.set(parameters); }
   void reload(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& state) override {
@@ -250,7 +274,8 @@ class MetalConvolution final : public ConvolutionEncoder {
     MPSCNNConvolutionWeightsAndBiasesState* exported =
         [kernel_.get() exportWeightsAndBiasesWithCommandBuffer:own.for_kernel()
                                      resultStateCanBeTemporary:NO];
-    require<DeviceError>(exported != nil, "Convolution: the device made no state to export to");
+    require<DeviceError>(exported != nil, class_name(kernel_.kind()),
+                         ": the device made no state to export to");
     own.keep(exported);
     own.keep(kernel_.get());
     kernel_.note_use(command_buffer);
@@ -303,26 +328,72 @@ class MetalConvolution final : public ConvolutionEncoder {
  private:
   // Nothing but `p` decides, so that a state and an encode into it find the same kernel.
   void set_properties(const UnaryProperties& p, Index depth) {
-    MPSCNNConvolution* kernel = kernel_.get();
+    Kernel* kernel = kernel_.get();
     kernel.accumulatorPrecisionOption =
         static_cast<MPSNNConvolutionAccumulatorPrecisionOption>(p.extra.at(0));
     kernel.options = static_cast<MPSKernelOptions>(p.extra.at(1));
+    if constexpr (std::is_same_v<Kernel, MPSCNNConvolutionTranspose>) {
+      kernel.kernelOffsetX = TransposePlacement::kernel_offset_x(p);
+      kernel.kernelOffsetY = TransposePlacement::kernel_offset_y(p);
+    }
     metal::set_properties(kernel, {p, depth, descriptor_.input_feature_channels});
   }
 
   Device& device_;
   ConvolutionDescriptor descriptor_;
-  KernelWithWeights<MPSCNNConvolution> kernel_;
+  KernelWithWeights<Kernel> kernel_;
 };
 
+// A call with the geometry that Apple's kernel takes from the state, where nobody has published it.
+struct ConfiguredCall {
+  ConfiguredCall(MPSCNNGradientKernel* kernel, const GradientCall& call)
+      : properties(configured(kernel, call)),
+        call{call.gradients,
+             call.sources,
+             call.states,
+             call.destinations,
+             call.batch,
+             properties,
+             call.clip,
+             call.first_gradient,
+             call.first_source,
+             call.gradient_channels,
+             call.source_channels,
+             call.produced_channels,
+             call.creates_destination,
+             call.kernel} {}
+
+  BinaryProperties properties;
+  GradientCall call;
+
+ private:
+  static BinaryProperties configured(MPSCNNGradientKernel* kernel, const GradientCall& call) {
+    NSArray<MPSImage*>* images =
+        [NSArray arrayWithObjects:metal::mps_image(*call.gradients.front()),
+                                  metal::mps_image(*call.sources.front()), nil];
+    MPSState* state = metal::payload_of(*call.states.front()).get();
+    (void)[kernel destinationImageDescriptorForSourceImages:images
+                                               sourceStates:[NSArray arrayWithObject:state]];
+    BinaryProperties result = call.properties;
+    const auto take = [](const MPSOffset& from, Offset& to) {
+      to.x = from.x;
+      to.y = from.y;
+    };
+    take(kernel.primaryOffset, result.primary.offset);
+    take(kernel.secondaryOffset, result.secondary.offset);
+    result.kernel_offset_x = kernel.kernelOffsetX;
+    result.kernel_offset_y = kernel.kernelOffsetY;
+    return result;
+  }
+};
+
+template <class Kernel>
 class MetalConvolutionGradient final : public ConvolutionGradientEncoder {
  public:
   MetalConvolutionGradient(Device& device, const ConvolutionParameters& parameters,
-                           ConvolutionKind kind)
+                           ConvolutionKind kind, typename KernelWithWeights<Kernel>::Make make)
       : descriptor_(parameters.descriptor),
-        kernel_(device, parameters, kind, new_gradient,
-                kind == ConvolutionKind::Plain ? "MPSCNNConvolutionGradient"
-                                               : "MPSCNNFullyConnectedGradient") {}
+        kernel_(device, parameters, kind, make, gradient_class_name(kind)) {}
 
   void set(const ConvolutionParameters& parameters) override { kernel_.set(parameters); }
   void reload(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& state) override {
@@ -334,13 +405,17 @@ class MetalConvolutionGradient final : public ConvolutionGradientEncoder {
               ConvolutionGradientOption option, ConvolutionGradientState&, bool) override {
     const PoolScope pool;
     kernel_.get().gradientOption = static_cast<MPSCNNConvolutionGradientOption>(option);
-    metal::encode(command_buffer, kernel_.get(), call);
+    if constexpr (std::is_same_v<Kernel, MPSCNNConvolutionTransposeGradient>) {
+      metal::encode(command_buffer, kernel_.get(), ConfiguredCall(kernel_.get(), call).call);
+    } else {
+      metal::encode(command_buffer, kernel_.get(), call);
+    }
     kernel_.note_use(command_buffer);
   }
 
  private:
   ConvolutionDescriptor descriptor_;
-  KernelWithWeights<MPSCNNConvolutionGradient> kernel_;
+  KernelWithWeights<Kernel> kernel_;
 };
 
 class MetalConvolutionBackend final : public ConvolutionBackend {
@@ -348,12 +423,22 @@ class MetalConvolutionBackend final : public ConvolutionBackend {
   std::unique_ptr<ConvolutionEncoder> make_forward(Device& device,
                                                    const ConvolutionParameters& parameters,
                                                    ConvolutionKind kind) const override {
-    return std::make_unique<MetalConvolution>(device, parameters, kind);
+    if (kind == ConvolutionKind::Transpose) {
+      return std::make_unique<MetalConvolution<MPSCNNConvolutionTranspose>>(device, parameters,
+                                                                            kind, new_transpose);
+    }
+    return std::make_unique<MetalConvolution<MPSCNNConvolution>>(device, parameters, kind,
+                                                                 new_forward);
   }
   std::unique_ptr<ConvolutionGradientEncoder> make_gradient(Device& device,
                                                             const ConvolutionParameters& parameters,
                                                             ConvolutionKind kind) const override {
-    return std::make_unique<MetalConvolutionGradient>(device, parameters, kind);
+    if (kind == ConvolutionKind::Transpose) {
+      return std::make_unique<MetalConvolutionGradient<MPSCNNConvolutionTransposeGradient>>(
+          device, parameters, kind, new_transpose_gradient);
+    }
+    return std::make_unique<MetalConvolutionGradient<MPSCNNConvolutionGradient>>(
+        device, parameters, kind, new_gradient);
   }
 };
 

@@ -3,7 +3,8 @@
 #include <pybind11/numpy.h>
 
 #include "core/arguments_py.hpp"
-#include "kernels/convolution/convolution.hpp"
+#include "core/often_called_py.hpp"
+#include "kernels/convolution/convolution_transpose.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -243,6 +244,22 @@ Made by `Convolution` or `FullyConnected`. One object serves the whole batch; ev
                              [](const Gradients& self) { return shape_tuple(self.shape()); });
   forbid_construction(gradients);
 
+  using Transposed = ConvolutionTransposeGradientState;
+  py::class_<Transposed, Gradients, py::smart_holder> transposed(
+      m, "ConvolutionTransposeGradientState",
+      R"(As `ConvolutionGradientState`, of `ConvolutionTranspose` (``MPSCNNConvolutionTransposeGradientState``).
+)");
+  transposed
+      .def_property_readonly("convolution_transpose", &Transposed::producer,
+                             "The kernel that made it.")
+      .def_property_readonly(
+          "convolution",
+          [](const Transposed& self) -> std::shared_ptr<KernelBase> {
+            return self.undone() ? self.undone()->producer() : nullptr;
+          },
+          "The convolution whose state the forward encode was given, or None.");
+  forbid_construction(transposed);
+
   using Weights = ConvolutionWeightsAndBiasesState;
   py::class_<Weights, State, py::smart_holder>(
       m, "ConvolutionWeightsAndBiasesState",
@@ -294,6 +311,187 @@ biases : Buffer, optional
       .def_property_readonly("biases_offset", &Weights::biases_offset, "Bytes.");
 }
 
+// What kernels of all kinds have, of a C++ class that Python does not know as the others' base.
+template <class Class>
+void bind_forward(py::class_<Class, UnaryKernel, py::smart_holder>& c) {
+  c.def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
+          return std::make_shared<Class>(std::move(device), source_argument(weights));
+        }),
+        "device"_a, "weights"_a)
+      .def_property_readonly("descriptor", [](const Class& self) { return self.descriptor(); })
+      .def_property_readonly("data_source",
+                             [](const Class& self) { return source_object(self.data_source()); })
+      .def_property("accumulator_precision", &Class::accumulator_precision,
+                    &Class::set_accumulator_precision)
+      .def("reload_weights_and_biases_from_data_source", &Class::reload_from_data_source,
+           "Read the data source again; work that is encoded already keeps the weights it was "
+           "encoded with.")
+      .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a, "state"_a,
+           "Encode a copy of a state's weights into the kernel, for the encodes after it.")
+      .def("export_weights_and_biases", &Class::export_weights, "command_buffer"_a,
+           "temporary_ok"_a = false,
+           R"(Encode a copy of the weights the kernel multiplies with, as float32.
+
+Returns
+-------
+ConvolutionWeightsAndBiasesState
+    Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none.
+)");
+}
+
+template <class Class>
+void bind_backward(py::class_<Class, GradientKernel, py::smart_holder>& c) {
+  c.def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
+          return std::make_shared<Class>(std::move(device), source_argument(weights));
+        }),
+        "device"_a, "weights"_a)
+      .def_property_readonly("descriptor", [](const Class& self) { return self.descriptor(); })
+      .def_property_readonly("data_source",
+                             [](const Class& self) { return source_object(self.data_source()); })
+      .def_property(
+          "gradient_option",
+          [](const Class& self) { return static_cast<int>(self.gradient_option()); },
+          &Class::set_gradient_option)
+      .def("reload_weights_and_biases_from_data_source", &Class::reload_from_data_source)
+      .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a, "state"_a);
+}
+
+// States of a convolution, where one stands for all images.
+StateBatch convolution_states(const py::object& object, std::size_t images) {
+  StateBatch states = state_argument(object, "convolution_gradient_state");
+  if (states.size() == 1) {
+    states.resize(images, StateBatch::value_type(states.front()));
+  }
+  return states;
+}
+
+py::object encode_transpose(ConvolutionTranspose& self,
+                            const std::shared_ptr<CommandBuffer>& command_buffer,
+                            const py::object& source_object, const py::object& destination_object,
+                            const py::object& state_object, const py::object& convolution_object,
+                            bool with_state, bool temporary_state,
+                            const py::object& allocator_object) {
+  const ImageArgument source = image_argument(source_object, "source");
+  const StateBatch undone = convolution_states(convolution_object, source.images().size());
+  if (!destination_object.is_none()) {
+    const ImageArgument destination = image_argument(destination_object, "destination");
+    require<TypeError>(source.batch == destination.batch, self.class_name(),
+                       ": source and destination must both be single images or both be batches");
+    require(!with_state, self.class_name(),
+            ": with_state creates a state for a created destination; make one with result_state() "
+            "and pass it as destination_state");
+    self.encode(command_buffer, source.images(), state_argument(state_object, "destination_state"),
+                undone, destination.images(), source.batch);
+    return destination_object;
+  }
+  require<TypeError>(
+      state_object.is_none(), self.class_name(),
+      ": destination_state needs a destination; use with_state=True to have both created");
+  const auto allocator = allocator_argument(allocator_object);
+  const EncodeResult result =
+      self.encode_creating(command_buffer, source.images(), undone, source.batch, with_state,
+                           temporary_state, allocator.get());
+  py::object images = image_result(result.images, source.batch);
+  return with_state ? py::make_tuple(images, state_result(result.states, source.batch)) : images;
+}
+
+void bind_transpose(py::module_& m) {
+  using Kernel = ConvolutionTranspose;
+  py::class_<Kernel, UnaryKernel, py::smart_holder> c(m, "ConvolutionTranspose");
+  bind_forward(c);
+  c.def_property("kernel_offset_x", &Kernel::kernel_offset_x, &Kernel::set_kernel_offset_x,
+                 "Offset in the source with zeros inserted, pixels; replaced by every encode that "
+                 "creates its destination.")
+      .def_property("kernel_offset_y", &Kernel::kernel_offset_y, &Kernel::set_kernel_offset_y,
+                    "Offset in the source with zeros inserted, pixels.");
+  c.def(
+      "destination_descriptor",
+      [](Kernel& self, const py::object& sources, const py::object& states) {
+        return self.destination_descriptor(image_argument(sources, "sources").images(),
+                                           state_argument(states, "states"));
+      },
+      "sources"_a, "states"_a = py::none(),
+      R"(Return the result's descriptor; set `offset` to 0 and the kernel offset accordingly.
+
+Parameters
+----------
+sources : Image or list of one Image
+    One image, not a batch.
+states : ConvolutionGradientState, or list of it, optional
+    Of the convolution to undo: the result has the size of its source. Without it the padding policy
+    decides.
+)");
+  const auto result_states = [](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+                                const py::object& sources, const py::object& destinations,
+                                const py::object& states) {
+    const ImageArgument source = image_argument(sources, "source");
+    const ImageArgument destination = image_argument(destinations, "destination");
+    StateBatch made = self.result_states(source.images(), destination.images(),
+                                         state_argument(states, "source_states"), command_buffer);
+    return state_result(made, source.batch);
+  };
+  const char* state_doc =
+      "Return the state that the gradient kernel needs; every property must have its final value. "
+      "``source_states``: of the convolution that is undone.";
+  for (const bool batch : {false, true}) {
+    c.def(
+        batch ? "result_state_batch" : "result_state",
+        [=](Kernel& self, const py::object& source, const py::object& destination,
+            const py::object& states) {
+          return result_states(self, nullptr, source, destination, states);
+        },
+        py::arg(batch ? "sources" : "source"), py::arg(batch ? "destinations" : "destination"),
+        "source_states"_a = py::none(), state_doc);
+    c.def(
+        batch ? "temporary_result_state_batch" : "temporary_result_state",
+        [=](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+            const py::object& source, const py::object& destination, const py::object& states) {
+          return result_states(self, command_buffer, source, destination, states);
+        },
+        "command_buffer"_a.none(false), py::arg(batch ? "sources" : "source"),
+        py::arg(batch ? "destinations" : "destination"), "source_states"_a = py::none(), state_doc);
+  }
+  def_often_called(c, "encode", &encode_transpose, "command_buffer"_a.none(false), "source"_a,
+                   "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
+                   "convolution_gradient_state"_a = py::none(), "with_state"_a = false,
+                   "temporary_state"_a = false, "allocator"_a = py::none(),
+                   R"(Encode the kernel.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+source : Image, or batch
+    A list or `ImageBatch` selects the batch form.
+destination : Image, or batch, optional
+    Written with `offset` and the kernel offset as they stand. Without it a new one is sized by
+    ``convolution_gradient_state``, else by the padding policy, and the offsets are set.
+destination_state : State, or list, optional
+    From `result_state`; only together with ``destination``.
+convolution_gradient_state : ConvolutionGradientState, or list of one object, optional
+    Of the convolution to undo; a temporary one is read once. Not with ``destination_state``, which
+    knows its own.
+with_state, temporary_state : bool, default False
+    Create a state for the gradient kernel as well.
+allocator : optional
+    Overrides `destination_image_allocator` for this call.
+
+Returns
+-------
+Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
+    The destination. Nothing in it is valid before the command buffer has completed.
+)");
+  def_often_called(c, "encode_batch", &encode_transpose, "command_buffer"_a.none(false),
+                   "sources"_a, "destinations"_a = py::none(), py::kw_only(),
+                   "destination_states"_a = py::none(),
+                   "convolution_gradient_states"_a = py::none(), "with_state"_a = false,
+                   "temporary_state"_a = false, "allocator"_a = py::none(),
+                   "Encode a batch in one call; see `encode`.");
+
+  py::class_<ConvolutionTransposeGradient, GradientKernel, py::smart_holder> gradient(
+      m, "ConvolutionTransposeGradient");
+  bind_backward(gradient);
+}
+
 }  // namespace
 
 void bind_convolution(py::module_& m) {
@@ -305,55 +503,16 @@ void bind_convolution(py::module_& m) {
       .value("HALF", AccumulatorPrecision::Half)
       .value("FLOAT", AccumulatorPrecision::Float);
 
-  py::class_<Convolution, UnaryKernel, py::smart_holder>(m, "Convolution")
-      .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
-             return std::make_shared<Convolution>(std::move(device), source_argument(weights));
-           }),
-           "device"_a, "weights"_a)
-      .def_property_readonly("descriptor",
-                             [](const Convolution& self) { return self.descriptor(); })
-      .def_property_readonly(
-          "data_source", [](const Convolution& self) { return source_object(self.data_source()); })
-      .def_property("accumulator_precision", &Convolution::accumulator_precision,
-                    &Convolution::set_accumulator_precision)
-      .def("reload_weights_and_biases_from_data_source", &Convolution::reload_from_data_source,
-           "Read the data source again; work that is encoded already keeps the weights it was "
-           "encoded with.")
-      .def("reload_weights_and_biases", &Convolution::reload, "command_buffer"_a, "state"_a,
-           "Encode a copy of a state's weights into the kernel, for the encodes after it.")
-      .def("export_weights_and_biases", &Convolution::export_weights, "command_buffer"_a,
-           "temporary_ok"_a = false,
-           R"(Encode a copy of the weights the kernel multiplies with, as float32.
-
-Returns
--------
-ConvolutionWeightsAndBiasesState
-    Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none.
-)");
+  py::class_<Convolution, UnaryKernel, py::smart_holder> forward(m, "Convolution");
+  bind_forward(forward);
   py::class_<FullyConnected, Convolution, py::smart_holder>(m, "FullyConnected")
       .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
              return std::make_shared<FullyConnected>(std::move(device), source_argument(weights));
            }),
            "device"_a, "weights"_a);
-  py::class_<ConvolutionGradient, GradientKernel, py::smart_holder>(m, "ConvolutionGradient")
-      .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
-             return std::make_shared<ConvolutionGradient>(std::move(device),
-                                                          source_argument(weights));
-           }),
-           "device"_a, "weights"_a)
-      .def_property_readonly("descriptor",
-                             [](const ConvolutionGradient& self) { return self.descriptor(); })
-      .def_property_readonly(
-          "data_source",
-          [](const ConvolutionGradient& self) { return source_object(self.data_source()); })
-      .def_property(
-          "gradient_option",
-          [](const ConvolutionGradient& self) { return static_cast<int>(self.gradient_option()); },
-          &ConvolutionGradient::set_gradient_option)
-      .def("reload_weights_and_biases_from_data_source",
-           &ConvolutionGradient::reload_from_data_source)
-      .def("reload_weights_and_biases", &ConvolutionGradient::reload, "command_buffer"_a,
-           "state"_a);
+  py::class_<ConvolutionGradient, GradientKernel, py::smart_holder> backward(m,
+                                                                             "ConvolutionGradient");
+  bind_backward(backward);
   py::class_<FullyConnectedGradient, ConvolutionGradient, py::smart_holder>(
       m, "FullyConnectedGradient")
       .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
@@ -361,6 +520,7 @@ ConvolutionWeightsAndBiasesState
                                                              source_argument(weights));
            }),
            "device"_a, "weights"_a);
+  bind_transpose(m);
 }
 
 }  // namespace mpsgrad

@@ -263,23 +263,41 @@ void finish(const Sums& sums, float* result, bool accumulate) {
   const Index to_o = transposed ? 1 : taps * inputs;
   const Index to_c = transposed ? taps * outputs : 1;
   const Index to_tap = transposed ? outputs : inputs;
-  const auto put_group = [&](Index group) {
-    for (Index tap = 0; tap < taps; ++tap) {
-      const float* from = sums.first_partial + group * from_group + tap * from_tap;
-      float* to = result + group * weights + (g.transposed_weights ? taps - 1 - tap : tap) * to_tap;
-      for (Index c = 0; c < inputs; ++c) {
-        for (Index o = 0; o < outputs; ++o) {
-          const float value = from[o * from_o + c * from_c];
-          float& weight = to[o * to_o + c * to_c];
-          weight = accumulate ? weight + value : value;
-        }
-      }
+  const auto put_row = [&](Index group, Index tap, Index c, Index first, Index last) {
+    const float* from = sums.first_partial + group * from_group + tap * from_tap + c * from_c;
+    float* to = result + group * weights + (g.transposed_weights ? taps - 1 - tap : tap) * to_tap +
+                c * to_c;
+    for (Index o = first; o < last; ++o) {
+      const float value = from[o * from_o];
+      float& weight = to[o * to_o];
+      weight = accumulate ? weight + value : value;
     }
   };
+  if (transposed) {
+    // One side is read or the other written across: some outputs at a time, so that both find their
+    // cache lines again.
+    constexpr Index kOutputs = 16;
+    const Index rows = groups * taps * inputs;
+    const Index together = std::max<Index>(1, kChunk / std::max<Index>(1, outputs));
+    parallel_for(ceil_div(rows, together), [&](Index chunk) {
+      const Index last = std::min(rows, (chunk + 1) * together);
+      for (Index o = 0; o < outputs; o += kOutputs) {
+        for (Index row = chunk * together; row < last; ++row) {
+          put_row(row / (taps * inputs), row / inputs % taps, row % inputs, o,
+                  std::min(outputs, o + kOutputs));
+        }
+      }
+    });
+    return;
+  }
   const Index together = std::max<Index>(1, kChunk / std::max<Index>(1, weights));
   parallel_for(ceil_div(groups, together), [&](Index chunk) {
     for (Index i = chunk * together; i < std::min(groups, (chunk + 1) * together); ++i) {
-      put_group(i);
+      for (Index tap = 0; tap < taps; ++tap) {
+        for (Index c = 0; c < inputs; ++c) {
+          put_row(i, tap, c, 0, outputs);
+        }
+      }
     }
   });
 }
