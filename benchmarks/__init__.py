@@ -17,6 +17,7 @@ FAMILIES = (
     "arithmetic",
     "neuron",
     "softmax",
+    "reduction",
     "loss",
     "optimizer",
     "training",

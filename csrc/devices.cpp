@@ -19,6 +19,7 @@ const LossBackend& cpu_loss();
 const NeuronBackend& cpu_neuron();
 const OptimizerBackend& cpu_optimizer();
 const PoolingBackend& cpu_pooling();
+const ReductionBackend& cpu_reduction();
 const SoftMaxBackend& cpu_softmax();
 #if defined(MPSGRAD_HAVE_METAL)
 const Prober& metal_prober();
@@ -43,6 +44,7 @@ class CpuDevice final : public cpu::CpuDeviceBase {
   const NeuronBackend* neuron() const override { return &cpu_neuron(); }
   const OptimizerBackend* optimizer() const override { return &cpu_optimizer(); }
   const PoolingBackend* pooling() const override { return &cpu_pooling(); }
+  const ReductionBackend* reduction() const override { return &cpu_reduction(); }
   const SoftMaxBackend* softmax() const override { return &cpu_softmax(); }
 };
 

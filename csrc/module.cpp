@@ -27,6 +27,7 @@ void bind_optimizer(py::module_& m);
 void bind_peaks(py::module_& m);
 void bind_pooling(py::module_& m);
 void bind_prober(py::module_& m);
+void bind_reduction(py::module_& m);
 void bind_softmax(py::module_& m);
 void bind_vector(py::module_& m);
 
@@ -184,6 +185,7 @@ PYBIND11_MODULE(_core, m) {
   bind_peaks(m);
   bind_pooling(m);
   bind_prober(m);
+  bind_reduction(m);
   bind_softmax(m);
   guard_pickling(m);
   guard_use_before_init(m);

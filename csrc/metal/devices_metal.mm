@@ -13,6 +13,7 @@ const LossBackend& metal_loss();
 const NeuronBackend& metal_neuron();
 const OptimizerBackend& metal_optimizer();
 const PoolingBackend& metal_pooling();
+const ReductionBackend& metal_reduction();
 const SoftMaxBackend& metal_softmax();
 
 namespace metal {
@@ -39,6 +40,7 @@ class MetalDevice final : public MetalDeviceBase {
   const NeuronBackend* neuron() const override { return &metal_neuron(); }
   const OptimizerBackend* optimizer() const override { return &metal_optimizer(); }
   const PoolingBackend* pooling() const override { return &metal_pooling(); }
+  const ReductionBackend* reduction() const override { return &metal_reduction(); }
   const SoftMaxBackend* softmax() const override { return &metal_softmax(); }
 };
 

@@ -23,5 +23,6 @@
 #import <MetalPerformanceShaders/MPSMatrix.h>
 #import <MetalPerformanceShaders/MPSNNGradientState.h>
 #import <MetalPerformanceShaders/MPSNNOptimizers.h>
+#import <MetalPerformanceShaders/MPSNNReduce.h>
 #import <MetalPerformanceShaders/MPSNeuralNetworkTypes.h>
 #import <MetalPerformanceShaders/MPSState.h>
