@@ -73,6 +73,7 @@ __all__: list[str] = [
     "Kernel",
     "LocalContrastNormalization",
     "LocalContrastNormalizationGradient",
+    "LocalCorrelation",
     "LogSoftMax",
     "LogSoftMaxGradient",
     "Loss",
@@ -106,6 +107,24 @@ __all__: list[str] = [
     "PoolingMaxGradient",
     "Predicate",
     "RMSProp",
+    "ReduceBinary",
+    "ReduceColumnMax",
+    "ReduceColumnMean",
+    "ReduceColumnMin",
+    "ReduceColumnSum",
+    "ReduceFeatureChannelsAndWeightsMean",
+    "ReduceFeatureChannelsAndWeightsSum",
+    "ReduceFeatureChannelsArgumentMax",
+    "ReduceFeatureChannelsArgumentMin",
+    "ReduceFeatureChannelsMax",
+    "ReduceFeatureChannelsMean",
+    "ReduceFeatureChannelsMin",
+    "ReduceFeatureChannelsSum",
+    "ReduceRowMax",
+    "ReduceRowMean",
+    "ReduceRowMin",
+    "ReduceRowSum",
+    "ReduceUnary",
     "ReductionType",
     "Region",
     "RegularizationType",
@@ -4622,6 +4641,149 @@ class DilatedPoolingMaxGradient(PoolingGradient):
         stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
         stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
+
+class ReduceUnary(UnaryKernel):
+    """
+    One value made of many of a source (``MPSNNReduceUnary``); never made directly.
+
+    There are no gradient kernels, and no states. `offset` is ignored but for its z, which selects an image.
+    """
+
+    @property
+    def clip_rect_source(self) -> Region:
+        """
+        Pixels of the source that are read, as far as it has them: a `Region`, at first `NO_CLIP`.
+        """
+
+    @clip_rect_source.setter
+    def clip_rect_source(self, arg1: Region) -> None: ...
+
+class ReduceRowMin(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceRowMax(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceRowMean(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceColumnMin(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceColumnMax(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceColumnMean(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsMin(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsMax(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsMean(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceRowSum(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceColumnSum(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsArgumentMin(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsArgumentMax(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsSum(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+    @property
+    def weight(self) -> float:
+        """
+        What each sum is multiplied by, float32; at first 1.
+        """
+
+    @weight.setter
+    def weight(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class ReduceBinary(ForwardBinaryKernel):
+    """
+    Sums over the feature channels of two sources (``MPSNNReduceBinary``); never made directly.
+
+    There are no gradient kernels, and no states. Offsets are ignored but for their z, which select images.
+    """
+
+    @property
+    def primary_source_clip_rect(self) -> Region:
+        """
+        Pixels of this source that are read, as far as it has them: a `Region`, at first `NO_CLIP`.
+        """
+
+    @primary_source_clip_rect.setter
+    def primary_source_clip_rect(self, arg1: Region) -> None: ...
+    @property
+    def secondary_source_clip_rect(self) -> Region:
+        """
+        Pixels of this source that are read, as far as it has them: a `Region`, at first `NO_CLIP`.
+        """
+
+    @secondary_source_clip_rect.setter
+    def secondary_source_clip_rect(self, arg1: Region) -> None: ...
+
+class ReduceFeatureChannelsAndWeightsMean(ReduceBinary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsAndWeightsSum(ReduceBinary):
+    def __init__(self, device: Device, do_weighted_sum_by_non_zero_weights: bool) -> None: ...
+    @property
+    def do_weighted_sum_by_non_zero_weights(self) -> bool:
+        """
+        Whether sums are divided by the number of weights that are not 0.
+        """
+
+class LocalCorrelation(ReduceBinary):
+    def __init__(
+        self,
+        device: Device,
+        window_in_x: typing.SupportsInt | typing.SupportsIndex,
+        window_in_y: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_x: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_y: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def stride_in_x(self) -> int:
+        """
+        Pixels from one shift to the next.
+        """
+
+    @stride_in_x.setter
+    def stride_in_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def stride_in_y(self) -> int:
+        """
+        Pixels from one shift to the next.
+        """
+
+    @stride_in_y.setter
+    def stride_in_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def window_in_x(self) -> int:
+        """
+        Shifts to either side of each pixel.
+        """
+
+    @window_in_x.setter
+    def window_in_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def window_in_y(self) -> int:
+        """
+        Shifts to either side of each pixel.
+        """
+
+    @window_in_y.setter
+    def window_in_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
 
 class SoftMax(UnaryKernel):
     def __init__(self, device: Device) -> None: ...

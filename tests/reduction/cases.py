@@ -4,13 +4,23 @@ import mpsgrad as mg
 
 AXES = {"Row": 2, "Column": 1, "FeatureChannels": 3}  # what a reduction sums over, of (N, H, W, C)
 KINDS = ["Min", "Max", "Mean", "Sum"]
-ARGUMENTS = ["ArgumentMin", "ArgumentMax"]
 
-# Every class of one source: name, axis of the array, kind.
+# Every class of one source: axis of the array, kind.
 UNARY = {
-    f"Reduce{axis}{kind}": (number, kind)
-    for axis, number in AXES.items()
-    for kind in KINDS + (ARGUMENTS if axis == "FeatureChannels" else [])
+    "ReduceRowMin": (2, "Min"),
+    "ReduceRowMax": (2, "Max"),
+    "ReduceRowMean": (2, "Mean"),
+    "ReduceRowSum": (2, "Sum"),
+    "ReduceColumnMin": (1, "Min"),
+    "ReduceColumnMax": (1, "Max"),
+    "ReduceColumnMean": (1, "Mean"),
+    "ReduceColumnSum": (1, "Sum"),
+    "ReduceFeatureChannelsMin": (3, "Min"),
+    "ReduceFeatureChannelsMax": (3, "Max"),
+    "ReduceFeatureChannelsMean": (3, "Mean"),
+    "ReduceFeatureChannelsSum": (3, "Sum"),
+    "ReduceFeatureChannelsArgumentMin": (3, "ArgumentMin"),
+    "ReduceFeatureChannelsArgumentMax": (3, "ArgumentMax"),
 }
 
 # (N, H, W, C)

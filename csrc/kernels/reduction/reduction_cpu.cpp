@@ -276,9 +276,9 @@ class CpuLocalCorrelation final : public BinaryEncoder {
                       const float* y = cpu::load_row_with_edges(
                           secondary, sample, row + (k - window.window_y) * window.stride_y,
                           first - border, reach, edge, shifted);
-                      correlation_loops().correlate(x, y, out + k * window.columns(), pixels,
-                                                    channels, window.columns(), window.stride_x,
-                                                    destination.channels);
+                      shifted_product_loops().correlate(x, y, out + k * window.columns(), pixels,
+                                                        channels, window.columns(), window.stride_x,
+                                                        destination.channels);
                     }
                     cpu::finish_store(destination, sample, clip.origin.y + row,
                                       clip.origin.x + first, pixels, out);

@@ -182,6 +182,6 @@ constexpr ReductionLoops<Element> kLoops{&fold<Element>, &pixels<Element>, &prod
 }  // namespace
 
 const ByElement<ReductionLoops> reduction_loops{kLoops<float>, kLoops<Half>};
-const CorrelationLoops correlation_loops{&correlate};
+const ShiftedProductLoops shifted_product_loops{&correlate};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

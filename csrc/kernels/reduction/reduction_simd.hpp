@@ -29,7 +29,7 @@ struct ReductionLoops {
 
 MPSGRAD_LOOPS(ByElement<ReductionLoops>, reduction_loops)
 
-struct CorrelationLoops {
+struct ShiftedProductLoops {
   // out[i * result_stride + m] = sum of x[i] * y[i + m * step] over the channels, for every pixel i
   // and m < shifts.
   void (*correlate)(const float* x, const float* y, float* out, std::int64_t pixels,
@@ -37,6 +37,6 @@ struct CorrelationLoops {
                     std::int64_t result_stride);
 };
 
-MPSGRAD_LOOPS(CorrelationLoops, correlation_loops)
+MPSGRAD_LOOPS(ShiftedProductLoops, shifted_product_loops)
 
 }  // namespace mpsgrad
