@@ -22,6 +22,7 @@ FAMILIES = (
     "dropout",
     "upsampling",
     "reshape",
+    "reduction",
     "loss",
     "optimizer",
     "training",

@@ -22,6 +22,7 @@ const NeuronBackend& cpu_neuron();
 const OptimizerBackend& cpu_optimizer();
 const PoolingBackend& cpu_pooling();
 const ReshapeBackend& cpu_reshape();
+const ReductionBackend& cpu_reduction();
 const SoftMaxBackend& cpu_softmax();
 const UpsamplingBackend& cpu_upsampling();
 #if defined(MPSGRAD_HAVE_METAL)
@@ -50,6 +51,7 @@ class CpuDevice final : public cpu::CpuDeviceBase {
   const OptimizerBackend* optimizer() const override { return &cpu_optimizer(); }
   const PoolingBackend* pooling() const override { return &cpu_pooling(); }
   const ReshapeBackend* reshape() const override { return &cpu_reshape(); }
+  const ReductionBackend* reduction() const override { return &cpu_reduction(); }
   const SoftMaxBackend* softmax() const override { return &cpu_softmax(); }
   const UpsamplingBackend* upsampling() const override { return &cpu_upsampling(); }
 };

@@ -30,6 +30,7 @@ void bind_peaks(py::module_& m);
 void bind_pooling(py::module_& m);
 void bind_prober(py::module_& m);
 void bind_reshape(py::module_& m);
+void bind_reduction(py::module_& m);
 void bind_softmax(py::module_& m);
 void bind_upsampling(py::module_& m);
 void bind_vector(py::module_& m);
@@ -191,6 +192,7 @@ PYBIND11_MODULE(_core, m) {
   bind_pooling(m);
   bind_prober(m);
   bind_reshape(m);
+  bind_reduction(m);
   bind_softmax(m);
   bind_upsampling(m);
   guard_pickling(m);

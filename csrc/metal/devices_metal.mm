@@ -16,6 +16,7 @@ const NeuronBackend& metal_neuron();
 const OptimizerBackend& metal_optimizer();
 const PoolingBackend& metal_pooling();
 const ReshapeBackend& metal_reshape();
+const ReductionBackend& metal_reduction();
 const SoftMaxBackend& metal_softmax();
 const UpsamplingBackend& metal_upsampling();
 
@@ -46,6 +47,7 @@ class MetalDevice final : public MetalDeviceBase {
   const OptimizerBackend* optimizer() const override { return &metal_optimizer(); }
   const PoolingBackend* pooling() const override { return &metal_pooling(); }
   const ReshapeBackend* reshape() const override { return &metal_reshape(); }
+  const ReductionBackend* reduction() const override { return &metal_reduction(); }
   const SoftMaxBackend* softmax() const override { return &metal_softmax(); }
   const UpsamplingBackend* upsampling() const override { return &metal_upsampling(); }
 };

@@ -119,6 +119,9 @@
   TRAP(arithmetic_stride, "a stride is not 0 or 1, or not that of the forward kernel")         \
   TRAP(arithmetic_limits, "minimumValue exceeds maximumValue, or is NaN")                      \
   TRAP(arithmetic_channels, "the feature channels of the sources differ")                      \
+  /* reductions */                                                                             \
+  TRAP(reduction_region, "a source clip rectangle leaves nothing, or less than is written")    \
+  TRAP(reduction_channels, "the feature channels of the sources differ")                       \
   /* optimizers */                                                                             \
   TRAP(optimizer_settings, "a setting of the optimizer is not valid")                          \
   TRAP(optimizer_lengths, "gradients, values, history and result differ in length")            \

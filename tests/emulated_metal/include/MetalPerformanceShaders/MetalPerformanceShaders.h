@@ -26,5 +26,6 @@
 #import <MetalPerformanceShaders/MPSNNOptimizers.h>
 #import <MetalPerformanceShaders/MPSNNReshape.h>
 #import <MetalPerformanceShaders/MPSNNSlice.h>
+#import <MetalPerformanceShaders/MPSNNReduce.h>
 #import <MetalPerformanceShaders/MPSNeuralNetworkTypes.h>
 #import <MetalPerformanceShaders/MPSState.h>

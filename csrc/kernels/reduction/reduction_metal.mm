@@ -1,0 +1,158 @@
+// Reductions of the Metal device (MPSNNReduce..., MPSNNLocalCorrelation).
+#include "kernels/reduction/reduction.hpp"
+#include "metal/metal_calls.hpp"
+
+namespace mpsgrad {
+namespace {
+
+NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+
+// The region within the image, and the images that our own rules have chosen.
+MTLRegion to_mtl(const Region& region, Index first, Index images) {
+  return MTLRegionMake3D(to_ns(region.origin.x), to_ns(region.origin.y), to_ns(first),
+                         to_ns(region.size.width), to_ns(region.size.height), to_ns(images));
+}
+
+MPSNNReduceUnary* allocate(ReductionAxis axis, ReductionKind kind) {
+  using Axis = ReductionAxis;
+  const bool row = axis == Axis::Row;
+  const bool column = axis == Axis::Column;
+  switch (kind) {
+    case ReductionKind::Min:
+      return row      ? [MPSNNReduceRowMin alloc]
+             : column ? static_cast<MPSNNReduceUnary*>([MPSNNReduceColumnMin alloc])
+                      : [MPSNNReduceFeatureChannelsMin alloc];
+    case ReductionKind::Max:
+      return row      ? [MPSNNReduceRowMax alloc]
+             : column ? static_cast<MPSNNReduceUnary*>([MPSNNReduceColumnMax alloc])
+                      : [MPSNNReduceFeatureChannelsMax alloc];
+    case ReductionKind::Mean:
+      return row      ? [MPSNNReduceRowMean alloc]
+             : column ? static_cast<MPSNNReduceUnary*>([MPSNNReduceColumnMean alloc])
+                      : [MPSNNReduceFeatureChannelsMean alloc];
+    case ReductionKind::Sum:
+      return row      ? [MPSNNReduceRowSum alloc]
+             : column ? static_cast<MPSNNReduceUnary*>([MPSNNReduceColumnSum alloc])
+                      : [MPSNNReduceFeatureChannelsSum alloc];
+    case ReductionKind::ArgumentMin:
+      return [MPSNNReduceFeatureChannelsArgumentMin alloc];
+    case ReductionKind::ArgumentMax:
+      break;
+  }
+  return [MPSNNReduceFeatureChannelsArgumentMax alloc];
+}
+
+// The common base class declares no initialiser of its own.
+MPSNNReduceUnary* initialise(MPSNNReduceUnary* kernel, id<MTLDevice> device) {
+  return static_cast<MPSNNReduceUnary*>([static_cast<MPSCNNKernel*>(kernel) initWithDevice:device]);
+}
+
+class MetalReduceUnary final : public UnaryEncoder {
+ public:
+  MetalReduceUnary(id<MTLDevice> device, ReductionAxis axis, ReductionKind kind)
+      : kernel_(metal::adopt_kernel(initialise(allocate(axis, kind), device), "MPSNNReduceUnary")) {
+  }
+
+  void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
+    const metal::PoolScope pool;
+    MPSNNReduceUnary* kernel = kernel_.get();
+    kernel.clipRectSource =
+        to_mtl(source_region(source_clip_of(call.properties), call.sources.front()->descriptor()),
+               call.first_source, call.images());
+    if ([kernel isKindOfClass:[MPSNNReduceFeatureChannelsSum class]]) {
+      static_cast<MPSNNReduceFeatureChannelsSum*>(kernel).weight = weight_of(call.properties);
+    }
+    metal::encode(command_buffer, kernel, call);
+  }
+
+ private:
+  metal::Retained<MPSNNReduceUnary*> kernel_;
+};
+
+MPSNNReduceBinary* make(id<MTLDevice> device, ProductReduction kind) {
+  switch (kind) {
+    case ProductReduction::Mean:
+      return [[MPSNNReduceFeatureChannelsAndWeightsMean alloc] initWithDevice:device];
+    case ProductReduction::Sum:
+    case ProductReduction::SumByNonZeroWeights:
+      return [[MPSNNReduceFeatureChannelsAndWeightsSum alloc]
+                         initWithDevice:device
+          doWeightedSumByNonZeroWeights:kind == ProductReduction::SumByNonZeroWeights];
+    case ProductReduction::LocalCorrelation:
+      break;
+  }
+  return [[MPSNNLocalCorrelation alloc] initWithDevice:device];
+}
+
+class MetalReduceBinary final : public BinaryEncoder {
+ public:
+  MetalReduceBinary(id<MTLDevice> device, ProductReduction kind)
+      : kernel_(metal::adopt_kernel(make(device, kind), "MPSNNReduceBinary")) {}
+
+  void encode(CommandBuffer& command_buffer, const BinaryCall& call) override {
+    const metal::PoolScope pool;
+    auto& own = as<metal::MetalCommandBuffer>(command_buffer);
+    MPSNNReduceBinary* kernel = kernel_.get();
+    metal::set_properties(kernel, call);
+    kernel.primarySourceClipRect = region_of(call, false);
+    kernel.secondarySourceClipRect = region_of(call, true);
+    if ([kernel isKindOfClass:[MPSNNLocalCorrelation class]]) {
+      const CorrelationWindow window = window_of(call.properties);
+      auto* correlation = static_cast<MPSNNLocalCorrelation*>(kernel);
+      correlation.windowInX = to_ns(window.window_x);
+      correlation.windowInY = to_ns(window.window_y);
+      correlation.strideInX = to_ns(window.stride_x);
+      correlation.strideInY = to_ns(window.stride_y);
+    }
+    NSArray<MPSImage*>* primaries = metal::mps_images(call.primaries, false);
+    NSArray<MPSImage*>* secondaries = metal::mps_images(call.secondaries, false);
+    NSArray<MPSImage*>* destinations = metal::mps_images(call.destinations, true);
+    if (call.batch) {
+      [kernel encodeBatchToCommandBuffer:own.for_kernel()
+                           primaryImages:primaries
+                         secondaryImages:secondaries
+                       destinationImages:destinations];
+    } else {
+      [kernel encodeToCommandBuffer:own.for_kernel()
+                       primaryImage:[primaries objectAtIndex:0]
+                     secondaryImage:[secondaries objectAtIndex:0]
+                   destinationImage:[destinations objectAtIndex:0]];
+    }
+    for (id object : {static_cast<id>(primaries), static_cast<id>(secondaries),
+                      static_cast<id>(destinations), static_cast<id>(kernel)}) {
+      own.keep(object);
+    }
+  }
+
+ private:
+  static MTLRegion region_of(const BinaryCall& call, bool secondary) {
+    const ImageBatch::Images& images = secondary ? call.secondaries : call.primaries;
+    return to_mtl(
+        source_region(source_clip_of(call.properties, secondary), images.front()->descriptor()),
+        secondary ? call.first_secondary : call.first_primary, call.images());
+  }
+
+  metal::Retained<MPSNNReduceBinary*> kernel_;
+};
+
+class MetalReductionBackend final : public ReductionBackend {
+ public:
+  std::unique_ptr<UnaryEncoder> make_unary(Device& device, ReductionAxis axis,
+                                           ReductionKind kind) const override {
+    const metal::PoolScope pool;
+    return std::make_unique<MetalReduceUnary>(metal::mtl_device(device), axis, kind);
+  }
+  std::unique_ptr<BinaryEncoder> make_binary(Device& device, ProductReduction kind) const override {
+    const metal::PoolScope pool;
+    return std::make_unique<MetalReduceBinary>(metal::mtl_device(device), kind);
+  }
+};
+
+}  // namespace
+
+const ReductionBackend& metal_reduction() {
+  static const MetalReductionBackend backend;
+  return backend;
+}
+
+}  // namespace mpsgrad

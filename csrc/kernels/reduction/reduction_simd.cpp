@@ -1,0 +1,187 @@
+// Loops of the reductions: down the columns of many rows at once, and across the channels of a
+// pixel.
+#include "kernels/reduction/reduction_simd.hpp"
+
+#include "cpu/simd/lanes.hpp"
+
+namespace mpsgrad::MPSGRAD_ISA {
+namespace {
+
+using Index = std::int64_t;
+
+// How two numbers join, and what joins without a trace. A NaN stays.
+struct Least {
+  static constexpr float kNeutral = __builtin_inff();
+  template <class V>
+  MPSGRAD_INLINE V operator()(V a, V b) const {
+    return ((a < b) | (a != a)) ? a : b;
+  }
+};
+struct Largest {
+  static constexpr float kNeutral = -__builtin_inff();
+  template <class V>
+  MPSGRAD_INLINE V operator()(V a, V b) const {
+    return ((a > b) | (a != a)) ? a : b;
+  }
+};
+struct Total {
+  static constexpr float kNeutral = 0.0F;
+  template <class V>
+  MPSGRAD_INLINE V operator()(V a, V b) const {
+    return a + b;
+  }
+};
+
+// Four rows at a time, so that what has been joined is loaded and stored a quarter as often. The
+// next four are asked for: they are far apart, and processors look ahead within a page.
+template <class Join, class Element>
+MPSGRAD_INLINE void fold_rows(const Join& join, const Element* x, Index stride, Index rows,
+                              Index count, float* MPSGRAD_RESTRICT out, bool first) {
+  constexpr Index kRows = 4;
+  Index r = 0;
+  for (; r + kRows <= rows; r += kRows, x += kRows * stride, first = false) {
+    for_blocks(count, [=](auto block, Index i) MPSGRAD_MELT {
+      const auto at = [=](Index row) { return block.floats(x + row * stride + i); };
+      for (Index ahead = kRows; ahead < 2 * kRows; ++ahead) {
+        request(x, ahead * stride + i);
+      }
+      const auto four = join(join(at(0), at(1)), join(at(2), at(3)));
+      block.put(out + i, first ? four : join(block.floats(out + i), four));
+    });
+  }
+  for (; r < rows; ++r, x += stride, first = false) {
+    for_blocks(count, [=](auto block, Index i) MPSGRAD_MELT {
+      const auto one = block.floats(x + i);
+      block.put(out + i, first ? one : join(block.floats(out + i), one));
+    });
+  }
+}
+
+template <class Element>
+void fold(FoldKind kind, const Element* x, Index stride, Index rows, Index count, float* out,
+          bool first) {
+  switch (kind) {
+    case FoldKind::Min:
+      return fold_rows(Least{}, x, stride, rows, count, out, first);
+    case FoldKind::Max:
+      return fold_rows(Largest{}, x, stride, rows, count, out, first);
+    case FoldKind::Sum:
+      return fold_rows(Total{}, x, stride, rows, count, out, first);
+  }
+}
+
+template <int kLanes, class Join, class Element>
+MPSGRAD_INLINE float join_channels(const Join& join, const Element* x, Index channels) {
+  return fold_row<kLanes>(
+      channels, Join::kNeutral, [=](Index c) { return load<Floats<kLanes>>(x + c); }, join);
+}
+
+// The first channel that equals the extreme of its pixel; of NaNs the first.
+template <int kLanes, class Join, class Element>
+MPSGRAD_INLINE float place_of(const Join& join, const Element* x, Index channels) {
+  using V = Floats<kLanes>;
+  const float extreme = join_channels<kLanes>(join, x, channels);
+  V lane = {};
+  if constexpr (kLanes > 1) {
+    for (int k = 0; k < kLanes; ++k) {
+      lane[k] = static_cast<float>(k);
+    }
+  }
+  return fold_row<kLanes>(
+      channels, Least::kNeutral,
+      [=](Index c) {
+        const V value = load<V>(x + c);
+        const V place = lane + static_cast<float>(c);
+        return ((value == extreme) | (value != value)) ? place : V{} + Least::kNeutral;
+      },
+      Least{});
+}
+
+template <class Element, class Value>
+MPSGRAD_INLINE void each_pixel(const Element* x, Element* out, Index pixels, Index channels,
+                               const Value& value) {
+  with_lanes_for(channels, [=](auto count) MPSGRAD_MELT {
+    for (Index p = 0; p < pixels; ++p) {
+      store(out + p, value(count, x + p * channels));
+    }
+  });
+}
+
+template <class Element>
+void pixels(PixelKind kind, const Element* x, Element* out, Index count, Index channels,
+            float weight, float divisor) {
+  const auto joined = [=](const auto& join) MPSGRAD_MELT {
+    each_pixel(x, out, count, channels, [=](auto lanes, const Element* pixel) MPSGRAD_MELT {
+      constexpr int kLanes = lanes;
+      return join_channels<kLanes>(join, pixel, channels) * weight / divisor;
+    });
+  };
+  const auto placed = [=](const auto& join) MPSGRAD_MELT {
+    each_pixel(x, out, count, channels, [=](auto lanes, const Element* pixel) MPSGRAD_MELT {
+      constexpr int kLanes = lanes;
+      return place_of<kLanes>(join, pixel, channels);
+    });
+  };
+  switch (kind) {
+    case PixelKind::Min:
+      return joined(Least{});
+    case PixelKind::Max:
+      return joined(Largest{});
+    case PixelKind::Sum:
+      return joined(Total{});
+    case PixelKind::ArgumentMin:
+      return placed(Least{});
+    case PixelKind::ArgumentMax:
+      return placed(Largest{});
+  }
+}
+
+template <int kLanes, class First, class Second>
+MPSGRAD_INLINE float dot(const First* x, const Second* y, Index channels) {
+  using V = Floats<kLanes>;
+  return fold_row<kLanes>(
+      channels, 0.0F, [=](Index c) { return load<V>(x + c) * load<V>(y + c); }, Total{});
+}
+
+template <class Element>
+void products(const Element* x, const Element* y, Element* out, Index pixels, Index channels,
+              float divisor) {
+  with_lanes_for(channels, [=](auto count) MPSGRAD_MELT {
+    constexpr int kLanes = count;
+    using V = Floats<kLanes>;
+    for (Index p = 0; p < pixels; ++p) {
+      const Element* weights = y + p * channels;
+      const float sum = dot<kLanes>(x + p * channels, weights, channels);
+      float over = divisor;
+      if (divisor == 0.0F) {
+        over = fold_row<kLanes>(
+            channels, 0.0F,
+            [=](Index c) { return load<V>(weights + c) != 0.0F ? V{} + 1.0F : V{}; }, Total{});
+      }
+      store(out + p, over == 0.0F ? 0.0F : sum / over);
+    }
+  });
+}
+
+void correlate(const float* x, const float* y, float* out, Index pixels, Index channels,
+               Index shifts, Index step, Index result_stride) {
+  with_lanes_for(channels, [=](auto count) MPSGRAD_MELT {
+    constexpr int kLanes = count;
+    for (Index p = 0; p < pixels; ++p) {
+      for (Index m = 0; m < shifts; ++m) {
+        out[p * result_stride + m] =
+            dot<kLanes>(x + p * channels, y + (p + m * step) * channels, channels);
+      }
+    }
+  });
+}
+
+template <class Element>
+constexpr ReductionLoops<Element> kLoops{&fold<Element>, &pixels<Element>, &products<Element>};
+
+}  // namespace
+
+const ByElement<ReductionLoops> reduction_loops{kLoops<float>, kLoops<Half>};
+const ShiftedProductLoops shifted_product_loops{&correlate};
+
+}  // namespace mpsgrad::MPSGRAD_ISA

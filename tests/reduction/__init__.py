@@ -1,0 +1,1 @@
+"""Reductions of rows, columns and feature channels, and sums of products."""
