@@ -21,8 +21,8 @@ const LossBackend& cpu_loss();
 const NeuronBackend& cpu_neuron();
 const OptimizerBackend& cpu_optimizer();
 const PoolingBackend& cpu_pooling();
-const ReshapeBackend& cpu_reshape();
 const ReductionBackend& cpu_reduction();
+const ReshapeBackend& cpu_reshape();
 const SoftMaxBackend& cpu_softmax();
 const UpsamplingBackend& cpu_upsampling();
 #if defined(MPSGRAD_HAVE_METAL)
@@ -50,8 +50,8 @@ class CpuDevice final : public cpu::CpuDeviceBase {
   const NeuronBackend* neuron() const override { return &cpu_neuron(); }
   const OptimizerBackend* optimizer() const override { return &cpu_optimizer(); }
   const PoolingBackend* pooling() const override { return &cpu_pooling(); }
-  const ReshapeBackend* reshape() const override { return &cpu_reshape(); }
   const ReductionBackend* reduction() const override { return &cpu_reduction(); }
+  const ReshapeBackend* reshape() const override { return &cpu_reshape(); }
   const SoftMaxBackend* softmax() const override { return &cpu_softmax(); }
   const UpsamplingBackend* upsampling() const override { return &cpu_upsampling(); }
 };

@@ -15,8 +15,8 @@ const LossBackend& metal_loss();
 const NeuronBackend& metal_neuron();
 const OptimizerBackend& metal_optimizer();
 const PoolingBackend& metal_pooling();
-const ReshapeBackend& metal_reshape();
 const ReductionBackend& metal_reduction();
+const ReshapeBackend& metal_reshape();
 const SoftMaxBackend& metal_softmax();
 const UpsamplingBackend& metal_upsampling();
 
@@ -46,8 +46,8 @@ class MetalDevice final : public MetalDeviceBase {
   const NeuronBackend* neuron() const override { return &metal_neuron(); }
   const OptimizerBackend* optimizer() const override { return &metal_optimizer(); }
   const PoolingBackend* pooling() const override { return &metal_pooling(); }
-  const ReshapeBackend* reshape() const override { return &metal_reshape(); }
   const ReductionBackend* reduction() const override { return &metal_reduction(); }
+  const ReshapeBackend* reshape() const override { return &metal_reshape(); }
   const SoftMaxBackend* softmax() const override { return &metal_softmax(); }
   const UpsamplingBackend* upsampling() const override { return &metal_upsampling(); }
 };

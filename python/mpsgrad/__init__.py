@@ -160,7 +160,6 @@ from mpsgrad.pooling import (
     PoolingMax,
     PoolingMaxGradient,
 )
-from mpsgrad.reshape import Pad, PadGradient, Reshape, ReshapeGradient, Slice
 from mpsgrad.reduction import (
     LocalCorrelation,
     ReduceBinary,
@@ -182,6 +181,7 @@ from mpsgrad.reduction import (
     ReduceRowSum,
     ReduceUnary,
 )
+from mpsgrad.reshape import Pad, PadGradient, Reshape, ReshapeGradient, Slice
 from mpsgrad.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
 from mpsgrad.upsampling import (
     Upsampling,

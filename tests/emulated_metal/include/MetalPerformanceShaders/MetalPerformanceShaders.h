@@ -24,8 +24,8 @@
 #import <MetalPerformanceShaders/MPSMatrix.h>
 #import <MetalPerformanceShaders/MPSNNGradientState.h>
 #import <MetalPerformanceShaders/MPSNNOptimizers.h>
+#import <MetalPerformanceShaders/MPSNNReduce.h>
 #import <MetalPerformanceShaders/MPSNNReshape.h>
 #import <MetalPerformanceShaders/MPSNNSlice.h>
-#import <MetalPerformanceShaders/MPSNNReduce.h>
 #import <MetalPerformanceShaders/MPSNeuralNetworkTypes.h>
 #import <MetalPerformanceShaders/MPSState.h>
