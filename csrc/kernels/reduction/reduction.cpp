@@ -152,7 +152,7 @@ void ReduceUnary::check_call(const UnaryCall& call) const {
 
 std::shared_ptr<GradientState> ReduceUnary::make_state(ForwardSnapshot,
                                                        const std::shared_ptr<CommandBuffer>&) {
-  fail<UnsupportedError>(class_name(), ": has no gradient kernel, so it makes no state");
+  return nullptr;  // there is no gradient kernel
 }
 
 void ReduceUnary::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
