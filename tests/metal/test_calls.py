@@ -129,9 +129,16 @@ def reshape(batch):
         mg.Slice(device=batch.device),
         batch.images(),
     )
-    shape = {"reshaped_width": 4, "reshaped_height": 1, "reshaped_feature_channels": 4}
     batch.encode(
-        "reshape", lambda to: kernel.encode_batch(to, source, allocator=mg.DEFAULT, **shape)
+        "reshape",
+        lambda to: kernel.encode_batch(
+            to,
+            source,
+            allocator=mg.DEFAULT,
+            reshaped_width=4,
+            reshaped_height=1,
+            reshaped_feature_channels=4,
+        ),
     )
     batch.encode("slice", lambda to: box.encode_batch(to, source, allocator=mg.DEFAULT))
 
@@ -215,13 +222,49 @@ def loss(batch):
     )
 
 
+def upsampling(batch):
+    batch.pair(
+        mg.UpsamplingBilinear(1, 1, device=batch.device),
+        mg.UpsamplingBilinearGradient(1, 1, device=batch.device),
+    )
+
+
+def gram_matrix(batch):
+    """Of two rows of pixels a matrix of one row."""
+    forward = mg.GramMatrixCalculation(device=batch.device)
+    gradient = mg.GramMatrixCalculationGradient(device=batch.device)
+    source = batch.images()
+    matrices, states = batch.encode(
+        "forward",
+        lambda to: forward.encode_batch(to, source, allocator=mg.DEFAULT, with_state=True),
+    )
+    batch.encode(
+        "gradient",
+        lambda to: gradient.encode_batch(to, matrices, source, states, allocator=mg.DEFAULT),
+    )
+
+
+def reduction(batch):
+    rows = mg.ReduceRowMean(device=batch.device)
+    products = mg.ReduceFeatureChannelsAndWeightsSum(device=batch.device)
+    source, weights = batch.images(), batch.images()
+    batch.encode("one source", lambda to: rows.encode_batch(to, source, allocator=mg.DEFAULT))
+    batch.encode(
+        "two sources",
+        lambda to: products.encode_batch(to, source, weights, allocator=mg.DEFAULT),
+    )
+
+
 CASES = [
     convolution,
     pooling,
     neuron,
     softmax,
     dropout,
+    upsampling,
     reshape,
+    gram_matrix,
+    reduction,
     batch_normalization,
     instance_normalization,
     group_normalization,
