@@ -39,6 +39,9 @@ __all__: list[str] = [
     "ConvolutionDescriptor",
     "ConvolutionGradient",
     "ConvolutionGradientState",
+    "ConvolutionTranspose",
+    "ConvolutionTransposeGradient",
+    "ConvolutionTransposeGradientState",
     "ConvolutionWeightsAndBiasesState",
     "CrossChannelNormalization",
     "CrossChannelNormalizationGradient",
@@ -62,6 +65,8 @@ __all__: list[str] = [
     "FullyConnectedGradient",
     "GradientKernel",
     "GradientState",
+    "GramMatrixCalculation",
+    "GramMatrixCalculationGradient",
     "GroupNormalization",
     "GroupNormalizationGradient",
     "GroupNormalizationGradientState",
@@ -76,6 +81,7 @@ __all__: list[str] = [
     "Kernel",
     "LocalContrastNormalization",
     "LocalContrastNormalizationGradient",
+    "LocalCorrelation",
     "LogSoftMax",
     "LogSoftMaxGradient",
     "Loss",
@@ -111,6 +117,24 @@ __all__: list[str] = [
     "PoolingMaxGradient",
     "Predicate",
     "RMSProp",
+    "ReduceBinary",
+    "ReduceColumnMax",
+    "ReduceColumnMean",
+    "ReduceColumnMin",
+    "ReduceColumnSum",
+    "ReduceFeatureChannelsAndWeightsMean",
+    "ReduceFeatureChannelsAndWeightsSum",
+    "ReduceFeatureChannelsArgumentMax",
+    "ReduceFeatureChannelsArgumentMin",
+    "ReduceFeatureChannelsMax",
+    "ReduceFeatureChannelsMean",
+    "ReduceFeatureChannelsMin",
+    "ReduceFeatureChannelsSum",
+    "ReduceRowMax",
+    "ReduceRowMean",
+    "ReduceRowMin",
+    "ReduceRowSum",
+    "ReduceUnary",
     "ReductionType",
     "Region",
     "RegularizationType",
@@ -2846,6 +2870,23 @@ class ConvolutionGradientState(GradientState):
     @property
     def weight_shape(self) -> tuple[typing.Any, ...]: ...
 
+class ConvolutionTransposeGradientState(ConvolutionGradientState):
+    """
+    As `ConvolutionGradientState`, of `ConvolutionTranspose` (``MPSCNNConvolutionTransposeGradientState``).
+    """
+
+    @property
+    def convolution(self) -> Kernel:
+        """
+        The convolution whose state the forward encode was given, or None.
+        """
+
+    @property
+    def convolution_transpose(self) -> Kernel:
+        """
+        The kernel that made it.
+        """
+
 class ConvolutionWeightsAndBiasesState(State):
     """
     Weights and biases on the device (``MPSCNNConvolutionWeightsAndBiasesState``).
@@ -2998,6 +3039,176 @@ class ConvolutionGradient(GradientKernel):
 class FullyConnectedGradient(ConvolutionGradient):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
 
+class ConvolutionTranspose(UnaryKernel):
+    accumulator_precision: ConvolutionAccumulatorPrecision
+
+    def __init__(self, device: Device, weights: typing.Any) -> None: ...
+    def destination_descriptor(
+        self, sources: typing.Any, states: typing.Any = None
+    ) -> ImageDescriptor:
+        """
+        Return the result's descriptor; set `offset` to 0 and the kernel offset accordingly.
+
+        Parameters
+        ----------
+        sources : Image or list of one Image
+            One image, not a batch.
+        states : ConvolutionGradientState, or list of it, optional
+            Of the convolution to undo: the result has the size of its source. Without it the padding policy
+            decides.
+        """
+
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: typing.Any,
+        destination: typing.Any = None,
+        *,
+        destination_state: typing.Any = None,
+        convolution_gradient_state: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode the kernel.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source : Image, or batch
+            A list or `ImageBatch` selects the batch form.
+        destination : Image, or batch, optional
+            Written with `offset` and the kernel offset as they stand. Without it a new one is sized by
+            ``convolution_gradient_state``, else by the padding policy, and the offsets are set.
+        destination_state : State, or list, optional
+            From `result_state`; only together with ``destination``.
+        convolution_gradient_state : ConvolutionGradientState, or list of one object, optional
+            Of the convolution to undo; a temporary one is read once. Not with ``destination_state``, which
+            knows its own.
+        with_state, temporary_state : bool, default False
+            Create a state for the gradient kernel as well.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+
+        Returns
+        -------
+        Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
+            The destination. Nothing in it is valid before the command buffer has completed.
+        """
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        destinations: typing.Any = None,
+        *,
+        destination_states: typing.Any = None,
+        convolution_gradient_states: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode a batch in one call; see `encode`.
+        """
+
+    def export_weights_and_biases(
+        self, command_buffer: CommandBuffer, temporary_ok: bool = False
+    ) -> ConvolutionWeightsAndBiasesState:
+        """
+        Encode a copy of the weights the kernel multiplies with, as float32.
+
+        Returns
+        -------
+        ConvolutionWeightsAndBiasesState
+            Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none.
+        """
+
+    def reload_weights_and_biases(
+        self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
+    ) -> None:
+        """
+        Encode a copy of a state's weights into the kernel, for the encodes after it.
+        """
+
+    def reload_weights_and_biases_from_data_source(self) -> None:
+        """
+        Read the data source again; work that is encoded already keeps the weights it was encoded with.
+        """
+
+    def result_state(
+        self, source: typing.Any, destination: typing.Any, source_states: typing.Any = None
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        """
+
+    def result_state_batch(
+        self, sources: typing.Any, destinations: typing.Any, source_states: typing.Any = None
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        """
+
+    def temporary_result_state(
+        self,
+        command_buffer: CommandBuffer,
+        source: typing.Any,
+        destination: typing.Any,
+        source_states: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        """
+
+    def temporary_result_state_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        destinations: typing.Any,
+        source_states: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        """
+
+    @property
+    def data_source(self) -> typing.Any: ...
+    @property
+    def descriptor(self) -> ConvolutionDescriptor: ...
+    @property
+    def kernel_offset_x(self) -> int:
+        """
+        Offset in the source with zeros inserted, pixels; replaced by every encode that creates its destination.
+        """
+
+    @kernel_offset_x.setter
+    def kernel_offset_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def kernel_offset_y(self) -> int:
+        """
+        Offset in the source with zeros inserted, pixels.
+        """
+
+    @kernel_offset_y.setter
+    def kernel_offset_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
+class ConvolutionTransposeGradient(GradientKernel):
+    def __init__(self, device: Device, weights: typing.Any) -> None: ...
+    def reload_weights_and_biases(
+        self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
+    ) -> None: ...
+    def reload_weights_and_biases_from_data_source(self) -> None: ...
+    @property
+    def data_source(self) -> typing.Any: ...
+    @property
+    def descriptor(self) -> ConvolutionDescriptor: ...
+    @property
+    def gradient_option(self) -> int: ...
+    @gradient_option.setter
+    def gradient_option(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+
 class DropoutGradientState(GradientState):
     """
     What a forward encode has kept (``MPSCNNDropoutGradientState``).
@@ -3091,6 +3302,32 @@ class DropoutGradient(GradientKernel):
         """
         Seed of the random numbers.
         """
+
+class GramMatrixCalculation(UnaryKernel):
+    def __init__(
+        self, device: Device, alpha: typing.SupportsFloat | typing.SupportsIndex = 1.0
+    ) -> None: ...
+    @property
+    def alpha(self) -> float:
+        """
+        Factor of the result.
+        """
+
+    @alpha.setter
+    def alpha(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class GramMatrixCalculationGradient(GradientKernel):
+    def __init__(
+        self, device: Device, alpha: typing.SupportsFloat | typing.SupportsIndex = 1.0
+    ) -> None: ...
+    @property
+    def alpha(self) -> float:
+        """
+        Factor of the result; the state that an encode is given replaces it.
+        """
+
+    @alpha.setter
+    def alpha(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
 
 class InstanceNormalizationGradientState(GradientState):
     """
@@ -4730,6 +4967,149 @@ class DilatedPoolingMaxGradient(PoolingGradient):
         stride_in_pixels_x: typing.SupportsInt | typing.SupportsIndex,
         stride_in_pixels_y: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
+
+class ReduceUnary(UnaryKernel):
+    """
+    One value made of many of a source (``MPSNNReduceUnary``); never made directly.
+
+    There are no gradient kernels, and no states. `offset` is ignored but for its z, which selects an image.
+    """
+
+    @property
+    def clip_rect_source(self) -> Region:
+        """
+        Pixels of the source that are read, as far as it has them: a `Region`, at first `NO_CLIP`.
+        """
+
+    @clip_rect_source.setter
+    def clip_rect_source(self, arg1: Region) -> None: ...
+
+class ReduceRowMin(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceRowMax(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceRowMean(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceColumnMin(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceColumnMax(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceColumnMean(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsMin(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsMax(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsMean(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceRowSum(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceColumnSum(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsArgumentMin(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsArgumentMax(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsSum(ReduceUnary):
+    def __init__(self, device: Device) -> None: ...
+    @property
+    def weight(self) -> float:
+        """
+        What each sum is multiplied by, float32; at first 1.
+        """
+
+    @weight.setter
+    def weight(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class ReduceBinary(ForwardBinaryKernel):
+    """
+    Sums over the feature channels of two sources (``MPSNNReduceBinary``); never made directly.
+
+    There are no gradient kernels, and no states. Offsets are ignored but for their z, which select images.
+    """
+
+    @property
+    def primary_source_clip_rect(self) -> Region:
+        """
+        Pixels of this source that are read, as far as it has them: a `Region`, at first `NO_CLIP`.
+        """
+
+    @primary_source_clip_rect.setter
+    def primary_source_clip_rect(self, arg1: Region) -> None: ...
+    @property
+    def secondary_source_clip_rect(self) -> Region:
+        """
+        Pixels of this source that are read, as far as it has them: a `Region`, at first `NO_CLIP`.
+        """
+
+    @secondary_source_clip_rect.setter
+    def secondary_source_clip_rect(self, arg1: Region) -> None: ...
+
+class ReduceFeatureChannelsAndWeightsMean(ReduceBinary):
+    def __init__(self, device: Device) -> None: ...
+
+class ReduceFeatureChannelsAndWeightsSum(ReduceBinary):
+    def __init__(self, device: Device, do_weighted_sum_by_non_zero_weights: bool) -> None: ...
+    @property
+    def do_weighted_sum_by_non_zero_weights(self) -> bool:
+        """
+        Whether sums are divided by the number of weights that are not 0.
+        """
+
+class LocalCorrelation(ReduceBinary):
+    def __init__(
+        self,
+        device: Device,
+        window_in_x: typing.SupportsInt | typing.SupportsIndex,
+        window_in_y: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_x: typing.SupportsInt | typing.SupportsIndex,
+        stride_in_y: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def stride_in_x(self) -> int:
+        """
+        Pixels from one shift to the next.
+        """
+
+    @stride_in_x.setter
+    def stride_in_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def stride_in_y(self) -> int:
+        """
+        Pixels from one shift to the next.
+        """
+
+    @stride_in_y.setter
+    def stride_in_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def window_in_x(self) -> int:
+        """
+        Shifts to either side of each pixel.
+        """
+
+    @window_in_x.setter
+    def window_in_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def window_in_y(self) -> int:
+        """
+        Shifts to either side of each pixel.
+        """
+
+    @window_in_y.setter
+    def window_in_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
 
 class Reshape(UnaryKernel):
     def __init__(self, device: Device) -> None: ...
