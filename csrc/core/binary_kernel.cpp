@@ -21,15 +21,20 @@ void BinaryKernel::set_offset(bool secondary, const Offset& offset) {
 }
 
 void BinaryKernel::set_edge_mode(bool secondary, EdgeMode mode) {
-  check_edge_mode(*this, secondary ? "secondary_edge_mode" : "primary_edge_mode", mode);
+  if (secondary) {
+    check_source_edge_mode(*this, "secondary_edge_mode", mode);
+  } else {
+    check_edge_mode(*this, "primary_edge_mode", mode);
+  }
   source_properties(secondary).edge_mode = mode;
 }
 
 void BinaryKernel::set_channel_offset(bool secondary, Index value) {
-  check_source_channel_offset(*this,
-                              secondary ? "secondary_source_feature_channel_offset"
-                                        : "primary_source_feature_channel_offset",
-                              value);
+  if (secondary) {
+    check_source_channel_offset(*this, "secondary_source_feature_channel_offset", value);
+  } else {
+    check_channel_offset(*this, "primary_source_feature_channel_offset", value);
+  }
   source_properties(secondary).channel_offset = value;
 }
 

@@ -1,6 +1,7 @@
 // Sequence and checks of gradient encodes.
 #include "core/gradient_kernel.hpp"
 
+#include <tuple>
 #include <typeinfo>
 
 #include "base/errors.hpp"
@@ -78,7 +79,12 @@ ForwardPass GradientKernel::forward_pass(const State* state) const {
 bool GradientKernel::from_one_encode(const State& a, const State& b) const {
   const ForwardSnapshot& first = static_cast<const GradientState&>(a).snapshot();
   const ForwardSnapshot& second = own_state(&b).snapshot();
-  return first.properties == second.properties && first.clip == second.clip;
+  const auto sizes = [](const ForwardSnapshot& shot) {
+    return std::tuple(shot.source_width, shot.source_height, shot.source_channels,
+                      shot.destination_width, shot.destination_height, shot.destination_channels);
+  };
+  return first.properties == second.properties && first.clip == second.clip &&
+         sizes(first) == sizes(second);
 }
 
 void GradientKernel::apply_forward(const State& state) { apply_state(own_state(&state)); }

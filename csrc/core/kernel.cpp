@@ -160,12 +160,16 @@ void check_source_channel_offset(const KernelBase& kernel, const char* property,
           " must be between 0 and ", 4 * kMaximumImageSlices - 1, ", got ", value);
 }
 
-void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode) {
-  if (dynamic_cast<const ReadsAnywhere*>(&kernel) != nullptr) {
-    require(mode <= EdgeMode::Constant, kernel.class_name(), ": ", property,
-            " must be an EdgeMode, got ", mode);
+void check_source_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode) {
+  if (dynamic_cast<const ReadsAnywhere*>(&kernel) == nullptr) {
+    check_edge_mode(kernel, property, mode);
     return;
   }
+  require(mode <= EdgeMode::Constant, kernel.class_name(), ": ", property,
+          " must be an EdgeMode, got ", mode);
+}
+
+void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode) {
   require(mode == EdgeMode::Zero || mode == EdgeMode::Clamp, kernel.class_name(), ": ", property,
           " must be ZERO or CLAMP (the other modes belong to Pad), got ", mode);
 }

@@ -1,5 +1,6 @@
-// What Pad and its gradient are, beside kernels: every edge mode may be set, and any first channel
-// of a source; of all others the modes are ZERO and CLAMP, and the channel a multiple of 4.
+// What Pad and its gradient are, beside kernels: of the forward source every edge mode may be set,
+// and any first channel; of all others the modes are ZERO and CLAMP, and the channel a multiple
+// of 4.
 #pragma once
 
 #include "core/kernel.hpp"
@@ -12,7 +13,9 @@ class ReadsAnywhere {
   virtual ~ReadsAnywhere() = default;
 };
 
-// check_channel_offset() for the first channel that is read.
+// check_channel_offset() for the first channel that is read of the forward source, and
+// check_edge_mode() for what lies outside it.
 void check_source_channel_offset(const KernelBase& kernel, const char* property, Index value);
+void check_source_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode);
 
 }  // namespace mpsgrad

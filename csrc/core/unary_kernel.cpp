@@ -37,7 +37,7 @@ void UnaryKernel::set_clip_rect(const Region& clip) {
 }
 
 void UnaryKernel::set_edge_mode(EdgeMode mode) {
-  check_edge_mode(*this, "edge_mode", mode);
+  check_source_edge_mode(*this, "edge_mode", mode);
   properties_.edge_mode = mode;
 }
 
@@ -213,14 +213,27 @@ UnaryCall UnaryKernel::prepare(const CommandBuffer& command_buffer,
                          ": destination_state must come from this kernel's result_state(), got a ",
                          state->class_name());
       const ForwardSnapshot& shot = gradient_state->snapshot();
+      require<StateError>(shot.kernel_class == std::string_view(class_name()), class_name(),
+                          ": destination_state must come from this kernel's result_state(), but it "
+                          "was made by ",
+                          shot.kernel_class);
       require<StateError>(
-          shot.properties == properties && shot.kernel_class == std::string_view(class_name()),
-          class_name(), ": the kernel's properties changed after result_state(); make a new state");
+          shot.properties == properties, class_name(),
+          ": the kernel's properties changed after result_state(); make a new state");
       require(shot.source_width == source.descriptor().width &&
                   shot.source_height == source.descriptor().height,
               class_name(), ": destination_state was made for a source of ", shot.source_width, "x",
               shot.source_height, ", not ", source.descriptor().width, "x",
               source.descriptor().height);
+      require(shot.source_channels == source.descriptor().feature_channels, class_name(),
+              ": destination_state was made for a source of ", shot.source_channels,
+              " channels, not ", source.descriptor().feature_channels);
+      const ImageDescriptor& to = destination.descriptor();
+      require(shot.destination_width == to.width && shot.destination_height == to.height &&
+                  shot.destination_channels == to.feature_channels,
+              class_name(), ": destination_state was made for a destination of ",
+              shot.destination_width, "x", shot.destination_height, "x", shot.destination_channels,
+              ", not ", to.width, "x", to.height, "x", to.feature_channels);
       if (is_result_state_reused_across_batch()) {
         require(state == states.front(), class_name(),
                 ": the states of a batch must be one and the same object");

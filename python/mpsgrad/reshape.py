@@ -6,6 +6,7 @@ Where source and result have one format, bits are moved: NaN and the sign of zer
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,7 +109,12 @@ class Reshape(KernelFacade, _core.Reshape):
 
 def _complete(shape: Sequence[int], source: tuple[int, ...]) -> list[int]:
     """Return a shape of three numbers, with what -1 stands for."""
-    sizes = list(shape)
+    try:
+        sizes = [operator.index(size) for size in shape]
+    except TypeError:
+        raise TypeError(
+            f"Reshape: shape must be (height, width, channels), three integers, got {shape!r}"
+        ) from None
     if len(sizes) != 3:
         raise ValueError(f"Reshape: shape must be (height, width, channels), got {tuple(shape)}")
     if sizes.count(-1) == 1:

@@ -14,6 +14,7 @@ import pytest
 from tests.convolution import cases, fuzz, kernels, oracle
 from tests.convolution.cases import FULL, VALID, TransposeCase
 from tests.core import oracle as core
+from tests.images import Work
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
 
 # What the CPU device does in ways of its own: fewer multiplications, columns in place of rows,
@@ -774,3 +775,54 @@ def test_rejected_encodes(queue):
         up.accumulator_precision = mg.ConvolutionAccumulatorPrecision.HALF
     with pytest.raises(TypeError, match=re.escape("weights must be a ConvolutionDataSource")):
         mg.ConvolutionTranspose(3, device=device)
+
+
+def two_sizes(device):
+    """A kernel of 3x3 taps, its gradient kernel, and a function that makes images of n x n x 4."""
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32))
+    kernels = (
+        cls(source, device=device)
+        for cls in (mg.ConvolutionTranspose, mg.ConvolutionTransposeGradient)
+    )
+    return *kernels, lambda n: mg.Image(device, mg.ImageDescriptor(n, n, 4))
+
+
+def test_a_state_belongs_to_the_destination_it_was_made_for(device):
+    up, _, image = two_sizes(device)
+    state = up.result_state(image(5), image(7))
+    words = "ConvolutionTranspose: destination_state was made for a destination of 7x7x4, not 3x3x4"
+    with Work(device) as work, pytest.raises(ValueError, match=words):
+        up.encode(work.buffer, image(5), image(3), destination_state=state)
+
+
+def test_gradients_refuse_edge_modes(device):
+    up, down, image = two_sizes(device)
+    x, y = image(5), image(5)
+    state = up.result_state(x, y)
+    words = "ConvolutionTransposeGradient: primary_edge_mode and secondary_edge_mode must be ZERO"
+    with Work(device) as work:
+        up.encode(work.buffer, x, y, destination_state=state)
+        down.configure(y, x, state)
+        down.secondary_edge_mode = mg.EdgeMode.CLAMP
+        with pytest.raises(ValueError, match=words):
+            down.encode(work.buffer, y, x, state, image(5), configure=False)
+
+
+def test_a_call_within_a_call_leaves_the_convolution_to_undo(device):
+    """An allocator of the user's own may ask the kernel for something."""
+    up, _, image = two_sizes(device)
+    down = mg.Convolution(
+        mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32)), device=device
+    )
+    x = image(6)
+
+    def allocate(_command_buffer, descriptor, kernel):
+        kernel.result_state(image(6), image(6))
+        return mg.Image(device, descriptor)
+
+    with Work(device) as work:
+        y, undone = down.encode(work.buffer, x, with_state=True, allocator=mg.DEFAULT)
+        _, state = up.encode(
+            work.buffer, y, with_state=True, convolution_gradient_state=undone, allocator=allocate
+        )
+        assert state.convolution is not None

@@ -7,6 +7,7 @@ known bit by bit.
 import math
 import pickle
 import re
+import threading
 
 import mpsgrad as mg
 import numpy as np
@@ -807,8 +808,56 @@ def test_rejects_states(device):
     with rejects(ValueError, "destination_state was made for 2 images, not 1"):
         forward.encode(buffer, sources[0], results[0], destination_state=unfilled[0])
     larger = empty(device, (2, 4, 5, 4))
-    with rejects(ValueError, "destination_state was made for a destination of 5x3, not 5x4"):
+    with rejects(ValueError, "destination_state was made for a destination of 5x3x4, not 5x4x4"):
         forward.encode(buffer, sources, larger, destination_state=unfilled)
     wide = filled(device, np.zeros((2, 3, 5, 8))), empty(device, (2, 3, 5, 8))
-    with rejects(ValueError, "destination_state was made for 4 channels, not 8"):
+    with rejects(ValueError, "destination_state was made for a source of 4 channels, not 8"):
         forward.encode(buffer, *wide, destination_state=unfilled)
+
+
+# --- Masks that somebody else may be using --------------------------------------------------
+
+
+def test_a_mask_that_was_never_drawn_is_not_there(device):
+    """The command buffer of its encode was dropped."""
+    forward = mg.Dropout(0.5, 1, device=device)
+    sources, results = empty(device, (1, 4, 4, 8)), empty(device, (1, 4, 4, 8))
+    states = forward.result_state(sources, results)
+    command_buffer = device.command_queue().command_buffer()
+    forward.encode(command_buffer, sources, results, destination_state=states)
+    del command_buffer
+    with pytest.raises(mg.errors.StateError, match="no forward encode has filled this state"):
+        _ = states[0].mask
+
+
+def test_masks_are_read_while_others_encode(device):
+    """A reader must not hold on to what an encode on another thread replaces."""
+    forward = mg.Dropout(0.5, 1, device=device)
+    sources, results = empty(device, (1, 8, 8, 64)), empty(device, (1, 8, 8, 64))
+    states = forward.result_state(sources, results)
+    queue = device.command_queue()
+    failures, done = [], threading.Event()
+
+    def read_masks():
+        while not done.is_set():
+            try:
+                mask = states[0].mask
+            except RuntimeError:
+                continue  # work that has not been waited for
+            if not 0.3 < mask.mean() < 0.7:
+                failures.append(mask.mean())
+
+    with Work(device) as work:
+        forward.encode(work.buffer, sources, results, destination_state=states)
+    readers = [threading.Thread(target=read_masks) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for _ in range(200):
+        command_buffer = queue.command_buffer()
+        forward.encode(command_buffer, sources, results, destination_state=states)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert failures == []

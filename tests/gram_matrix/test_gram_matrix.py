@@ -624,3 +624,12 @@ def test_rejects_states_of_two_encodes(device):
     _, second = forward(X, with_state=True)
     with rejects(ValueError, "the states of a batch must come from one encode"):
         gradient(G, X, [first[0], second[1]])
+
+
+def test_rejects_a_source_of_other_channels(device):
+    forward, backward = kernels(device)
+    state = forward.result_state(empty(device, (1, 2, 3, 4))[0], empty(device, (1, 1, 4, 4))[0])
+    g, x = empty(device, (1, 1, 4, 4))[0], empty(device, (1, 2, 3, 8))[0]
+    words = "source has 8 channels, but the state was made for a forward source of 4"
+    with Work(device) as work, pytest.raises(ValueError, match=words):
+        backward.encode(work.buffer, g, x, state)

@@ -305,6 +305,52 @@ def test_wide_correlations_in_pieces(device, rng):
     check_correlation(mg.LocalCorrelation(4, 4, device=device)(x, y), x, y, (4, 4))
 
 
+@pytest.mark.parametrize("shifts", [(3, 0, 5, 1), (2, 1, 60000, 7), (1, 1, 3, 65536)], ids=str)
+def test_shifts_that_lie_apart(device, shifts, rng):
+    """Nothing between them is read, so far ones take no more memory than near ones."""
+    kernel = mg.LocalCorrelation(*shifts, device=device)
+    x, y = rng.standard_normal((2, 1, 4, 5, 6), dtype=np.float32)
+    near = shifts[:2], tuple(min(stride, 8) for stride in shifts[2:])  # as good as anywhere outside
+    check_correlation(kernel(x, y), x, y, *near)
+
+
+@pytest.mark.parametrize("kind", ["batch", "list", "container"])
+@pytest.mark.parametrize("fmt", DTYPES)
+def test_two_sources_of_any_format(device, kind, fmt, rng):
+    shape = 3, 4, 5, 6
+    sources = [filled(device, rng.uniform(0, 1, shape), fmt, kind=kind) for _ in range(2)]
+    x, y = (load(read(images)) for images in sources)
+    kernels = [*of_two_sources(device)[:3], mg.LocalCorrelation(1, 1, device=device)]
+    for name, kernel in zip([*BINARY, "shifts"], kernels, strict=True):
+        results = empty(device, (*shape[:3], 9 if name == "shifts" else 1), kind=kind)
+        with Work(device) as work:
+            kernel.encode(work.buffer, *sources, work.result(results))
+        if name == "shifts":
+            # An integer made a fraction rounds once more, in both factors.
+            exact = oracle.correlation(x, y, (1, 1))
+            ulps = ulps_for(4 * shape[3])
+            assert_close(read(results), exact, ulps=ulps, scale=exact, floor=1e-30, nonzero=0)
+        else:
+            exact = oracle.weighted(x, y, BINARY[name][1])
+            assert_close(read(results), exact, ulps=ulps_for(4 * shape[3] + 1), scale=exact)
+
+
+def test_two_sources_on_any_number_of_threads(device, rng):
+    x, y = rng.standard_normal((2, 2, 33, 35, 20), dtype=np.float32)
+    threads = mg.get_num_threads()
+    kernels = [*of_two_sources(device), mg.LocalCorrelation(2, 2, device=device)]
+    try:
+        for kernel in kernels:
+            results = []
+            for count in (1, 2, 3):
+                mg.set_num_threads(count)
+                results.append(kernel(x, y))
+            assert_same_bytes(results[0], results[1])
+            assert_same_bytes(results[0], results[2])
+    finally:
+        mg.set_num_threads(threads)
+
+
 # ---- rules
 
 
@@ -333,6 +379,16 @@ def test_regions_that_are_refused(device, name):
     with error(kernel, "clip_rect_source selects pixels; images are selected by clip_rect"):
         kernel.clip_rect_source = mg.Region((0, 0, 1), (2, 2, 1))
     assert kernel.clip_rect_source == before == mg.NO_CLIP
+
+
+@names
+def test_regions_without_an_end(device, name, rng):
+    """As wide as can be said is as wide as the image."""
+    x = rng.standard_normal((1, 6, 7, 2), dtype=np.float32)
+    kernel = getattr(mg, name)(device=device)
+    expected = kernel(x)
+    kernel.clip_rect_source = mg.Region((0, 0), (2**63 - 2, 2**62))
+    assert_same_bytes(kernel(x), expected)
 
 
 @names

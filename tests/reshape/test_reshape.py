@@ -826,3 +826,128 @@ def test_copies(device, name, way):
         names += ["edge_mode", "source_feature_channel_offset"]
     for each in names:
         assert getattr(twin, each) == getattr(kernel, each)
+
+
+# --- States and sizes -----------------------------------------------------------------------
+
+
+def images(device, *shape):
+    return empty(device, (1, *shape))[0]
+
+
+def test_states_of_reshapes_hold_as_many_elements(device):
+    """A gradient that believed them would write beside its result."""
+    words = "Reshape: source is 1x1x1, which is 1 elements, but destination is 100x100x4, which is"
+    with rejects(ValueError, words):
+        mg.Reshape(device=device).result_state(images(device, 1, 1, 1), images(device, 100, 100, 4))
+
+
+@pytest.mark.parametrize("name", ["Reshape", "Pad"])
+def test_states_belong_to_the_images_they_were_made_for(device, name):
+    kernel = getattr(mg, name)(device=device)
+    source, other = images(device, 4, 4, 4), images(device, 4, 4, 8)
+    state = kernel.result_state(source, images(device, 4, 4, 4))
+    with Work(device) as work:
+        words = f"{name}: destination_state was made for a source of 4 channels, not 8"
+        with rejects(ValueError, words):
+            kernel.encode(work.buffer, other, images(device, 4, 4, 8), destination_state=state)
+        words = f"{name}: destination_state was made for a destination of 4x4x4, not 2x8x4"
+        with rejects(ValueError, words):
+            kernel.encode(work.buffer, source, images(device, 8, 2, 4), destination_state=state)
+
+
+def test_states_of_a_batch_are_of_one_size(device):
+    """The source of the second is another one's, though the settings are the same."""
+    kernel, destination = mg.Reshape(device=device), images(device, 16, 1, 1)
+    states = [kernel.result_state(images(device, h, 16 // h, 1), destination) for h in (4, 2)]
+    g, x = filled(device, np.ones((2, 16, 1, 1))), filled(device, np.ones((2, 4, 4, 1)))
+    with Work(device) as work:
+        words = "ReshapeGradient: the states of a batch must come from one encode"
+        with rejects(ValueError, words):
+            mg.ReshapeGradient(device=device).encode(work.buffer, g, x, states)
+
+
+@pytest.mark.parametrize("name", ["ReshapeGradient", "PadGradient"])
+def test_gradients_take_single_steps(device, name):
+    forward = getattr(mg, name.removesuffix("Gradient"))(device=device)
+    x, g = images(device, 2, 2, 4), images(device, 2, 2, 4)
+    state = forward.result_state(x, g)
+    settings = {
+        "kernel_offset_x": (1, "kernel_offset_x and kernel_offset_y must be 0, got (1, 0)"),
+        "secondary_stride_in_pixels_y": (
+            2,
+            "secondary_stride_in_pixels must be (1, 1), got (1, 2)",
+        ),
+    }
+    if name == "ReshapeGradient":
+        words = "secondary_offset must be (0, 0, 0), got (1, 0, 0)"
+        settings["secondary_offset"] = (mg.Offset(1, 0, 0), words)
+    for setting, (value, words) in settings.items():
+        backward = getattr(mg, name)(device=device)
+        with Work(device) as work:
+            backward.configure(g, x, state)
+            setattr(backward, setting, value)
+            with rejects(ValueError, f"{name}: {words}"):
+                backward.encode(work.buffer, g, x, state, images(device, 2, 2, 4), configure=False)
+
+
+def test_the_incoming_gradient_is_read_like_any_image(device):
+    """Only of the forward source, of which the gradient kernel is told, anything may be set."""
+    backward = mg.PadGradient(device=device)
+    backward.secondary_edge_mode = mg.EdgeMode.MIRROR
+    backward.secondary_source_feature_channel_offset = 1
+    with rejects(ValueError, "PadGradient: primary_edge_mode must be ZERO or CLAMP"):
+        backward.primary_edge_mode = mg.EdgeMode.MIRROR
+    words = "PadGradient: primary_source_feature_channel_offset must be a multiple of 4"
+    with rejects(ValueError, words):
+        backward.primary_source_feature_channel_offset = 1
+
+
+@pytest.mark.parametrize("fmt", ["float32", "unorm8"])
+@pytest.mark.parametrize("before", [(32, 32, 0), (2000, 0, 0), (32, 32, 3)])
+def test_gradients_of_many_copies_that_all_add_up(device, before, fmt):
+    """Equal numbers round alike: one long sum of them would not meet the bound."""
+    pad = make_pad(device, before, (0, 0, 0), "clamp")
+    x = np.zeros((1, 1, 1, 4), np.float32)
+    y, states = pad(x, with_state=True)
+    incoming = filled(device, np.full(y.shape, 0.1, np.float32), fmt)
+    results = empty(device, x.shape)
+    backward = mg.PadGradient(device=device)
+    with Work(device) as work:
+        backward.configure(incoming, filled(device, x), states)
+        backward.encode(
+            work.buffer, incoming, filled(device, x), states, work.result(results), configure=False
+        )
+    each = float(load(read(incoming))[0, 0, 0, 0])
+    copies = (before[0] + 1) * (before[1] + 1)
+    exact = each * copies * np.array([before[2] + 1, 1, 1, 1], np.float64).reshape(x.shape)
+    assert_close(read(results), exact, ulps=ulps_for(copies * (before[2] + 1)))
+
+
+def test_a_failed_slice_leaves_the_kernel_as_it_was(device):
+    class Changing(mg.Padding):
+        def padding_method(self):
+            return mg.PaddingMethod.CUSTOM
+
+        def destination_descriptor(self, _source_images, _source_states, kernel, suggested):
+            kernel.edge_mode = mg.EdgeMode.CLAMP
+            kernel.source_feature_channel_offset = 4
+            return suggested
+
+    def failing(*_):
+        raise RuntimeError("no memory")
+
+    kernel = mg.Slice(device=device)
+    kernel.padding, kernel.offset = Changing(), (1, 2)
+    with Work(device) as work, pytest.raises(RuntimeError, match="no memory"):
+        kernel.encode(work.buffer, images(device, 4, 4, 8), allocator=failing)
+    assert kernel.edge_mode == mg.EdgeMode.ZERO
+    assert kernel.source_feature_channel_offset == 0
+    assert kernel.offset == mg.Offset(1, 2, 0)
+
+
+@pytest.mark.parametrize("shape", [5, (2, 2, None), "abc"])
+def test_shapes_are_three_integers(device, shape):
+    words = f"Reshape: shape must be (height, width, channels), three integers, got {shape!r}"
+    with rejects(TypeError, words):
+        mg.Reshape(device=device)(np.zeros((1, 2, 2, 1), np.float32), shape)

@@ -37,15 +37,17 @@ TransposePlacement TransposePlacement::of(const UnaryProperties& p) {
 // The states that a call was given, for the hooks that it reaches.
 class ConvolutionTranspose::Undoing {
  public:
-  Undoing(ConvolutionTranspose& kernel, const StateBatch& states) : kernel_(kernel) {
+  Undoing(ConvolutionTranspose& kernel, const StateBatch& states)
+      : kernel_(kernel), before_(kernel.undone_) {
     kernel_.undone_ = kernel.undone_by(states);
   }
-  ~Undoing() { kernel_.undone_.reset(); }
+  ~Undoing() { kernel_.undone_ = std::move(before_); }
   Undoing(const Undoing&) = delete;
   Undoing& operator=(const Undoing&) = delete;
 
  private:
   ConvolutionTranspose& kernel_;
+  std::shared_ptr<ConvolutionGradientState> before_;  // of the call that this one is within
 };
 
 ConvolutionTranspose::ConvolutionTranspose(std::shared_ptr<Device> device,
@@ -207,6 +209,8 @@ void ConvolutionTransposeGradient::check_call(const GradientCall& call) const {
           class_name(),
           ": primary_offset, secondary_offset and kernel_offset must be 0: the state says where "
           "windows lie");
+  require(p.primary.edge_mode == EdgeMode::Zero && p.secondary.edge_mode == EdgeMode::Zero,
+          class_name(), ": primary_edge_mode and secondary_edge_mode must be ZERO");
   const Window& own = descriptor().window;
   require(p.secondary.window == own && p.primary.window.stride_x == own.stride_x &&
               p.primary.window.stride_y == own.stride_y,

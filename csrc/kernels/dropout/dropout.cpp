@@ -1,7 +1,6 @@
 // Rules of the dropout kernels and their state.
 #include "kernels/dropout/dropout.hpp"
 
-#include <chrono>
 #include <vector>
 
 #include "base/errors.hpp"
@@ -54,7 +53,8 @@ Index DropoutGradientState::resource_size() const {
 
 void DropoutGradientState::note_forward(const CommandBuffer& command_buffer) {
   filled_ = true;
-  uses_.add(command_buffer.work(), true);
+  filler_ = command_buffer.work();
+  uses_.add(filler_, true);
 }
 
 void DropoutGradientState::note_gradient(const CommandBuffer& command_buffer) {
@@ -66,9 +66,9 @@ void DropoutGradientState::require_ordinary(const char* what) const {
                               what, " by the CPU");
 }
 
-void DropoutGradientState::read_mask(float* out) {
+void DropoutGradientState::read_mask(float* out, void (*wait)(CommandBuffer&)) {
   require_ordinary("cannot be read");
-  require<StateError>(filled_, class_name(),
+  require<StateError>(is_filled(), class_name(),
                       ".mask: no forward encode has filled this state; encode Dropout with it "
                       "first");
   uses_.require_readable("DropoutGradientState.mask");
@@ -103,8 +103,7 @@ void DropoutGradientState::read_mask(float* out) {
                  true);
   mpsgrad::synchronize(results->images(), *command_buffer);
   command_buffer->commit();
-  while (!command_buffer->wait_until_completed(std::chrono::minutes(1))) {
-  }
+  wait(*command_buffer);
 
   const MaskShape mask = shape();
   const Region& clip = shot.clip;
@@ -131,6 +130,7 @@ void DropoutGradientState::write_mask(const float* in) {
                             "' draws its masks itself and takes none; give its mask to a state of "
                             "the CPU device instead");
   filled_ = true;
+  filler_.reset();
 }
 
 // ---- forward
@@ -154,17 +154,9 @@ void Dropout::check_call(const UnaryCall& call) const {
   // One state, for all images.
   const auto& state = static_cast<const GradientState&>(*call.states.front());
   const ForwardSnapshot& shot = state.snapshot();
-  const ImageDescriptor& destination = call.destinations.front()->descriptor();
   require(shot.clip.size.depth == call.clip.size.depth, class_name(),
           ": destination_state was made for ", shot.clip.size.depth, " images, not ",
           call.clip.size.depth);
-  require(
-      shot.destination_width == destination.width && shot.destination_height == destination.height,
-      class_name(), ": destination_state was made for a destination of ", shot.destination_width,
-      "x", shot.destination_height, ", not ", destination.width, "x", destination.height);
-  require(shot.produced_channels == call.produced_channels, class_name(),
-          ": destination_state was made for ", shot.produced_channels, " channels, not ",
-          call.produced_channels);
 }
 
 void Dropout::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {

@@ -45,13 +45,14 @@ class DropoutGradientState final : public GradientState {
   MaskShape shape() const;
   Index resource_size() const override;
 
-  bool is_filled() const { return filled_; }
+  bool is_filled() const { return filled_ && !(filler_ && filler_->abandoned()); }
   void note_forward(const CommandBuffer& command_buffer);
   void note_gradient(const CommandBuffer& command_buffer);
 
   // All elements, 0 or 1. Both throw std::runtime_error while unobserved work would be disturbed,
   // and for temporary states.
-  void read_mask(float* out);
+  // `wait`, which is called where the device has to work for it, returns when the work has ended.
+  void read_mask(float* out, void (*wait)(CommandBuffer&));
   // Throws UnsupportedError where the device's masks are its own.
   void write_mask(const float* in);
 
@@ -60,6 +61,7 @@ class DropoutGradientState final : public GradientState {
 
   DropoutSettings settings_;
   bool filled_ = false;
+  std::shared_ptr<Work> filler_;  // of the last forward encode; null: the mask was given
   UseLedger uses_;
 };
 

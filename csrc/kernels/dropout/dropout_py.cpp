@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "core/arguments_py.hpp"
@@ -72,9 +73,12 @@ py::array_t<float> mask_array(const MaskShape& shape) {
 
 py::array_t<float> get_mask(DropoutGradientState& state) {
   auto mask = mask_array(state.shape());
-  float* out = mask.mutable_data();
-  const py::gil_scoped_release unlocked;
-  state.read_mask(out);
+  // Encodes hold the lock while they replace a mask, so the copy does too.
+  state.read_mask(mask.mutable_data(), [](CommandBuffer& command_buffer) {
+    const py::gil_scoped_release unlocked;
+    while (!command_buffer.wait_until_completed(std::chrono::minutes(1))) {
+    }
+  });
   return mask;
 }
 
@@ -117,7 +121,7 @@ Made by `Dropout`. One object serves the whole batch, and holds a mask for each 
 
 N, H, W and C are those of the clipped forward result, 1 along dimensions that share values. Reading gives a copy;
 on Metal it asks the gradient kernel. An array of zeros and ones can be assigned, on the CPU device only, and makes do
-for a forward encode: work that is committed later finds it, or overwrites it if that is a forward encode.
+for a forward encode: work encoded since the last forward encode, and committed later, finds it.
 
 Raises
 ------

@@ -113,6 +113,10 @@ void GramMatrixCalculationGradient::check_call(const GradientCall& call) const {
   const ImageDescriptor& source = call.sources.front()->descriptor();
   const ImageDescriptor& result = call.destinations.front()->descriptor();
   const Index channels = call.source_channels;
+  const Index forward_channels = call.state().snapshot().source_channels;
+  require(source.feature_channels == forward_channels, class_name(), ": source has ",
+          source.feature_channels, " channels, but the state was made for a forward source of ",
+          forward_channels);
   require(gradient.width == channels && gradient.height == 1, class_name(), ": source_gradient is ",
           gradient.width, "x", gradient.height, ", but the matrix of ", channels, " channels is ",
           channels, "x1");

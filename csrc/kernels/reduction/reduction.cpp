@@ -18,7 +18,10 @@ constexpr std::size_t kRegion = 4;
 constexpr std::size_t kWeight = kRegion;           // unary
 constexpr std::size_t kCorrelation = 2 * kRegion;  // binary: windows, then strides
 
-double limit_in(Index value) { return value == kUnlimited ? kNoLimit : static_cast<double>(value); }
+// Beyond what a double counts exactly there is no image to cut.
+double limit_in(Index value) {
+  return value > (Index{1} << 53) ? kNoLimit : static_cast<double>(value);
+}
 Index limit_out(double value) { return std::isinf(value) ? kUnlimited : static_cast<Index>(value); }
 
 Region load_region(const std::vector<double>& extra, std::size_t first) {

@@ -247,43 +247,60 @@ class CpuReduceProducts final : public BinaryEncoder {
 };
 
 // Row by row: each row of the primary with as many of the secondary as there are vertical shifts.
+struct CorrelationWork {
+  CorrelationWindow window;
+  CpuImages primary, secondary;
+  EdgeMode edge;
+  CpuImages destination;
+  Region clip;
+
+  void run() const {
+    constexpr Index kFloats = 4096;  // of results that are made together
+    const Index across = std::clamp<Index>(kFloats / destination.channels, 1, clip.size.width);
+    const Index pieces = cpu::chunks_of(clip.size.width, across);
+    cpu::parallel_for(clip.size.depth * clip.size.height * pieces, [&](Index task) {
+      const Index first = task % pieces * across;
+      make_results(task / (clip.size.height * pieces), task / pieces % clip.size.height, first,
+                   std::min(across, clip.size.width - first));
+    });
+  }
+
+ private:
+  void make_results(Index sample, Index row, Index first, Index pixels) const {
+    const Index channels = primary.channels;
+    // Shifts that lie apart are read one by one, without what is between them.
+    const bool apart = window.stride_x >= pixels;
+    const Index runs = apart ? window.columns() : 1;
+    const Index shifts = apart ? 1 : window.columns();
+    const Index reach = pixels + (shifts - 1) * window.stride_x;
+    const Index left = first - window.window_x * window.stride_x;
+    const float* x = cpu::load_run(primary, sample, row, first, pixels,
+                                   cpu::thread_scratch(0, pixels * channels));
+    const Index to_y = clip.origin.y + row;
+    const Index to_x = clip.origin.x + first;
+    float* out = cpu::begin_store(destination, sample, to_y, to_x,
+                                  cpu::thread_scratch(kResults, pixels * destination.channels));
+    float* shifted = cpu::thread_scratch(kShifted, reach * channels);
+    for (Index k = 0; k <= 2 * window.window_y; ++k) {
+      const Index below = row + (k - window.window_y) * window.stride_y;
+      for (Index run = 0; run < runs; ++run) {
+        const float* y = cpu::load_row_with_edges(
+            secondary, sample, below, left + run * window.stride_x, reach, edge, shifted);
+        shifted_product_loops().correlate(x, y, out + k * window.columns() + run, pixels, channels,
+                                          shifts, window.stride_x, destination.channels);
+      }
+    }
+    cpu::finish_store(destination, sample, to_y, to_x, pixels, out);
+  }
+};
+
 class CpuLocalCorrelation final : public BinaryEncoder {
  public:
   void encode(CommandBuffer& command_buffer, const BinaryCall& call) override {
-    cpu::record(command_buffer,
-                [window = window_of(call.properties), primary = view_region(call, false),
-                 secondary = view_region(call, true), edge = call.properties.secondary.edge_mode,
-                 destination = view_results(call), clip = call.clip] {
-                  constexpr Index kFloats = 4096;  // of results that are made together
-                  const Index channels = primary.channels;
-                  const Index width = clip.size.width;
-                  const Index across = std::clamp<Index>(kFloats / destination.channels, 1, width);
-                  const Index pieces = cpu::chunks_of(width, across);
-                  const Index border = window.window_x * window.stride_x;
-                  cpu::parallel_for(clip.size.depth * clip.size.height * pieces, [&](Index task) {
-                    const Index sample = task / (clip.size.height * pieces);
-                    const Index row = task / pieces % clip.size.height;
-                    const Index first = task % pieces * across;
-                    const Index pixels = std::min(across, width - first);
-                    const Index reach = pixels + 2 * border;
-                    const float* x = cpu::load_run(primary, sample, row, first, pixels,
-                                                   cpu::thread_scratch(0, pixels * channels));
-                    float* scratch = cpu::thread_scratch(kResults, pixels * destination.channels);
-                    float* out = cpu::begin_store(destination, sample, clip.origin.y + row,
-                                                  clip.origin.x + first, scratch);
-                    float* shifted = cpu::thread_scratch(kShifted, reach * channels);
-                    for (Index k = 0; k <= 2 * window.window_y; ++k) {
-                      const float* y = cpu::load_row_with_edges(
-                          secondary, sample, row + (k - window.window_y) * window.stride_y,
-                          first - border, reach, edge, shifted);
-                      shifted_product_loops().correlate(x, y, out + k * window.columns(), pixels,
-                                                        channels, window.columns(), window.stride_x,
-                                                        destination.channels);
-                    }
-                    cpu::finish_store(destination, sample, clip.origin.y + row,
-                                      clip.origin.x + first, pixels, out);
-                  });
-                });
+    cpu::record(command_buffer, [work = CorrelationWork{
+                                     window_of(call.properties), view_region(call, false),
+                                     view_region(call, true), call.properties.secondary.edge_mode,
+                                     view_results(call), call.clip}] { work.run(); });
   }
 };
 

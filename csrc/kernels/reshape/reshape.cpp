@@ -51,6 +51,21 @@ void require_no_clip(const KernelBase& kernel, const Region& clip, Index channel
           ": destination_feature_channel_offset must be 0, got ", channel_offset);
 }
 
+// Of gradient kernels whose geometry is all in two offsets, or in nothing.
+void require_single_steps(const GradientCall& call) {
+  const BinaryProperties& p = call.properties;
+  const char* who = call.kernel.class_name();
+  require(p.kernel_offset_x == 0 && p.kernel_offset_y == 0, who,
+          ": kernel_offset_x and kernel_offset_y must be 0, got (", p.kernel_offset_x, ", ",
+          p.kernel_offset_y, ")");
+  for (const bool secondary : {false, true}) {
+    const Window& window = p.source(secondary).window;
+    require(window.stride_x == 1 && window.stride_y == 1, who, ": ",
+            secondary ? "secondary" : "primary", "_stride_in_pixels must be (1, 1), got (",
+            window.stride_x, ", ", window.stride_y, ")");
+  }
+}
+
 void require_forward_size(const GradientCall& call) {
   const ForwardSnapshot& shot = call.state().snapshot();
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
@@ -135,6 +150,14 @@ void Reshape::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& c
 
 std::shared_ptr<GradientState> Reshape::make_state(
     ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
+  ImageDescriptor source, destination;
+  source.width = snapshot.source_width;
+  source.height = snapshot.source_height;
+  source.feature_channels = snapshot.source_channels;
+  destination.width = snapshot.destination_width;
+  destination.height = snapshot.destination_height;
+  destination.feature_channels = snapshot.destination_channels;
+  require_same_elements(*this, source, destination);
   snapshot.produced_channels = snapshot.destination_channels;
   auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
   state->payload = encoder_->make_payload(state->snapshot());
@@ -151,6 +174,9 @@ void ReshapeGradient::check_call(const GradientCall& call) const {
   const ImageDescriptor& destination = call.destinations.front()->descriptor();
   const BinaryProperties& p = call.properties;
   require_forward_size(call);
+  require_single_steps(call);
+  require(p.secondary.offset == Offset{}, class_name(),
+          ": secondary_offset must be (0, 0, 0), got ", p.secondary.offset);
   require_no_window(*this, "primary_", p.primary.offset, p.primary.channel_offset,
                     p.primary.channel_maximum >= call.gradient_channels);
   require_no_clip(*this, p.clip_rect, p.destination_channel_offset);
@@ -161,6 +187,10 @@ void ReshapeGradient::check_call(const GradientCall& call) const {
               destination.feature_channels == source.feature_channels,
           class_name(), ": destination is ", shape_of(destination), ", but source is ",
           shape_of(source));
+  require(elements_of(gradient) == elements_of(destination), class_name(), ": source_gradient is ",
+          shape_of(gradient), ", which is ", elements_of(gradient),
+          " elements, but destination is ", shape_of(destination), ", which is ",
+          elements_of(destination));
 }
 
 void ReshapeGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
@@ -174,35 +204,30 @@ Slice::Slice(std::shared_ptr<Device> device)
 std::shared_ptr<ImageBatch> Slice::encode_box(const std::shared_ptr<CommandBuffer>& command_buffer,
                                               const ImageBatch::Images& sources, bool batch,
                                               ImageAllocator* allocator) {
-  const Offset corner = properties().offset;
-  std::shared_ptr<ImageBatch> result;
-  corner_ = corner;
+  corner_ = properties().offset;
   try {
-    result = make_destinations(command_buffer, sources, batch, allocator);
+    EncodeResult result = encode_creating(command_buffer, sources, batch, false, false, allocator);
     corner_.reset();
-    set_offset(corner);
-    encode(command_buffer, sources, {}, result->images(), batch);
+    return std::move(result.images);
   } catch (...) {
     corner_.reset();
-    set_offset(corner);
-    if (result) {
-      result->discard();
-    }
     throw;
   }
-  return result;
 }
 
 void Slice::adjust_destination(const ImageBatch::Images& sources, Index, ImageDescriptor& result) {
   const ImageDescriptor& source = sources.front()->descriptor();
   const Region& clip = properties().clip_rect;
-  const Offset corner = corner_.value_or(properties().offset);
+  if (corner_) {
+    set_offset(*corner_);
+  }
+  const Offset corner = properties().offset;
   const auto end = [&](const char* what, Index origin, Index size, Index length, Index first) {
     const Index count = size == kUnlimited ? length - first : size;
     require(count >= 1, class_name(), ": offset ", corner, " and clip_rect leave no ", what,
             " of a source of ", source.width, "x", source.height);
-    require(origin <= kFurthest && count <= kFurthest, class_name(),
-            ": clip_rect is beyond any image");
+    require(origin <= kFurthest && count <= kFurthest, class_name(), ": offset ", corner,
+            " and clip_rect make a result beyond any image");
     return origin + count;
   };
   result.width = end("column", clip.origin.x, clip.size.width, source.width, corner.x);
@@ -294,6 +319,7 @@ void PadGradient::apply_state(const GradientState& state) {
 
 void PadGradient::check_call(const GradientCall& call) const {
   require_forward_size(call);
+  require_single_steps(call);
   const SourceProperties& primary = call.properties.primary;
   const Index channels = call.gradients.front()->descriptor().feature_channels;
   // A caller who chose a window of channels may leave others after it.

@@ -443,20 +443,36 @@ void Folder::fold_slowly(Index sample, const Pixels& to, Index count, const Inde
   const auto in_format = static_cast<int>(gradient.format);
   const auto out_format = static_cast<int>(to.format);
   const Index wide = gradient.channels;
-  float* total = cpu::thread_scratch(kFloats, wide);
-  float* one = cpu::thread_scratch(kGathered, wide);
+  float* total = cpu::thread_scratch(kFloats, 4 * wide);
+  float* const row = total + wide;
+  float* const part = row + wide;
+  float* const one = part + wide;
   float* out = cpu::thread_scratch(kPlace, destination.channels);
+  const auto add = [wide](float* sum, const float* more) {
+    for (Index k = 0; k < wide; ++k) {
+      sum[k] += more[k];
+    }
+  };
   for (Index i = 0; i < count; ++i) {
+    // As the fast loop does. What begins a sum is put where the sum will be.
     for (Index r = 0; r < row_count; ++r) {
+      float* const of_row = r == 0 ? total : row;
       for (Index c = 0; c < column_count; ++c) {
-        const bool is_first = r == 0 && c == 0;
+        float* const of_part = c < kPadPart ? of_row : part;
         const std::byte* pixel =
             gradient.samples[static_cast<std::size_t>(sample)] +
             (rows[r] + columns[c] + i * gradient.pixel_stride) * item_size(gradient.format);
-        convert_loops().load_row(pixel, in_format, 1, wide, wide, is_first ? total : one);
-        for (Index k = 0; !is_first && k < wide; ++k) {
-          total[k] += one[k];
+        const bool begins = c % kPadPart == 0;
+        convert_loops().load_row(pixel, in_format, 1, wide, wide, begins ? of_part : one);
+        if (!begins) {
+          add(of_part, one);
         }
+        if (of_part == part && (c % kPadPart == kPadPart - 1 || c == column_count - 1)) {
+          add(of_row, part);
+        }
+      }
+      if (r > 0) {
+        add(total, row);
       }
     }
     for (Index k = 0; k < destination.channels; ++k) {

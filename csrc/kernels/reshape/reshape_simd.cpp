@@ -8,15 +8,29 @@ namespace {
 
 using Index = std::int64_t;
 
+MPSGRAD_INLINE Index smaller(Index a, Index b) { return a < b ? a : b; }
+
 template <class Element>
 void fold(const Element* gradient, const Index* rows, Index row_count, const Index* columns,
           Index column_count, Index count, Element* out) {
   for_blocks(count, [=](auto block, Index i) {
-    auto sum = block.floats(gradient + rows[0] + columns[0] + i);
-    for (Index r = 0; r < row_count; ++r) {
-      for (Index c = r == 0 ? 1 : 0; c < column_count; ++c) {
+    const auto of_part = [&](Index r, Index first, Index end) {
+      auto sum = block.floats(gradient + rows[r] + columns[first] + i);
+      for (Index c = first + 1; c < end; ++c) {
         sum += block.floats(gradient + rows[r] + columns[c] + i);
       }
+      return sum;
+    };
+    const auto of_row = [&](Index r) {
+      auto sum = of_part(r, 0, smaller(kPadPart, column_count));
+      for (Index c = kPadPart; c < column_count; c += kPadPart) {
+        sum += of_part(r, c, smaller(c + kPadPart, column_count));
+      }
+      return sum;
+    };
+    auto sum = of_row(0);
+    for (Index r = 1; r < row_count; ++r) {
+      sum += of_row(r);
     }
     block.put(out + i, sum);
   });

@@ -8,10 +8,13 @@
 
 namespace mpsgrad {
 
+// A row of copies is summed part by part: roundings of one long sum would add up.
+inline constexpr std::int64_t kPadPart = 16;
+
 template <class Element>
 struct PadLoops {
-  // out[i] = the sum of gradient[rows[r] + columns[c] + i] over all r, and of each over all c, in
-  // that order. There is at least one of both.
+  // out[i] = the sum of gradient[rows[r] + columns[c] + i] over all r and c: of each row by itself,
+  // and of every kPadPart columns of it, in order. There is at least one of both.
   void (*fold)(const Element* gradient, const std::int64_t* rows, std::int64_t row_count,
                const std::int64_t* columns, std::int64_t column_count, std::int64_t count,
                Element* out);

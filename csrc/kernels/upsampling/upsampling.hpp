@@ -67,8 +67,8 @@ class UpsamplingBilinear final : public Upsampling {
 };
 
 // primary_offset: pixel of the incoming gradient that belongs to the forward pass's first result.
-// secondary_offset: the forward kernel's offset. How many results there were, and which edge mode
-// and alignment made them, is the state's. The origin of the clip rectangle receives the gradient
+// secondary_offset and secondary_edge_mode: the forward kernel's. How many results there were, and
+// which alignment made them, is the state's. The origin of the clip rectangle receives the gradient
 // of the source's first pixel.
 class UpsamplingGradient : public GradientKernel {
  public:
