@@ -3229,7 +3229,7 @@ class DropoutGradientState(GradientState):
 
         N, H, W and C are those of the clipped forward result, 1 along dimensions that share values. Reading gives a copy;
         on Metal it asks the gradient kernel. An array of zeros and ones can be assigned, on the CPU device only, and makes do
-        for a forward encode: work that is committed later finds it, or overwrites it if that is a forward encode.
+        for a forward encode: work encoded since the last forward encode, and committed later, finds it.
 
         Raises
         ------
