@@ -373,6 +373,18 @@ PLAIN_INITIALIZERS
 - (bool)emulatedAcceptsForwardClass:(Class)forward {
   return [forward isSubclassOfClass:[MPSNNPad class]];
 }
+// Channels that the forward pass did not read are there, and get zeros.
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:(NSArray<MPSState*>*)sourceStates {
+  MPSImageDescriptor* descriptor = [super destinationImageDescriptorForSourceImages:sourceImages
+                                                                       sourceStates:sourceStates];
+  if ([sourceStates count] > 0) {
+    const Snapshot& forward = *body_of([sourceStates objectAtIndex:0], HERE).snapshot;
+    [descriptor setFeatureChannels:body_->destination_channel_offset +
+                                   static_cast<NSUInteger>(forward.source_c)];
+  }
+  return descriptor;
+}
 - (long)emulatedProducedChannels:(const std::vector<long>&)consumed
                         snapshot:(const Snapshot&)snapshot {
   (void)consumed;
