@@ -830,34 +830,26 @@ def test_a_mask_that_was_never_drawn_is_not_there(device):
         _ = states[0].mask
 
 
-def test_masks_are_read_while_others_encode(device):
-    """A reader must not hold on to what an encode on another thread replaces."""
-    forward = mg.Dropout(0.5, 1, device=device)
-    sources, results = empty(device, (1, 8, 8, 64)), empty(device, (1, 8, 8, 64))
-    states = forward.result_state(sources, results)
-    queue = device.command_queue()
-    failures, done = [], threading.Event()
+def test_a_mask_is_read_whole(device):
+    """Another thread may be giving the state a new one."""
+    if device.kind != "cpu":
+        pytest.skip("Metal takes no masks")
+    sources, results = empty(device, (1, 32, 32, 64)), empty(device, (1, 32, 32, 64))
+    state = mg.Dropout(0.5, 1, device=device).result_state(sources, results)[0]
+    masks = [np.full((1, 32, 32, 64), value, np.float32) for value in (0, 1)]
+    state.mask = masks[0]
+    done = threading.Event()
 
-    def read_masks():
+    def give():
         while not done.is_set():
-            try:
-                mask = states[0].mask
-            except RuntimeError:
-                continue  # work that has not been waited for
-            if not 0.3 < mask.mean() < 0.7:
-                failures.append(mask.mean())
+            for mask in masks:
+                state.mask = mask
 
-    with Work(device) as work:
-        forward.encode(work.buffer, sources, results, destination_state=states)
-    readers = [threading.Thread(target=read_masks) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for _ in range(200):
-        command_buffer = queue.command_buffer()
-        forward.encode(command_buffer, sources, results, destination_state=states)
-        command_buffer.commit()
-        command_buffer.wait_until_completed()
-    done.set()
-    for reader in readers:
-        reader.join()
-    assert failures == []
+    giver = threading.Thread(target=give)
+    giver.start()
+    try:
+        means = {float(state.mask.mean()) for _ in range(200)}
+    finally:
+        done.set()
+        giver.join()
+    assert means <= {0.0, 1.0}
