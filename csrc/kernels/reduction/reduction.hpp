@@ -47,7 +47,6 @@ class ReductionBackend {
 
 class ReduceUnary : public UnaryKernel {
  public:
-  ReductionAxis axis() const { return axis_; }
   Region source_clip() const { return source_clip_of(properties()); }
   void set_source_clip(const Region& clip);
 
