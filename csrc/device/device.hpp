@@ -29,6 +29,7 @@ class OptimizerBackend;
 class PoolingBackend;
 class ReductionBackend;
 class ReshapeBackend;
+class ResizeBackend;
 class SoftMaxBackend;
 class UpsamplingBackend;
 
@@ -79,6 +80,7 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual const PoolingBackend* pooling() const { return nullptr; }
   virtual const ReductionBackend* reduction() const { return nullptr; }
   virtual const ReshapeBackend* reshape() const { return nullptr; }
+  virtual const ResizeBackend* resize() const { return nullptr; }
   virtual const SoftMaxBackend* softmax() const { return nullptr; }
   virtual const UpsamplingBackend* upsampling() const { return nullptr; }
   virtual const BatchNormalizationBackend* batch_normalization() const { return nullptr; }
