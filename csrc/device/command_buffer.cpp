@@ -207,6 +207,9 @@ bool CommandBuffer::wait_until_completed(std::chrono::milliseconds limit) {
       std::rethrow_exception(failure);
     }
   }
+  for (const auto& root : roots) {
+    root->rethrow_handler_failure();
+  }
   return true;
 }
 

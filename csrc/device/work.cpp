@@ -142,6 +142,24 @@ void Work::add_completed_handler(Handler handler) {
   completed_handlers_.push_back(std::move(handler));
 }
 
+void Work::note_handler_failure(Handler rethrow) {
+  const std::lock_guard lock(mutex_);
+  if (!handler_failure_) {
+    handler_failure_ = std::move(rethrow);
+  }
+}
+
+void Work::rethrow_handler_failure() const {
+  Handler rethrow;
+  {
+    const std::lock_guard lock(mutex_);
+    rethrow = handler_failure_;
+  }
+  if (rethrow) {
+    rethrow();
+  }
+}
+
 bool Work::wait_scheduled(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, limit,

@@ -72,6 +72,9 @@ class Work {
   bool wait_finished(std::chrono::milliseconds limit);
   void wait_finished();
   bool finished() const;
+  // What went wrong in a completed handler: `rethrow` throws it, for whoever waits. The first stays.
+  void note_handler_failure(Handler rethrow);
+  void rethrow_handler_failure() const;
 
  private:
   bool is_over() const;  // for a waiter on this thread; with the mutex held
@@ -88,6 +91,7 @@ class Work {
   int due_handlers_ = 0;  // kinds of handlers that are due and have not returned
   std::vector<Handler> scheduled_handlers_;
   std::vector<Handler> completed_handlers_;
+  Handler handler_failure_;
   std::shared_ptr<void> owner_;
   std::shared_ptr<QueueClock> clock_;
 };
