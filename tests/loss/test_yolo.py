@@ -449,7 +449,8 @@ def encode(device, queue, d=YOLO(ANCHORS), channels=14, own=None, change=lambda 
     change(one)
     source = filled(device, np.zeros((1, 2, 3, channels)), kind="list")[0]
     own = labels(device, (2, 3, channels)) if own is None else own(device)
-    return one.encode(queue.command_buffer(), source, own, allocator=mg.DEFAULT)
+    places = empty(device, (1, 2, 3, channels), kind="list")[0]
+    return one.encode(queue.command_buffer(), source, own, places)
 
 
 WHOLE = YOLO(ANCHORS, reduction="NONE")
@@ -507,10 +508,10 @@ BAD_ANCHORS = {
     "none": (np.zeros((0, 2)), ValueError, "anchor_boxes must hold at least one box"),
     "shape": (np.ones((2, 3)), ValueError, "anchor_boxes must have shape (boxes, 2), got (2, 3)"),
     "axes": (np.ones(4), ValueError, "anchor_boxes must have shape (boxes, 2), got (4,)"),
-    "zero": (((1, 1), (1, 0)), ValueError, "must be positive and finite, got 1x0"),
-    "negative": (((-1, 1),), ValueError, "must be positive and finite, got -1x1"),
-    "nan": (((1, np.nan),), ValueError, "must be positive and finite, got 1xnan"),
-    "infinite": (((np.inf, 1),), ValueError, "must be positive and finite, got inf"),
+    "zero": (((1, 1), (1, 0)), ValueError, "anchor_boxes must be positive and finite, got 1x0"),
+    "negative": (((-1, 1),), ValueError, "anchor_boxes must be positive and finite, got -1x1"),
+    "nan": (((1, np.nan),), ValueError, "anchor_boxes must be positive and finite, got 1xnan"),
+    "infinite": (((np.inf, 1),), ValueError, "anchor_boxes must be positive and finite, got inf"),
     "bytes": (b"1234567", ValueError, "anchor_boxes must be 8 bytes a box, got 7 bytes"),
     "no bytes": (b"", ValueError, "anchor_boxes must hold at least one box"),
     "kind": ("boxes", TypeError, "anchor_boxes must be an array of numbers, or bytes, got str"),
