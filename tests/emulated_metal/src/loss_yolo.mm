@@ -303,9 +303,11 @@ READ(NSUInteger, numberOfAnchorBoxes, anchors.size() / 2)
 // The function of the shared encodes, after the channels were checked.
 - (const LossFunction&)total:(NSArray<MPSImage*>*)sources where:(const Where&)where {
   const auto& p = body_->as<YOLOParams>();
+  const Operand& read = body_->sources[0];
   for (MPSImage* source in sources) {
     const NSUInteger anchors = p.anchors.size() / 2;
-    const NSUInteger channels = [source featureChannels];
+    const NSUInteger channels =
+        std::min(read.channel_max, [source featureChannels] - read.channel_offset);
     REQUIRE(channels % anchors == 0 && channels / anchors > 5, source_channels, where,
             "%lu channels for %lu anchors", static_cast<unsigned long>(channels),
             static_cast<unsigned long>(anchors));
