@@ -137,6 +137,8 @@ from mpsgrad.loss import (
     LossLabels,
     LossType,
     ReductionType,
+    YOLOLoss,
+    YOLOLossDescriptor,
 )
 from mpsgrad.neuron import Neuron, NeuronDescriptor, NeuronGradient, NeuronType
 from mpsgrad.optimizer import (
@@ -362,6 +364,8 @@ __all__ = [
     "Vector",
     "VectorDescriptor",
     "WeightsQuantizationType",
+    "YOLOLoss",
+    "YOLOLossDescriptor",
     "__version__",
     "cpu_instruction_set",
     "errors",
