@@ -184,10 +184,8 @@ class Compiler:
                 stack += reversed(visit(node, reader))
 
     def _add_slots(self) -> None:
-        number = 0
-        for image in self.input_images:
-            number += 1
-            label = f"source image {number - 1}"
+        for i, image in enumerate(self.input_images):
+            label = f"source image {i}"
             name = label if image.handle is None else f"{label} ({image.handle!r})"
             self._add_image(image, name, None)
         for node in self.steps:
