@@ -1,4 +1,4 @@
-"""How data sources over arrays train: an optimizer, its history, and a master copy on its device."""
+"""How data sources over arrays train: an optimizer, its history, a master copy on its device."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ class ArrayUpdates:
 
     def _histories(self, names: tuple[str, ...]) -> list[Any]:
         """History arguments, one list of vectors each, in the order of the optimizer's encodes."""
-        kinds = {StochasticGradientDescent: 1, Adam: 2}.get(type(self.optimizer), 1)
-        if isinstance(self.optimizer, StochasticGradientDescent):
-            if self.optimizer.momentum_scale == 0.0:
-                return [None]
+        optimizer = self.optimizer
+        kinds = 2 if isinstance(optimizer, Adam) else 1
+        if isinstance(optimizer, StochasticGradientDescent) and optimizer.momentum_scale == 0.0:
+            return [None]
         if self._history is None:
             device = self.optimizer.device
             self._history = [

@@ -132,7 +132,7 @@ class _Arrays(InstanceNormalizationDataSource):
     def update_gamma_and_beta(
         self, command_buffer: _core.CommandBuffer, states: list[Any]
     ) -> _core.NormalizationGammaAndBetaState | None:
-        """Encode a step of the optimizer with the sum of all images' gradients; None without one."""
+        """Encode a step of the optimizer by the sum of all images' gradients; None without one."""
         if self._updates is None:
             return None
         return step_gamma_and_beta(
