@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from mpsgrad import _core
 from mpsgrad._core import ChannelFormat
-from mpsgrad.graph.nodes import TrainingStyle
+from mpsgrad.graph.nodes import StateNode, TrainingStyle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mpsgrad.graph.nodes import FilterNode, ImageNode, StateNode
+    from mpsgrad.graph.nodes import FilterNode, ImageNode
 
 __all__ = ["Compiler"]
 
@@ -147,12 +147,11 @@ class Compiler:
         self.exported_images: list[ImageNode] = []
         self.exported_states: list[StateNode] = []
         seen: set[Any] = set()
-        steps = set(self.steps)
 
-        def visit_image(image: ImageNode, reader: FilterNode | None) -> list[Any]:
+        def visit_image(image: ImageNode) -> list[Any]:
             producer = image._producer
             if producer is None:
-                if reader in steps and image not in seen:
+                if image in self._read and image not in seen:
                     seen.add(image)
                     self.input_images.append(image)
                 return []
@@ -164,24 +163,22 @@ class Compiler:
                     self.exported_images.append(image)
                 if producer._state is not None and producer._state.export_from_graph:
                     self.exported_states.append(producer._state)
-            after: list[Any] = [("image", source, producer) for source in producer._sources]
-            after += [("state", state, producer) for state in producer._source_states()]
-            return after
+            return [*producer._sources, *producer._source_states()]
 
-        def visit_state(state: StateNode, reader: FilterNode | None) -> list[Any]:
+        def visit_state(state: StateNode) -> list[Any]:
             if state._producer._state is state:
-                return visit_image(state._producer.result_image, None)
-            if reader in steps and state not in seen:  # an input
+                return visit_image(state._producer.result_image)
+            if state in self._used and state not in seen:  # an input
                 seen.add(state)
                 self.input_states.append(state)
             return []
 
         for result in self.results:
-            stack: list[Any] = [("image", result, None)]
+            stack: list[Any] = [result]
             while stack:
-                what, node, reader = stack.pop()
-                visit = visit_image if what == "image" else visit_state
-                stack += reversed(visit(node, reader))
+                node = stack.pop()
+                visited = visit_state(node) if isinstance(node, StateNode) else visit_image(node)
+                stack += reversed(visited)
 
     def _add_slots(self) -> None:
         for i, image in enumerate(self.input_images):

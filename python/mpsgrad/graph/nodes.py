@@ -229,8 +229,9 @@ class FilterNode:
     # The gradient node's class; None where Apple has none.
     _gradient_node: ClassVar[type[GradientFilterNode] | None] = None
     _state_node: ClassVar[type[StateNode] | None] = None
-    # The kernel's class on every device.
+    # The kernel's class on every device, and whether each encode leaves a kernel changed.
     _kernel: ClassVar[Any] = None
+    _encodes_change_it: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -437,6 +438,7 @@ class FilterNode:
         to.graph._add_unary(
             self._name(),
             to.kernel(self),
+            self._make_kernel(to.device) if self._encodes_change_it else None,
             to.image(self._sources[0]),
             to.image(self.result_image),
             to.state(self._state),
