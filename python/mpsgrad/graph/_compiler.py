@@ -9,7 +9,7 @@ from mpsgrad._core import ChannelFormat
 from mpsgrad.graph.nodes import StateNode, TrainingStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from mpsgrad.graph.nodes import FilterNode, ImageNode
 
@@ -18,8 +18,13 @@ __all__ = ["Compiler"]
 _NONE = -1
 
 
-def _ancestors(nodes: Iterable[FilterNode]) -> set[FilterNode]:
-    """Return the nodes and all that they depend on, through images and states."""
+def _ancestors(
+    nodes: Iterable[FilterNode], copies: Mapping[ImageNode, ImageNode]
+) -> set[FilterNode]:
+    """Return the nodes and all that they depend on, through images and states.
+
+    A node whose result is a copy depends on what is copied alone.
+    """
     found: set[FilterNode] = set()
     stack = list(nodes)
     while stack:
@@ -27,8 +32,11 @@ def _ancestors(nodes: Iterable[FilterNode]) -> set[FilterNode]:
         if node in found:
             continue
         found.add(node)
-        stack += [image._producer for image in node._sources if image._producer is not None]
-        stack += [state._producer for state in node._source_states()]
+        copied = copies.get(node.result_image)
+        sources = node._sources if copied is None else [copied]
+        stack += [image._producer for image in sources if image._producer is not None]
+        if copied is None:
+            stack += [state._producer for state in node._source_states()]
     return found
 
 
@@ -58,9 +66,9 @@ class Compiler:
         self.data_sources: dict[FilterNode, Any] = {}
         self.without_update: list[FilterNode] = []
 
-        self.included = _ancestors([node._producer for node in results if node._producer])
-        self._keep()
+        self.included = _ancestors([node._producer for node in results if node._producer], {})
         self._find_copies()
+        self._keep()
         self._count_uses()
         self._order_inputs()
         self._add_slots()
@@ -83,9 +91,10 @@ class Compiler:
             or (node._state is not None and node._state.export_from_graph)
             or node._updates_weights()
         ]
-        self.kept = _ancestors(required)
+        self.kept = _ancestors(required, self.copies)
         self.order = sorted(self.kept, key=lambda node: node._serial)
         self.pruned = sorted(self.included - self.kept, key=lambda node: node._serial)
+        self.steps = [node for node in self.order if node.result_image not in self.copies]
 
     def _returned(self, image: ImageNode) -> bool:
         return image.export_from_graph or any(
@@ -96,7 +105,7 @@ class Compiler:
     def _find_copies(self) -> None:
         """Nodes whose results are copies do not run: their images are other images' slots."""
         self.copies: dict[ImageNode, ImageNode] = {}
-        for node in self.order:
+        for node in self.included:
             image, source = node.result_image, node._copied_image()
             if (
                 source is not None
@@ -106,7 +115,6 @@ class Compiler:
                 and self.format_of(image) == self.format_of(source)
             ):
                 self.copies[image] = source
-        self.steps = [node for node in self.order if node.result_image not in self.copies]
 
     def _origin(self, image: ImageNode) -> ImageNode:
         while image in self.copies:
