@@ -44,7 +44,7 @@ class ArrayUpdates:
             raise TypeError(
                 f"{owner}: optimizer must be an Optimizer, got {type(optimizer).__name__}"
             )
-        self.optimizer = optimizer
+        self.optimizer: Any = optimizer
         self._source = source
         self._attributes = attributes
         for name in attributes:

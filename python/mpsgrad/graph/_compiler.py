@@ -210,12 +210,10 @@ class Compiler:
             for state in node._source_states()
         }
         for node in self.steps:
-            state = node._state
-            if state is not None and self.is_used(state):
-                self._states[state] = self.graph._add_state(
-                    f"the state of {node._name()}",
-                    state not in updating,
-                    state.synchronize_resource,
+            own = node._state
+            if own is not None and self.is_used(own):
+                self._states[own] = self.graph._add_state(
+                    f"the state of {node._name()}", own not in updating, own.synchronize_resource
                 )
 
     def _add_image(self, image: ImageNode, name: str, allocator: Any) -> None:

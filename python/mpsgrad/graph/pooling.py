@@ -229,7 +229,12 @@ class PoolingGradientNode(GradientFilterNode):
 
     _abstract = True
     _forward: Any
-    _repeats = ("kernel_width", "kernel_height", "stride_in_pixels_x", "stride_in_pixels_y")
+    _repeats: ClassVar[tuple[str, ...]] = (
+        "kernel_width",
+        "kernel_height",
+        "stride_in_pixels_x",
+        "stride_in_pixels_y",
+    )
 
     @property
     def kernel_width(self) -> int:
