@@ -20,6 +20,7 @@ void bind_device(py::module_& m);
 void bind_dropout(py::module_& m);
 void bind_image(py::module_& m);
 void bind_gram_matrix(py::module_& m);
+void bind_graph(py::module_& m);
 void bind_group_normalization(py::module_& m);
 void bind_local_normalization(py::module_& m);
 void bind_loss(py::module_& m);
@@ -195,6 +196,7 @@ PYBIND11_MODULE(_core, m) {
   bind_reshape(m);
   bind_softmax(m);
   bind_upsampling(m);
+  bind_graph(m);
   guard_pickling(m);
   guard_use_before_init(m);
   // Work that is still running must not meet an interpreter that is shutting down.

@@ -4,6 +4,7 @@
 
 #include "core/arguments_py.hpp"
 #include "core/often_called_py.hpp"
+#include "core/waiting_py.hpp"
 #include "device/buffer.hpp"
 #include "device/command_buffer.hpp"
 #include "device/device.hpp"
@@ -60,34 +61,6 @@ Work::Handler handler(const std::shared_ptr<CommandBuffer>& command_buffer, py::
       error.discard_as_unraisable("CommandBuffer handler");
     }
   };
-}
-
-// Waits with the GIL released, in slices, so that Ctrl-C ends a wait for work that never ends.
-template <class Wait>
-void wait_interruptibly(const Wait& wait) {
-  constexpr std::chrono::milliseconds kSlice{100};
-  for (;;) {
-    bool done = false;
-    std::exception_ptr thrown;
-    // By hand: an interpreter that is ending may end this thread where it takes the GIL back, which
-    // no destructor would let pass.
-    PyThreadState* const thread = PyEval_SaveThread();
-    try {
-      done = wait(kSlice);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    PyEval_RestoreThread(thread);
-    if (thrown) {
-      std::rethrow_exception(thrown);
-    }
-    if (done) {
-      return;
-    }
-    if (PyErr_CheckSignals() != 0) {
-      throw py::error_already_set();
-    }
-  }
 }
 
 std::shared_ptr<CommandBuffer> make_command_buffer(CommandQueue& self) {

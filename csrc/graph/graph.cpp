@@ -1,0 +1,473 @@
+// Graphs: what is checked of their inputs, and the encode of their steps.
+#include "graph/graph.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/errors.hpp"
+#include "kernels/loss/loss.hpp"
+
+namespace mpsgrad {
+namespace {
+
+constexpr const char* kGraph = "Graph";
+
+template <class Error>
+[[noreturn]] void rethrow_with(const std::string& node, const Error& error) {
+  throw Error(text(kGraph, ": ", node, ": ", error.what()));
+}
+
+// Errors of a step keep their class and name the node.
+template <class Encode>
+void naming(const std::string& node, const Encode& encode) {
+  try {
+    encode();
+  } catch (const CommandBufferError& error) {
+    throw CommandBufferError(text(kGraph, ": ", node, ": ", error.what()), error.code);
+  } catch (const ReadCountError& error) {
+    rethrow_with(node, error);
+  } catch (const StateError& error) {
+    rethrow_with(node, error);
+  } catch (const DeviceError& error) {
+    rethrow_with(node, error);
+  } catch (const GraphError& error) {
+    rethrow_with(node, error);
+  } catch (const UnsupportedError& error) {
+    rethrow_with(node, error);
+  } catch (const TypeError& error) {
+    rethrow_with(node, error);
+  } catch (const std::invalid_argument& error) {
+    rethrow_with(node, error);
+  }
+}
+
+void describe(std::vector<Index>& kind, const ImageDescriptor& image) {
+  kind.insert(kind.end(), {image.width, image.height, image.feature_channels,
+                           static_cast<Index>(image.channel_format)});
+}
+
+// What decides whether inputs fit, in numbers.
+std::vector<Index> kind_of(ChannelFormat format,
+                           const std::vector<ImageBatch::Images>& source_images,
+                           const std::vector<StateBatch>& source_states) {
+  std::vector<Index> kind{static_cast<Index>(format)};
+  for (const auto& images : source_images) {
+    describe(kind, images.front()->descriptor());
+  }
+  for (const auto& states : source_states) {
+    const auto& labels = static_cast<const LossLabels&>(*states.front());
+    describe(kind, labels.labels()->descriptor());
+    describe(kind, labels.loss()->descriptor());
+    kind.push_back(labels.weights() ? 1 : 0);
+  }
+  return kind;
+}
+
+std::shared_ptr<State> stand_in_for(const LossLabels& labels,
+                                    const std::shared_ptr<Device>& device) {
+  const auto image = [&](const std::shared_ptr<Image>& like) {
+    return ImageBatch({Image::make(device, like->descriptor())});
+  };
+  const ImageBatch targets = image(labels.labels());
+  const ImageDescriptor& loss = labels.loss()->descriptor();
+  const Size size{loss.width, loss.height, loss.feature_channels};
+  if (!labels.weights()) {
+    return LossLabels::make(device, targets, nullptr, size).front();
+  }
+  const ImageBatch weights = image(labels.weights());
+  return LossLabels::make(device, targets, &weights, size).front();
+}
+
+void require_slot(int slot, std::size_t count, const char* what) {
+  require<std::out_of_range>(slot >= 0 && static_cast<std::size_t>(slot) < count, kGraph, ": ",
+                             what, " ", slot, " does not exist");
+}
+
+}  // namespace
+
+Graph::Graph(std::shared_ptr<Device> device)
+    : KernelBase(std::move(device), kGraph), allocator_(ordinary_image_allocator()) {}
+
+Graph::~Graph() = default;
+
+int Graph::add_image(GraphImage image) {
+  images_.push_back(std::move(image));
+  return static_cast<int>(images_.size()) - 1;
+}
+
+int Graph::add_state(GraphState state) {
+  states_.push_back(std::move(state));
+  return static_cast<int>(states_.size()) - 1;
+}
+
+void Graph::add_step(std::unique_ptr<GraphStep> step) {
+  for (const int slot : step->image_reads()) {
+    require_slot(slot, images_.size(), "image");
+    ++images_[static_cast<std::size_t>(slot)].reads;
+  }
+  for (const int slot : step->state_reads()) {
+    if (slot != GraphStep::kNone) {
+      require_slot(slot, states_.size(), "state");
+      ++states_[static_cast<std::size_t>(slot)].reads;
+    }
+  }
+  steps_.push_back(std::move(step));
+}
+
+void Graph::set_inputs(std::vector<int> images, std::vector<int> states) {
+  source_images_ = std::move(images);
+  source_states_ = std::move(states);
+}
+
+void Graph::set_results(int result, std::vector<int> intermediates, std::vector<int> states) {
+  result_ = result;
+  intermediates_ = std::move(intermediates);
+  result_states_ = std::move(states);
+  for (const int slot : intermediates_) {
+    ++images_.at(static_cast<std::size_t>(slot)).returned;
+  }
+  if (result_ != GraphStep::kNone) {
+    ++images_.at(static_cast<std::size_t>(result_)).returned;
+  }
+  for (const int slot : result_states_) {
+    ++states_.at(static_cast<std::size_t>(slot)).returned;
+  }
+}
+
+void Graph::set_format(ChannelFormat format) {
+  require(format == ChannelFormat::Float16 || format == ChannelFormat::Float32 ||
+              format == ChannelFormat::Unorm8 || format == ChannelFormat::Unorm16,
+          kGraph, ": format must be a format of images, got NONE");
+  format_ = format;
+}
+
+void Graph::set_allocator(std::shared_ptr<ImageAllocator> allocator) {
+  require<TypeError>(allocator != nullptr, kGraph,
+                     ": destination_image_allocator must not be None");
+  allocator_ = std::move(allocator);
+}
+
+Index Graph::read_count_for_source_image(Index index) const {
+  require<std::out_of_range>(index >= 0 && index < source_image_count(), kGraph, ": there are ",
+                             source_image_count(), " source images, no number ", index);
+  return images_[static_cast<std::size_t>(source_images_[static_cast<std::size_t>(index)])].reads;
+}
+
+Index Graph::read_count_for_source_state(Index index) const {
+  require<std::out_of_range>(index >= 0 && index < source_state_count(), kGraph, ": there are ",
+                             source_state_count(), " source states, no number ", index);
+  return states_[static_cast<std::size_t>(source_states_[static_cast<std::size_t>(index)])].reads;
+}
+
+std::optional<ImageDescriptor> Graph::last_descriptor(int image) const {
+  require_slot(image, images_.size(), "image");
+  const auto place = static_cast<std::size_t>(image);
+  return place < last_descriptors_.size() ? last_descriptors_[place] : std::nullopt;
+}
+
+bool Graph::begin_turn(std::chrono::milliseconds limit) {
+  require<GraphError>(turn_of_.load() != std::this_thread::get_id(), kGraph,
+                      ": a callback of a graph cannot encode the same graph");
+  if (!turn_mutex_.try_lock_for(limit)) {
+    return false;
+  }
+  turn_of_ = std::this_thread::get_id();
+  return true;
+}
+
+void Graph::end_turn() {
+  turn_of_ = std::thread::id();
+  turn_mutex_.unlock();
+}
+
+void Graph::check_inputs(const CommandBuffer& command_buffer,
+                         const std::vector<ImageBatch::Images>& source_images,
+                         const std::vector<StateBatch>& source_states) const {
+  command_buffer.require_encodable(kGraph);
+  require(command_buffer.device() == device(), kGraph, ": the command buffer is on another device");
+  require(source_images.size() == source_images_.size(), kGraph, ": there are ",
+          source_images_.size(), " source images, but ", source_images.size(), " batches came");
+  require(source_states.size() == source_states_.size(), kGraph, ": there are ",
+          source_states_.size(), " source states, but ", source_states.size(), " batches came");
+  std::size_t length = 0;
+  const auto check_length = [&](const std::string& name, std::size_t count) {
+    require(count > 0, kGraph, ": ", name, " is an empty batch");
+    length = length == 0 ? count : length;
+    require(count == length, kGraph, ": ", name, " has ", count,
+            " elements, but the first input has ", length);
+  };
+  for (std::size_t i = 0; i < source_images.size(); ++i) {
+    const GraphImage& slot = images_[static_cast<std::size_t>(source_images_[i])];
+    const ImageBatch::Images& images = source_images[i];
+    check_length(slot.name, images.size());
+    check_operand(*this, command_buffer, {slot.name.c_str(), &images, true});
+    require(images.front()->descriptor().number_of_images == 1, kGraph, ": ", slot.name,
+            " must be images that hold one image, got ",
+            images.front()->descriptor().number_of_images);
+    for (const auto& image : images) {
+      const ReadCount* count = image->read_count();
+      require<ReadCountError>(
+          !count || count->value() >= slot.reads, kGraph, ": ", slot.name, " is read ", slot.reads,
+          " times by one encode, but its read count is ", count ? count->value() : 0);
+    }
+  }
+  for (std::size_t i = 0; i < source_states.size(); ++i) {
+    const GraphState& slot = states_[static_cast<std::size_t>(source_states_[i])];
+    check_length(slot.name, source_states[i].size());
+    for (const auto& state : source_states[i]) {
+      require<TypeError>(dynamic_cast<const LossLabels*>(state.get()) != nullptr, kGraph, ": ",
+                         slot.name, " must be LossLabels, got a ", state->class_name());
+      require(state->device() == device(), kGraph, ": ", slot.name, " is on another device");
+    }
+  }
+}
+
+void Graph::rehearse(const std::vector<ImageBatch::Images>& source_images,
+                     const std::vector<StateBatch>& source_states) {
+  GraphRun run(*this, device()->make_queue()->make_command_buffer(), true);
+  for (std::size_t i = 0; i < source_images.size(); ++i) {
+    run.set_input(source_images_[i], ImageBatch::Images{Image::make(
+                                         device(), source_images[i].front()->descriptor())});
+  }
+  for (std::size_t i = 0; i < source_states.size(); ++i) {
+    const auto& labels = static_cast<const LossLabels&>(*source_states[i].front());
+    run.set_input(source_states_[i], StateBatch{stand_in_for(labels, device())});
+  }
+  run_steps(run);
+}
+
+void Graph::run_steps(GraphRun& run) {
+  for (const auto& step : steps_) {
+    naming(step->node(), [&] { step->encode(run); });
+  }
+}
+
+GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
+                          const std::vector<ImageBatch::Images>& source_images,
+                          const std::vector<StateBatch>& source_states) {
+  check_inputs(*command_buffer, source_images, source_states);
+  pending_updates(command_buffer.get());
+  std::vector<Index> kind = kind_of(format_, source_images, source_states);
+  if (!rehearsed_.contains(kind)) {
+    rehearse(source_images, source_states);
+    rehearsed_.insert(std::move(kind));
+  }
+  GraphRun run(*this, command_buffer, false);
+  for (std::size_t i = 0; i < source_images.size(); ++i) {
+    run.set_input(source_images_[i], source_images[i]);
+  }
+  for (std::size_t i = 0; i < source_states.size(); ++i) {
+    run.set_input(source_states_[i], source_states[i]);
+  }
+  run_steps(run);
+  const std::shared_ptr<Work> work = command_buffer->work();
+  if (!run.completions().empty()) {
+    command_buffer->add_completed_handler([work, completions = run.completions()] {
+      if (work->error_code() == 0) {
+        for (const GraphCompletion& completion : completions) {
+          completion(*work);
+        }
+      }
+    });
+  }
+  {
+    const std::lock_guard lock(work_mutex_);
+    std::erase_if(outstanding_,
+                  [](const auto& other) { return other->finished() || other->abandoned(); });
+    if (outstanding_.empty() || outstanding_.back() != work) {
+      outstanding_.push_back(work);
+    }
+    if (!run.completions().empty()) {
+      pending_updates_ = work;
+    }
+  }
+  return run.take_result();
+}
+
+std::shared_ptr<Work> Graph::pending_updates(const CommandBuffer* next) {
+  std::shared_ptr<Work> work;
+  {
+    const std::lock_guard lock(work_mutex_);
+    work = pending_updates_;
+    if (work && (work->abandoned() || work->finished())) {
+      pending_updates_.reset();
+    }
+  }
+  if (!work || work->abandoned()) {
+    return nullptr;
+  }
+  if (work->finished()) {
+    work->rethrow_handler_failure();
+    return nullptr;
+  }
+  require<GraphError>(
+      !work->is_open(), kGraph,
+      ": weights are updated by the CPU when the command buffer of the previous "
+      "encode has completed, but ",
+      next && next->work() == work ? "this encode is on the same one" : "that one is not committed",
+      "; commit it and use a new command buffer, or update with "
+      "TrainingStyle.GPU");
+  return work;
+}
+
+std::shared_ptr<Work> Graph::outstanding_work() const {
+  const std::lock_guard lock(work_mutex_);
+  for (const auto& work : outstanding_) {
+    if (work->finished() || work->abandoned()) {
+      continue;
+    }
+    require<GraphError>(!work->is_open(), kGraph,
+                        ": a command buffer that this graph was encoded on is not committed");
+    return work;
+  }
+  return nullptr;
+}
+
+// ---- runs
+
+// Gives a node's result its format; an image that nobody reads need not hold anything.
+class GraphRun::ResultAllocator final : public ImageAllocator {
+ public:
+  std::shared_ptr<ImageAllocator> inner;
+  ChannelFormat format = ChannelFormat::None;
+  bool wanted = true;
+
+  std::shared_ptr<ImageBatch> allocate(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                       const ImageDescriptor& descriptor, KernelBase& kernel,
+                                       Index count, bool zeroed) override {
+    ImageDescriptor own = descriptor;
+    own.channel_format = format;
+    return inner->allocate(command_buffer, own, kernel, count, zeroed && wanted);
+  }
+};
+
+GraphRun::GraphRun(Graph& graph, std::shared_ptr<CommandBuffer> command_buffer, bool rehearsal)
+    : graph_(graph),
+      command_buffer_(std::move(command_buffer)),
+      rehearsal_(rehearsal),
+      images_(graph.images_.size()),
+      made_(graph.images_.size()),
+      states_(graph.states_.size()),
+      channel_offsets_(graph.states_.size()),
+      result_allocator_(std::make_unique<ResultAllocator>()) {}
+
+// What was made and never came to the caller goes without a word.
+GraphRun::~GraphRun() {
+  if (succeeded_) {
+    return;
+  }
+  for (std::size_t i = 0; i < images_.size(); ++i) {
+    if (made_[i]) {
+      images_[i]->discard();
+    }
+  }
+  for (const StateBatch& states : states_) {
+    for (const auto& state : states) {
+      if (state->count()) {
+        state->discard();
+      }
+    }
+  }
+}
+
+const ImageBatch::Images& GraphRun::images(int slot) const {
+  return images_.at(static_cast<std::size_t>(slot))->images();
+}
+
+const StateBatch& GraphRun::states(int slot) const {
+  static const StateBatch kNoStates;
+  return slot == GraphStep::kNone ? kNoStates : states_.at(static_cast<std::size_t>(slot));
+}
+
+bool GraphRun::is_wanted(int slot) const {
+  const GraphImage& image = graph_.images_[static_cast<std::size_t>(slot)];
+  return image.reads > 0 || image.returned > 0;
+}
+
+bool GraphRun::is_temporary_state(int slot) const {
+  const GraphState& state = graph_.states_[static_cast<std::size_t>(slot)];
+  return state.temporary && (state.returned == 0 || graph_.output_state_is_temporary);
+}
+
+void GraphRun::set_input(int slot, const ImageBatch::Images& images) {
+  images_[static_cast<std::size_t>(slot)] = std::make_shared<ImageBatch>(images);
+}
+
+void GraphRun::set_input(int slot, const StateBatch& states) {
+  states_[static_cast<std::size_t>(slot)] = states;
+}
+
+ImageAllocator& GraphRun::allocator(int slot) {
+  const GraphImage& image = graph_.images_[static_cast<std::size_t>(slot)];
+  result_allocator_->format = image.format == ChannelFormat::None ? graph_.format_ : image.format;
+  result_allocator_->wanted = is_wanted(slot);
+  if (rehearsal_) {
+    result_allocator_->inner = temporary_image_allocator();
+  } else if (slot == graph_.result_) {
+    result_allocator_->inner = graph_.allocator_;
+  } else {
+    result_allocator_->inner = image.allocator ? image.allocator : temporary_image_allocator();
+  }
+  return *result_allocator_;
+}
+
+void GraphRun::begin_result(int slot, std::shared_ptr<ImageBatch> images) {
+  const auto place = static_cast<std::size_t>(slot);
+  images_[place] = std::move(images);
+  made_[place] = true;
+}
+
+void GraphRun::set_result(int slot, std::shared_ptr<ImageBatch> images) {
+  begin_result(slot, std::move(images));
+  const auto place = static_cast<std::size_t>(slot);
+  const GraphImage& image = graph_.images_[place];
+  increment_read_count(images_[place]->images(), image.reads + image.returned - 1);
+}
+
+void GraphRun::set_result(int slot, StateBatch states) {
+  if (slot == GraphStep::kNone) {
+    return;
+  }
+  const auto place = static_cast<std::size_t>(slot);
+  const GraphState& state = graph_.states_[place];
+  states_[place] = std::move(states);
+  increment_read_count(states_[place], state.reads + state.returned - 1);
+}
+
+std::vector<Index>& GraphRun::channel_offsets(int state_slot) {
+  return channel_offsets_.at(static_cast<std::size_t>(state_slot));
+}
+
+GraphResult GraphRun::take_result() {
+  graph_.last_descriptors_.assign(images_.size(), std::nullopt);
+  for (std::size_t i = 0; i < images_.size(); ++i) {
+    if (images_[i]) {
+      graph_.last_descriptors_[i] = images_[i]->images().front()->descriptor();
+    }
+  }
+  const auto give = [&](int slot) {
+    const auto place = static_cast<std::size_t>(slot);
+    if (graph_.images_[place].synchronize) {
+      synchronize(images_[place]->images(), *command_buffer_);
+    }
+    return images_[place];
+  };
+  GraphResult result;
+  if (graph_.result_ != GraphStep::kNone) {
+    result.result = give(graph_.result_);
+  }
+  for (const int slot : graph_.intermediates_) {
+    result.intermediates.push_back(give(slot));
+  }
+  for (const int slot : graph_.result_states_) {
+    const auto place = static_cast<std::size_t>(slot);
+    if (graph_.states_[place].synchronize) {
+      synchronize(states_[place], *command_buffer_);
+    }
+    result.states.push_back(states_[place]);
+  }
+  succeeded_ = true;
+  return result;
+}
+
+}  // namespace mpsgrad

@@ -1,0 +1,194 @@
+// Graph (MPSNNGraph): an order of kernels over numbered images and states, encoded in one call. The
+// nodes that users write are Python's (python/mpsgrad/graph); what they compile to is here: slots
+// for images and states, and steps that read some and write others.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/kernel.hpp"
+
+namespace mpsgrad {
+
+class GraphRun;
+
+// What becomes of one image node.
+struct GraphImage {
+  std::string name;                            // for messages
+  ChannelFormat format = ChannelFormat::None;  // None: the graph's
+  std::shared_ptr<ImageAllocator> allocator;   // null: temporary
+  Index returned = 0;                          // how often the caller gets it: as many reads
+  bool synchronize = false;
+  Index reads = 0;  // that the steps make of it in one encode
+};
+
+// What becomes of one state node. A state that no step makes is an input.
+struct GraphState {
+  std::string name;
+  bool temporary = true;
+  Index returned = 0;
+  bool synchronize = false;
+  Index reads = 0;
+};
+
+// One filter node: what it reads and writes, by the places of the slots.
+class GraphStep {
+ public:
+  static constexpr int kNone = -1;
+
+  explicit GraphStep(std::string node) : node_(std::move(node)) {}
+  virtual ~GraphStep() = default;
+
+  const std::string& node() const { return node_; }
+  // Encodes that read an image or a state, one entry each.
+  virtual std::vector<int> image_reads() const = 0;
+  virtual std::vector<int> state_reads() const { return {}; }
+  virtual void encode(GraphRun& run) = 0;
+
+ private:
+  std::string node_;
+};
+
+// What an encode returns, in the order of the graph's lists.
+struct GraphResult {
+  std::shared_ptr<ImageBatch> result;  // null if it is not needed
+  std::vector<std::shared_ptr<ImageBatch>> intermediates;
+  std::vector<StateBatch> states;
+};
+
+// What a data source is called for once the work has completed. It throws nothing: what goes wrong
+// is noted in the work.
+using GraphCompletion = std::function<void(Work&)>;
+
+class Graph : public KernelBase {
+ public:
+  explicit Graph(std::shared_ptr<Device> device);
+  ~Graph() override;
+
+  // Putting it together. Slots are numbered in the order they are added.
+  int add_image(GraphImage image);
+  int add_state(GraphState state);
+  void add_step(std::unique_ptr<GraphStep> step);
+  void set_inputs(std::vector<int> images, std::vector<int> states);
+  // `result` may be kNone.
+  void set_results(int result, std::vector<int> intermediates, std::vector<int> states);
+
+  ChannelFormat format() const { return format_; }
+  void set_format(ChannelFormat format);
+  const std::shared_ptr<ImageAllocator>& allocator() const { return allocator_; }
+  void set_allocator(std::shared_ptr<ImageAllocator> allocator);
+  bool output_state_is_temporary = false;
+
+  Index source_image_count() const { return static_cast<Index>(source_images_.size()); }
+  Index source_state_count() const { return static_cast<Index>(source_states_.size()); }
+  // How many reads of a temporary input one encode spends.
+  Index read_count_for_source_image(Index index) const;
+  Index read_count_for_source_state(Index index) const;
+  // As the last encode had it; none before.
+  std::optional<ImageDescriptor> last_descriptor(int image) const;
+
+  // Encodes of one graph take turns: false if `limit` has passed. Throws GraphError for a thread
+  // whose turn it is already, as in a callback of this graph.
+  bool begin_turn(std::chrono::milliseconds limit);
+  void end_turn();
+
+  // One batch an input; in a turn of the caller's. Every step is tried on one image first where
+  // sizes or formats have not been seen before, so that what does not fit is found before anything
+  // is encoded.
+  GraphResult encode(const std::shared_ptr<CommandBuffer>& command_buffer,
+                     const std::vector<ImageBatch::Images>& source_images,
+                     const std::vector<StateBatch>& source_states);
+
+  // Work of this graph whose completion updates weights by the CPU: nothing may be encoded before
+  // it has run. Throws GraphError if it never can, because it is not committed; else null, or what
+  // to wait for. Rethrows, once, what such an update has failed with.
+  std::shared_ptr<Work> pending_updates(const CommandBuffer* next);
+  // The same for all work of this graph.
+  std::shared_ptr<Work> outstanding_work() const;
+
+ private:
+  friend class GraphRun;
+
+  void check_inputs(const CommandBuffer& command_buffer,
+                    const std::vector<ImageBatch::Images>& source_images,
+                    const std::vector<StateBatch>& source_states) const;
+  void rehearse(const std::vector<ImageBatch::Images>& source_images,
+                const std::vector<StateBatch>& source_states);
+  void run_steps(GraphRun& run);
+
+  std::vector<GraphImage> images_;
+  std::vector<GraphState> states_;
+  std::vector<std::unique_ptr<GraphStep>> steps_;
+  std::vector<int> source_images_, source_states_;
+  std::vector<int> intermediates_, result_states_;
+  int result_ = GraphStep::kNone;
+  ChannelFormat format_ = ChannelFormat::Float16;
+  std::shared_ptr<ImageAllocator> allocator_;
+
+  std::set<std::vector<Index>> rehearsed_;  // kinds of inputs that fit
+  std::vector<std::optional<ImageDescriptor>> last_descriptors_;
+  mutable std::mutex work_mutex_;
+  std::vector<std::shared_ptr<Work>> outstanding_;
+  std::shared_ptr<Work> pending_updates_;
+  std::timed_mutex turn_mutex_;
+  std::atomic<std::thread::id> turn_of_;
+};
+
+// One encode of a graph: what its slots hold.
+class GraphRun {
+ public:
+  // `rehearsal`: one image an input on a command buffer that nobody commits; nobody outside is
+  // called.
+  GraphRun(Graph& graph, std::shared_ptr<CommandBuffer> command_buffer, bool rehearsal);
+  ~GraphRun();
+  GraphRun(const GraphRun&) = delete;
+  GraphRun& operator=(const GraphRun&) = delete;
+
+  const std::shared_ptr<CommandBuffer>& command_buffer() const { return command_buffer_; }
+  bool is_rehearsal() const { return rehearsal_; }
+
+  const ImageBatch::Images& images(int slot) const;
+  const StateBatch& states(int slot) const;
+  bool is_wanted(int slot) const;  // an image that somebody reads
+  bool is_temporary_state(int slot) const;
+
+  void set_input(int slot, const ImageBatch::Images& images);
+  void set_input(int slot, const StateBatch& states);
+  // Where a step's result comes from: the node's format and allocator.
+  ImageAllocator& allocator(int slot);
+  // Images that a step writes by several encodes: the reads are set once it is done.
+  void begin_result(int slot, std::shared_ptr<ImageBatch> images);
+  void set_result(int slot, std::shared_ptr<ImageBatch> images);
+  void set_result(int slot, StateBatch states);
+
+  // Where each source of a concatenation begins, kept beside its state.
+  std::vector<Index>& channel_offsets(int state_slot);
+  void on_completion(GraphCompletion completion) { completions_.push_back(std::move(completion)); }
+  const std::vector<GraphCompletion>& completions() const { return completions_; }
+
+  GraphResult take_result();
+
+ private:
+  class ResultAllocator;
+
+  Graph& graph_;
+  std::shared_ptr<CommandBuffer> command_buffer_;
+  bool rehearsal_;
+  bool succeeded_ = false;
+  std::vector<std::shared_ptr<ImageBatch>> images_;
+  std::vector<bool> made_;  // by this run, not given
+  std::vector<StateBatch> states_;
+  std::vector<std::vector<Index>> channel_offsets_;
+  std::vector<GraphCompletion> completions_;
+  std::unique_ptr<ResultAllocator> result_allocator_;
+};
+
+}  // namespace mpsgrad

@@ -1,0 +1,430 @@
+"""From nodes to the steps of a graph: what is needed of them, in which order, into which slots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpsgrad import _core
+from mpsgrad._core import ChannelFormat
+from mpsgrad.graph.nodes import StateNode, TrainingStyle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from mpsgrad.graph.nodes import FilterNode, ImageNode
+
+__all__ = ["Compiler"]
+
+_NONE = -1
+
+
+def _ancestors(
+    nodes: Iterable[FilterNode], copies: Mapping[ImageNode, ImageNode]
+) -> set[FilterNode]:
+    """Return the nodes and all that they depend on, through images and states.
+
+    A node whose result is a copy depends on what is copied alone.
+    """
+    found: set[FilterNode] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        found.add(node)
+        copied = copies.get(node.result_image)
+        sources = node._sources if copied is None else [copied]
+        stack += [image._producer for image in sources if image._producer is not None]
+        if copied is None:
+            stack += [state._producer for state in node._source_states()]
+    return found
+
+
+class Compiler:
+    """One compilation: what nodes' `_compile` methods talk to.
+
+    Parameters
+    ----------
+    graph : _core.Graph
+        What the steps are added to.
+    results : list of ImageNode
+    needed : list of bool
+        Which of them encodes return.
+    """
+
+    def __init__(self, graph: Any, results: list[ImageNode], needed: list[bool]) -> None:
+        self.graph = graph
+        self.device: _core.Device = graph.device
+        self.results = results
+        self.needed = needed
+        self._kernels: dict[FilterNode, Any] = {}
+        self._images: dict[ImageNode, int] = {}
+        self._states: dict[StateNode, int] = {}
+        self.image_nodes: list[ImageNode] = []  # by slot
+        # Every kernel that was built on a data source, and whatever else reloads from it.
+        self._built_on: dict[int, list[tuple[Any, Any]]] = {}
+        self.data_sources: dict[FilterNode, Any] = {}
+        self.without_update: list[FilterNode] = []
+
+        self.included = _ancestors([node._producer for node in results if node._producer], {})
+        self._find_copies()
+        self._keep()
+        self._count_uses()
+        self._order_inputs()
+        self._add_slots()
+        for node in self.steps:
+            node._compile(self)
+        self._finish()
+
+    # ---- what is needed
+
+    def _keep(self) -> None:
+        """Find what must run: what results, exports and updates depend on."""
+        needed = {
+            image for image, is_needed in zip(self.results, self.needed, strict=True) if is_needed
+        }
+        required = [
+            node
+            for node in self.included
+            if node.result_image in needed
+            or node.result_image.export_from_graph
+            or (node._state is not None and node._state.export_from_graph)
+            or node._updates_weights()
+        ]
+        self.kept = _ancestors(required, self.copies)
+        self.order = sorted(self.kept, key=lambda node: node._serial)
+        self.pruned = sorted(self.included - self.kept, key=lambda node: node._serial)
+        self.steps = [node for node in self.order if node.result_image not in self.copies]
+
+    def _returned(self, image: ImageNode) -> bool:
+        return image.export_from_graph or any(
+            is_needed and result is image
+            for result, is_needed in zip(self.results, self.needed, strict=True)
+        )
+
+    def _find_copies(self) -> None:
+        """Nodes whose results are copies do not run: their images are other images' slots."""
+        self.copies: dict[ImageNode, ImageNode] = {}
+        for node in self.included:
+            image, source = node.result_image, node._copied_image()
+            if (
+                source is not None
+                and node._padding is None
+                and image._allocator is None
+                and not self._returned(image)
+                and self.format_of(image) == self.format_of(source)
+            ):
+                self.copies[image] = source
+
+    def _origin(self, image: ImageNode) -> ImageNode:
+        while image in self.copies:
+            image = self.copies[image]
+        return image
+
+    def _count_uses(self) -> None:
+        self._read: set[ImageNode] = set()
+        self._used: set[StateNode] = set()
+        for node in self.steps:
+            self._read.update(self._origin(image) for image in node._sources)
+            self._used.update(node._source_states())
+
+    def format_of(self, image: ImageNode) -> ChannelFormat:
+        """Return an image's format; NONE where it is the graph's."""
+        while image.format == ChannelFormat.NONE and image._producer is not None:
+            image = image._producer._sources[0]
+        return image.format
+
+    def is_read(self, image: ImageNode) -> bool:
+        """Return whether somebody reads a node's result."""
+        return image in self._read or self._returned(image)
+
+    def is_used(self, state: StateNode | None) -> bool:
+        """Return whether a state is made: somebody reads it, or it is exported."""
+        return state is not None and (state in self._used or state.export_from_graph)
+
+    def is_exported(self, state: StateNode | None) -> bool:
+        """Return whether encodes return a state."""
+        return state is not None and state.export_from_graph
+
+    # ---- inputs, slots and kernels
+
+    def _order_inputs(self) -> None:
+        """Depth first from each result: a node's images, and then the producers of its states."""
+        self.input_images: list[ImageNode] = []
+        self.input_states: list[StateNode] = []
+        self.exported_images: list[ImageNode] = []
+        self.exported_states: list[StateNode] = []
+        seen: set[Any] = set()
+
+        def visit_image(image: ImageNode) -> list[Any]:
+            producer = image._producer
+            if producer is None:
+                if image in self._read and image not in seen:
+                    seen.add(image)
+                    self.input_images.append(image)
+                return []
+            if producer in seen:
+                return []
+            seen.add(producer)
+            if producer in self.kept:
+                if image.export_from_graph:
+                    self.exported_images.append(image)
+                if producer._state is not None and producer._state.export_from_graph:
+                    self.exported_states.append(producer._state)
+            return [*producer._sources, *producer._source_states()]
+
+        def visit_state(state: StateNode) -> list[Any]:
+            if state._producer._state is state:
+                return visit_image(state._producer.result_image)
+            if state in self._used and state not in seen:  # an input
+                seen.add(state)
+                self.input_states.append(state)
+            return []
+
+        for result in self.results:
+            stack: list[Any] = [result]
+            while stack:
+                node = stack.pop()
+                visited = visit_state(node) if isinstance(node, StateNode) else visit_image(node)
+                stack += reversed(visited)
+
+    def _add_slots(self) -> None:
+        for i, image in enumerate(self.input_images):
+            label = f"source image {i}"
+            name = label if image.handle is None else f"{label} ({image.handle!r})"
+            self._add_image(image, name, None)
+        for node in self.steps:
+            image = node.result_image
+            allocator = image._allocator
+            if allocator is None and self._returned(image) and image in self.results:
+                allocator = _core.DEFAULT
+            self._add_image(image, f"the result of {node._name()}", allocator)
+        for i, state in enumerate(self.input_states):
+            label = f"source state {i}"
+            name = label if state.handle is None else f"{label} ({state.handle!r})"
+            self._states[state] = self.graph._add_state(name, False, state.synchronize_resource)
+        updating = {
+            state
+            for node in self.steps
+            if node._updates_weights()
+            for state in node._source_states()
+        }
+        for node in self.steps:
+            own = node._state
+            if own is not None and self.is_used(own):
+                self._states[own] = self.graph._add_state(
+                    f"the state of {node._name()}", own not in updating, own.synchronize_resource
+                )
+
+    def _add_image(self, image: ImageNode, name: str, allocator: Any) -> None:
+        self._images[image] = self.graph._add_image(
+            name, self.format_of(image), allocator, image.synchronize_resource
+        )
+        self.image_nodes.append(image)
+
+    def image(self, image: ImageNode) -> int:
+        """Return the slot of an image node."""
+        return self._images[self._origin(image)]
+
+    def state(self, state: StateNode | None, *, always: bool = False) -> int:
+        """Return the slot of a state node; -1 where the state is not made."""
+        if state is None:
+            return _NONE
+        if state not in self._states and always:
+            self._states[state] = self.graph._add_state("a state that nobody uses", True, False)
+        return self._states.get(state, _NONE)
+
+    def kernel(self, node: FilterNode) -> Any:
+        """Return the kernel of a node, made on the first call."""
+        if node not in self._kernels:
+            kernel = node._make_kernel(self.device)
+            self._kernels[node] = kernel
+            source = getattr(kernel, "data_source", None)
+            if source is not None:
+                self._built_on.setdefault(id(source), []).append((source, kernel))
+                self.data_sources[node] = source
+        return self._kernels[node]
+
+    # ---- updates
+
+    def _kernels_of(self, source: Any) -> list[tuple[Any, Any]]:
+        """Return the list, which grows until the compilation ends, of kernels on a data source."""
+        return self._built_on.setdefault(id(source), [])
+
+    def add_convolution_update(self, node: Any, forward: Any) -> None:
+        """Have the data source of a convolution update weights with a gradient node's sums."""
+        source, kernel = forward._weights, self.kernel(forward)
+        built = self._kernels_of(source)
+        name = f"{node._name()}: update of {type(source).__name__}"
+        slot = self.state(forward._state)
+
+        def update(command_buffer: Any, states: list[Any]) -> None:
+            old = kernel.export_weights_and_biases(command_buffer)
+            new = source.update(command_buffer, states[0], old)
+            if new is not None:
+                _require_state(name, new, _core.ConvolutionWeightsAndBiasesState)
+                _spread(new, len(built))
+                for _, each in built:
+                    each.reload_weights_and_biases(command_buffer, new)
+
+        def prepare(command_buffer: Any, states: list[Any]) -> Any:
+            old = kernel.export_weights_and_biases(command_buffer)
+            _core.synchronize([states[0], old], command_buffer)
+
+            def complete() -> None:
+                if source.update_cpu(states[0], old):
+                    for _, each in built:
+                        each.reload_weights_and_biases_from_data_source()
+
+            return complete
+
+        self._add_update(node, source, name, slot, {"update": update}, {"update_cpu": prepare})
+
+    def add_batch_normalization_update(self, node: Any, forward: Any) -> None:
+        """Have a data source update gamma and beta, and then mean and variance."""
+        source = forward._data_source
+        built = self._kernels_of(source)
+        name = f"{node._name()}: update of {type(source).__name__}"
+        slot = self.state(forward._state)
+        now, later = {}, {}
+        for what, state_class in (
+            ("gamma_and_beta", _core.NormalizationGammaAndBetaState),
+            ("mean_and_variance", _core.NormalizationMeanAndVarianceState),
+        ):
+            now[f"update_{what}"] = _normalization_update(source, built, name, what, state_class)
+            later[f"update_{what}_cpu"] = _normalization_update_cpu(source, built, what)
+        self._add_update(node, source, name, slot, now, later)
+
+    def add_normalization_update(self, node: Any, forward: Any) -> None:
+        """Have a data source of instance or group normalization update gamma and beta."""
+        source = forward._data_source
+        built = self._kernels_of(source)
+        name = f"{node._name()}: update of {type(source).__name__}"
+        slot = self.state(forward._state)
+        self._add_update(
+            node,
+            source,
+            name,
+            slot,
+            {
+                "update_gamma_and_beta": _normalization_update(
+                    source,
+                    built,
+                    name,
+                    "gamma_and_beta",
+                    _core.NormalizationGammaAndBetaState,
+                    whole_batch=True,
+                )
+            },
+            {
+                "update_gamma_and_beta_cpu": _normalization_update_cpu(
+                    source, built, "gamma_and_beta", whole_batch=True
+                )
+            },
+        )
+
+    def _add_update(
+        self,
+        node: Any,
+        source: Any,
+        name: str,
+        slot: int,
+        now: dict[str, Any],
+        later: dict[str, Any],
+    ) -> None:
+        if node.training_style == TrainingStyle.NONE:
+            return
+        by_gpu = node.training_style == TrainingStyle.GPU
+        add = self.graph._add_update_now if by_gpu else self.graph._add_update_on_completion
+        found = False
+        for method, step in (now if by_gpu else later).items():
+            if callable(getattr(source, method, None)):
+                found = True
+                add(name, slot, step)
+        if not found:
+            self.without_update.append(node)
+
+    # ---- results
+
+    def _finish(self) -> None:
+        graph = self.graph
+        graph._set_inputs(
+            [self._images[image] for image in self.input_images],
+            [self._states[state] for state in self.input_states],
+        )
+        first = self.image(self.results[0]) if self.needed[0] else _NONE
+        extra = [
+            image
+            for image, is_needed in zip(self.results[1:], self.needed[1:], strict=True)
+            if is_needed
+        ]
+        self.intermediates = self.exported_images + extra
+        graph._set_results(
+            first,
+            [self.image(image) for image in self.intermediates],
+            [self._states[state] for state in self.exported_states],
+        )
+
+    def reload_from_data_sources(self) -> None:
+        """Have every kernel read its data source again."""
+        for built in self._built_on.values():
+            for _, kernel in built:
+                for method in (
+                    "reload_weights_and_biases_from_data_source",
+                    "reload_gamma_and_beta_from_data_source",
+                    "reload_mean_and_variance_from_data_source",
+                ):
+                    if hasattr(kernel, method):
+                        getattr(kernel, method)()
+
+
+def _require_state(name: str, state: Any, state_class: type) -> None:
+    if not isinstance(state, state_class):
+        raise TypeError(
+            f"Graph: {name} must return a {state_class.__name__} or None, got "
+            f"{type(state).__name__}"
+        )
+
+
+def _spread(state: Any, readers: int) -> None:
+    """Give a temporary state as many reads as kernels will reload from it."""
+    if state.is_temporary:
+        state.read_count += readers - 1
+
+
+def _normalization_update(
+    source: Any,
+    built: list[tuple[Any, Any]],
+    name: str,
+    what: str,
+    state_class: type,
+    *,
+    whole_batch: bool = False,
+) -> Any:
+    def update(command_buffer: Any, states: list[Any]) -> None:
+        new = getattr(source, f"update_{what}")(
+            command_buffer, states if whole_batch else states[0]
+        )
+        if new is not None:
+            _require_state(name, new, state_class)
+            _spread(new, len(built))
+            for _, each in built:
+                getattr(each, f"reload_{what}")(command_buffer, new)
+
+    return update
+
+
+def _normalization_update_cpu(
+    source: Any, built: list[tuple[Any, Any]], what: str, *, whole_batch: bool = False
+) -> Any:
+    def prepare(command_buffer: Any, states: list[Any]) -> Any:
+        _core.synchronize(states, command_buffer)
+
+        def complete() -> None:
+            if getattr(source, f"update_{what}_cpu")(states if whole_batch else states[0]):
+                for _, each in built:
+                    getattr(each, f"reload_{what}_from_data_source")()
+
+        return complete
+
+    return prepare

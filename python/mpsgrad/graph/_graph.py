@@ -1,0 +1,540 @@
+"""The compiled graph (`Graph`), and what its encodes return."""
+
+from __future__ import annotations
+
+import copy as copying
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from mpsgrad import _core
+from mpsgrad._arrays import array_queue, as_image_array, batch_of, resolve_device
+from mpsgrad._core import ChannelFormat
+from mpsgrad.errors import GraphError
+from mpsgrad.graph._compiler import Compiler
+from mpsgrad.graph.loss import SelfGradientNode
+from mpsgrad.graph.nodes import FilterNode, ImageNode, StateNode, image_argument, label_of
+from mpsgrad.loss import LossLabels, ReductionType
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+__all__ = ["ArraysResult", "EncodeResult", "Graph", "HandledList"]
+
+
+class HandledList(list[Any]):
+    """A list whose elements can also be had by the handle of their node.
+
+    An index that is an integer or a slice is a position; anything else is a handle.
+    """
+
+    def __init__(self, values: Sequence[Any], handles: Sequence[Hashable | None]) -> None:
+        super().__init__(values)
+        self.handles = list(handles)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, (int, slice)):
+            return super().__getitem__(index)
+        for handle, value in zip(self.handles, self, strict=True):
+            if handle is not None and handle == index:
+                return value
+        raise KeyError(index)
+
+
+class EncodeResult(NamedTuple):
+    """What an encode of a graph returns."""
+
+    result: Any
+    """The first result image or batch; None if it is not needed."""
+    intermediates: HandledList
+    """Exported images and further results."""
+    states: HandledList
+    """Exported states."""
+
+
+class ArraysResult(NamedTuple):
+    """What a call of a graph with arrays returns."""
+
+    result: Any
+    """Array of the first result; None if it is not needed."""
+    intermediates: HandledList
+    """Arrays of exported images and further results."""
+    losses: HandledList
+    """Losses, in the order and by the handles of the labels."""
+
+
+class Graph(_core.Graph):
+    """Nodes, compiled to kernels that are encoded in one call (``MPSNNGraph``).
+
+    Everything that the results need is included, and of that only what a needed result, an export,
+    an update of weights or a loss depends on is run. Image and state nodes that nothing produces
+    are the inputs, in the order in which a walk back from the results meets them: see
+    `source_image_handles`. Data sources are read now.
+
+    Parameters
+    ----------
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+    result_image : ImageNode or FilterNode, optional
+        The one result. Either this or ``result_images``.
+    result_image_is_needed : bool, default True
+        False: encodes return no image, as for training.
+    result_images : list of ImageNode or FilterNode, optional
+        Several results: the first is returned as the result, the others among the intermediates.
+    results_are_needed : bool or list of bool, default True
+    label : str, optional
+
+    Attributes
+    ----------
+    format : ChannelFormat
+        Storage of images whose node and whose producers' first sources name none; FLOAT16 at first,
+        in which small gradients become 0. Read at each encode.
+    destination_image_allocator : optional
+        How the first result is made; ordinary images at first.
+    output_state_is_temporary : bool
+        False at first.
+
+    Raises
+    ------
+    TypeError
+        If a result is no node.
+    ValueError
+        If there is no result, or one twice, or one that is an input.
+    GraphError
+        If a data source refuses to load, or nothing has to be run.
+    """
+
+    def __init__(
+        self,
+        device: _core.Device | str | None = None,
+        result_image: Any = None,
+        result_image_is_needed: bool = True,
+        *,
+        result_images: Any = None,
+        results_are_needed: bool | Sequence[bool] = True,
+        label: str | None = None,
+    ) -> None:
+        super().__init__(resolve_device(device))
+        if (result_image is None) == (result_images is None):
+            raise TypeError("Graph: give either result_image or result_images")
+        if result_images is None:
+            result_images, results_are_needed = [result_image], [result_image_is_needed]
+        if isinstance(result_images, (ImageNode, FilterNode)):
+            raise TypeError("Graph: result_images must be a list of nodes; or use result_image")
+        self._results = [image_argument("Graph", "result_images", node) for node in result_images]
+        count = len(self._results)
+        if count == 0:
+            raise ValueError("Graph: result_images must hold at least one node, got none")
+        needed = (
+            [bool(results_are_needed)] * count
+            if isinstance(results_are_needed, (bool, np.bool_))
+            else [bool(value) for value in results_are_needed]
+        )
+        if len(needed) != count:
+            raise ValueError(
+                f"Graph: results_are_needed has {len(needed)} values for {count} result images"
+            )
+        if len(set(self._results)) != count:
+            raise ValueError("Graph: result_images holds a node twice")
+        for node in self._results:
+            if node._producer is None:
+                raise ValueError(f"Graph: {node!r} is an input, which is no result")
+        self._needed = needed
+        if label is not None:
+            self.label = label
+        self._compiled = Compiler(self, self._results, needed)
+        if not self._compiled.order:
+            raise GraphError(
+                "Graph: nothing has to be run, as no result is needed, nothing is exported and "
+                "nothing updates weights; set results_are_needed"
+            )
+
+    # ---- what it is
+
+    @property
+    def source_image_handles(self) -> list[Hashable | None]:
+        """Handles of the source images, in the order of encodes; None for nodes without one."""
+        return [image.handle for image in self._compiled.input_images]
+
+    @property
+    def source_state_handles(self) -> list[Hashable | None]:
+        """Handles of the source states, in the order of encodes."""
+        return [state.handle for state in self._compiled.input_states]
+
+    @property
+    def intermediate_image_handles(self) -> list[Hashable | None]:
+        """Handles of the intermediates that encodes return."""
+        return [image.handle for image in self._compiled.intermediates]
+
+    @property
+    def result_state_handles(self) -> list[Hashable | None]:
+        """Handles of the states that encodes return."""
+        return [state.handle for state in self._compiled.exported_states]
+
+    @property
+    def result_handle(self) -> Hashable | None:
+        """Handle of the first result."""
+        return self._results[0].handle
+
+    @property
+    def result_image_is_needed(self) -> bool:
+        """Whether encodes return the first result."""
+        return self._needed[0]
+
+    # ---- encodes
+
+    def _inputs(self, what: str, given: Any, nodes: Sequence[ImageNode | StateNode]) -> list[Any]:
+        """Arguments in the order of the inputs, from a sequence or a mapping by handle."""
+        if given is None:
+            given = []
+        if hasattr(given, "keys"):
+            return self._by_handle(what, given, nodes)
+        return list(given)
+
+    def _by_handle(
+        self, what: str, given: Mapping[Any, Any], nodes: Sequence[ImageNode | StateNode]
+    ) -> list[Any]:
+        handles = [node.handle for node in nodes]
+        if None in handles:
+            raise ValueError(
+                f"Graph: {what} cannot be given by handle, as {handles.count(None)} of the nodes "
+                "have none"
+            )
+        missing = [handle for handle in handles if handle not in given]
+        unknown = [handle for handle in given if handle not in handles]
+        if missing or unknown:
+            raise ValueError(
+                f"Graph: {what} must be given for the handles {handles!r}, got {list(given)!r}"
+            )
+        return [given[handle] for handle in handles]
+
+    def encode_batch(
+        self, command_buffer: _core.CommandBuffer, source_images: Any, source_states: Any = None
+    ) -> EncodeResult:
+        """Encode the graph for a batch (``encodeBatchToCommandBuffer:sourceImages:...``).
+
+        Nothing has run when it returns. Where sizes, formats or labels do not fit the nodes it
+        raises before anything is encoded. If a callback raises, what was encoded before it stays in
+        the command buffer, which is of no use then: drop it.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source_images : list of batches, or dict of batches by handle
+            One `ImageBatch` or list of images for each of `source_image_handles`.
+        source_states : list of batches, or dict of batches by handle, optional
+            One list of `LossLabels` for each of `source_state_handles`.
+
+        Returns
+        -------
+        EncodeResult
+            Batches, and lists of states.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If inputs are missing, or differ in length, or do not fit.
+        ReadCountError
+            If a temporary image is read more often than its read count says.
+        GraphError
+            If weights wait for an update by the CPU that can never come: the command buffer of the
+            previous encode is the same one, or not committed.
+        """
+        images = self._inputs("source_images", source_images, self._compiled.input_images)
+        states = self._inputs("source_states", source_states, self._compiled.input_states)
+        result, intermediates, made = self._encode(command_buffer, images, states)
+        return EncodeResult(
+            result,
+            HandledList(intermediates, self.intermediate_image_handles),
+            HandledList(made, self.result_state_handles),
+        )
+
+    def encode(
+        self, command_buffer: _core.CommandBuffer, source_images: Any, source_states: Any = None
+    ) -> EncodeResult:
+        """Encode the graph for one image an input; see `encode_batch`.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source_images : Image, list of images, or dict of images by handle
+        source_states : list of states, or dict of states by handle, optional
+
+        Returns
+        -------
+        EncodeResult
+            Images and states.
+        """
+        if isinstance(source_images, _core.Image):
+            source_images = [source_images]
+        images = self._inputs("source_images", source_images, self._compiled.input_images)
+        states = self._inputs("source_states", source_states, self._compiled.input_states)
+        result, intermediates, made = self.encode_batch(
+            command_buffer, [[image] for image in images], [[state] for state in states]
+        )
+        return EncodeResult(
+            None if result is None else result[0],
+            HandledList([batch[0] for batch in intermediates], intermediates.handles),
+            HandledList([batch[0] for batch in made], made.handles),
+        )
+
+    def __call__(self, images: Any = None, labels: Any = None) -> ArraysResult:
+        """Run the graph on arrays, and wait.
+
+        Parameters
+        ----------
+        images : array, list of arrays, or dict of arrays by handle
+            float32 or float16, shape (N, H, W, C) or (H, W, C), one for each of
+            `source_image_handles`.
+        labels : array, list of arrays, or dict of arrays by handle, optional
+            float32, one for each of `source_state_handles`, of the shape of what the loss node
+            reads.
+
+        Returns
+        -------
+        ArraysResult
+            Images as arrays of the inputs' rank; temporary ones, which cannot be read, are None.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array is missing, or has the wrong dtype or shape.
+        """
+        compiled = self._compiled
+        if isinstance(images, np.ndarray) or not isinstance(images, (list, tuple, dict)):
+            images = [] if images is None else [images]
+        if isinstance(labels, np.ndarray) or not isinstance(labels, (list, tuple, dict)):
+            labels = [] if labels is None else [labels]
+        arrays = [
+            as_image_array(array, "images")
+            for array in self._inputs("images", images, compiled.input_images)
+        ]
+        single = bool(arrays) and all(one for _, one in arrays)
+        states = [
+            self._labels(array, node)
+            for array, node in zip(
+                self._inputs("labels", labels, compiled.input_states),
+                compiled.input_states,
+                strict=False,
+            )
+        ]
+        command_buffer = array_queue(self.device).command_buffer()
+        batches = [batch_of(self.device, array) for array, _ in arrays]
+        result, intermediates, _ = self.encode_batch(command_buffer, batches, states)
+        readable = [
+            batch
+            for batch in (result, *intermediates)
+            if batch is not None and not _temporary(batch)
+        ]
+        for batch in (*readable, *states):
+            _core.synchronize(batch, command_buffer)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+
+        def array_of(batch: Any) -> Any:
+            if batch is None or _temporary(batch):
+                return None
+            array = batch.to_array()
+            return array[0] if single else array
+
+        losses = [np.stack([np.array(state.loss) for state in batch]) for batch in states]
+        return ArraysResult(
+            array_of(result),
+            HandledList([array_of(batch) for batch in intermediates], intermediates.handles),
+            HandledList(losses, self.source_state_handles),
+        )
+
+    def _labels(self, labels: Any, node: StateNode) -> Any:
+        """Labels of one loss node as states."""
+        if isinstance(labels, (list, tuple)) and labels and isinstance(labels[0], LossLabels):
+            return list(labels)
+        array, _ = as_image_array(labels, "labels")
+        producer = node._producer
+        assert isinstance(producer, SelfGradientNode)
+        whole = producer.loss_descriptor.reduction_type == ReductionType.NONE
+        size = (array.shape[2], array.shape[1], array.shape[3]) if whole else (1, 1, 1)
+        return LossLabels.batch(self.device, array, loss_image_size=size)
+
+    def execute_async(self, source_images: Any) -> Future[Any]:
+        """Run the graph for one image an input (``executeAsyncWithSourceImages:...``).
+
+        Parameters
+        ----------
+        source_images : Image, list of images, or dict of images by handle
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Of the result image.
+
+        Raises
+        ------
+        TypeError
+            If the graph has source states, which cannot be given here.
+        ValueError
+            If there is no source image.
+        """
+        if self._compiled.input_states:
+            raise TypeError(
+                "Graph: execute_async takes no source states, but the graph has "
+                f"{len(self._compiled.input_states)}; use encode"
+            )
+        if not self._compiled.input_images:
+            raise ValueError("Graph: execute_async needs at least one source image")
+        future: Future[Any] = Future()
+        command_buffer = array_queue(self.device).command_buffer()
+        image = self.encode(command_buffer, source_images).result
+        if image is not None and not image.is_temporary:
+            image.synchronize(command_buffer)
+
+        def finish(done: Any) -> None:
+            error = None if done is None else done.error
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(image)
+
+        command_buffer.add_completed_handler(finish)
+        command_buffer.commit()
+        return future
+
+    def reload_from_data_sources(self) -> None:
+        """Have every kernel read its data source again (``reloadFromDataSources``).
+
+        Waits for what was encoded of this graph. An inference graph follows a training graph on the
+        same data sources this way.
+
+        Raises
+        ------
+        GraphError
+            If a command buffer that this graph was encoded on is not committed.
+        """
+        self._wait_for_outstanding()
+        self._compiled.reload_from_data_sources()
+
+    # ---- copies
+
+    def copy(self, device: _core.Device | str | None = None) -> Self:
+        """Return a graph of copied nodes (``copyWithZone:device:``).
+
+        Data sources with a method ``copy`` are copied, so that the two graphs train apart.
+
+        Parameters
+        ----------
+        device : Device or str, optional
+            Where the copy runs; by default where this graph does.
+        """
+        target = self.device if device is None else resolve_device(device)
+        memo: dict[int, Any] = {}
+        for node in self._compiled.included:
+            for attribute in ("_weights", "_data_source"):
+                source = node.__dict__.get(attribute)
+                if source is not None and id(source) not in memo:
+                    own = getattr(source, "copy", None)
+                    memo[id(source)] = source if own is None else own(device=target)
+        for image in (
+            i for node in self._compiled.included for i in (*node._sources, node.result_image)
+        ):
+            for kept in (image.handle, image._allocator):
+                if kept is not None:
+                    memo[id(kept)] = kept
+        results = copying.deepcopy(self._results, memo)
+        return type(self)._rebuilt(target, results, self._needed, self._settings())
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.copy()
+
+    def _settings(self) -> dict[str, Any]:
+        names = (
+            "format",
+            "destination_image_allocator",
+            "output_state_is_temporary",
+            "label",
+            "options",
+        )
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def _rebuilt(
+        cls, device: Any, results: list[ImageNode], needed: list[bool], settings: dict[str, Any]
+    ) -> Self:
+        graph = cls(device, result_images=results, results_are_needed=needed)
+        for name, value in settings.items():
+            setattr(graph, name, value)
+        return graph
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Pickle nodes and settings; the device is left out."""
+        return type(self)._rebuilt, (None, self._results, self._needed, self._settings())
+
+    # ---- for people
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        compiled = self._compiled
+        for node in compiled.order:
+            image = node.result_image
+            copied = compiled.copies.get(image)
+            descriptor = self._last_descriptor(compiled.image(image))
+            size = (
+                "-"
+                if descriptor is None
+                else f"{descriptor.width}x{descriptor.height}x{descriptor.feature_channels}"
+            )
+            own = compiled.format_of(image)
+            storage = self.format if own == ChannelFormat.NONE else own
+            notes = []
+            if copied is not None:
+                notes.append("no copy: is its incoming gradient")
+            style = getattr(node, "training_style", None)
+            if node._updates_weights() and style is not None:
+                source = getattr(node, "weights", None) or getattr(node, "data_source", None)
+                notes.append(f"{style.name} update of {source!r}")
+                if node in compiled.without_update:
+                    notes[-1] += ", which has no method for it"
+            if image.export_from_graph:
+                notes.append("exported")
+            if image in self._results:
+                notes.append("result")
+            if not compiled.is_read(image) and copied is None:
+                notes.append("not read")
+            yield node._name(), label_of(image.handle) or "", size, storage.name, "; ".join(notes)
+
+    @property
+    def debug_description(self) -> str:
+        """The compiled nodes, with images as of the last encode, updates, and what is not run."""
+        header = ("node", "handle", "size", "format", "")
+        rows = [header, *self._rows()]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        lines = [repr(self)]
+        lines += [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        if self._compiled.pruned:
+            lines.append(
+                "not run, as nobody needs it: "
+                + ", ".join(n._name() for n in self._compiled.pruned)
+            )
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        """Show the compiled nodes."""
+        return self.debug_description
+
+    def __repr__(self) -> str:
+        """Show size, inputs and device."""
+        if not _core._is_constructed(self):
+            return "<Graph that was never constructed>"
+        compiled = self._compiled
+        return (
+            f"Graph({len(compiled.order)} nodes, images={self.source_image_handles!r}, "
+            f"states={self.source_state_handles!r}, device={self.device.kind!r})"
+        )
+
+
+def _temporary(batch: Any) -> bool:
+    return any(image.is_temporary for image in batch)
