@@ -370,6 +370,7 @@ __all__ = [
     "cpu_instruction_set",
     "errors",
     "get_num_threads",
+    "graph",
     "increment_read_count",
     "iterate",
     "memory_statistics",
