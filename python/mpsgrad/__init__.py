@@ -182,6 +182,7 @@ from mpsgrad.reduction import (
     ReduceUnary,
 )
 from mpsgrad.reshape import Pad, PadGradient, Reshape, ReshapeGradient, Slice
+from mpsgrad.resize import CropAndResizeBilinear, GridSample, ResizeBilinear
 from mpsgrad.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
 from mpsgrad.upsampling import (
     Upsampling,
@@ -234,6 +235,7 @@ __all__ = [
     "ConvolutionTransposeGradientState",
     "ConvolutionWeightsAndBiasesState",
     "ConvolutionWeightsLayout",
+    "CropAndResizeBilinear",
     "CrossChannelNormalization",
     "CrossChannelNormalizationGradient",
     "DataLayout",
@@ -258,6 +260,7 @@ __all__ = [
     "GradientState",
     "GramMatrixCalculation",
     "GramMatrixCalculationGradient",
+    "GridSample",
     "GroupNormalization",
     "GroupNormalizationDataSource",
     "GroupNormalizationGradient",
@@ -334,6 +337,7 @@ __all__ = [
     "RegularizationType",
     "Reshape",
     "ReshapeGradient",
+    "ResizeBilinear",
     "ResourceList",
     "Slice",
     "SoftMax",
