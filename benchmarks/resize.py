@@ -82,7 +82,7 @@ def resize(context: Context, x: npt.NDArray[Any], size: Pair) -> Work:
 
 
 def crop(context: Context, x: npt.NDArray[Any], size: Pair, count: int) -> Work:
-    """Resize regions of a fifth to two fifths of an image's sides; PyTorch has no such operation."""
+    """Resize regions of a fifth to two fifths of the sides; PyTorch has no such operation."""
     height, width = size
     extent = context.rng.uniform(0.2, 0.4, (count, 2))
     regions = np.concatenate([context.rng.uniform(0, 1 - extent), extent], axis=1)

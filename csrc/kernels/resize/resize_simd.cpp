@@ -48,8 +48,10 @@ void find_taps(const float* grid, Index results, const GridAxis& axis, GridTaps&
       taps.weight[0][i] = is_one ? 1.0F : 1.0F - beyond;
       taps.weight[1][i] = is_one ? 0.0F : beyond;
     } else {
-      taps.weight[0][i] = (low == at) | !is_number ? 1.0F - beyond : 0.0F;
-      taps.weight[1][i] = (high == at + 1) | !is_number ? beyond : 0.0F;
+      const bool reads_low = (low == at) | !is_number;
+      const bool reads_high = (high == at + 1) | !is_number;
+      taps.weight[0][i] = reads_low ? 1.0F - beyond : 0.0F;
+      taps.weight[1][i] = reads_high ? beyond : 0.0F;
     }
   }
 }

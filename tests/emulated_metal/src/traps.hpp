@@ -122,7 +122,7 @@
   /* reductions */                                                                             \
   TRAP(reduction_region, "a source clip rectangle leaves nothing, or less than is written")    \
   TRAP(reduction_channels, "the feature channels of the sources differ")                       \
-  /* resize */                                                                                  \
+  /* resize */                                                                                 \
   TRAP(resize_regions, "where the results of several regions go is not documented")            \
   TRAP(resize_edge, "this kernel has an extrapolation value in place of an edge mode")         \
   TRAP(grid_channels, "a grid has two feature channels")                                       \
