@@ -217,6 +217,16 @@ RESIZE_COMMON
   REQUIRE(consumed[1] == 2, grid_channels, HERE, "%ld", consumed[1]);
   return consumed[0];
 }
+// Of the grid's size; its policy is for the image alone.
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:(NSArray<MPSState*>*)sourceStates {
+  MPSImageDescriptor* descriptor = [super destinationImageDescriptorForSourceImages:sourceImages
+                                                                       sourceStates:sourceStates];
+  const ImageBody& grid = body_of([sourceImages objectAtIndex:1], HERE);
+  descriptor.width = grid.shape.width;
+  descriptor.height = grid.shape.height;
+  return descriptor;
+}
 - (void)emulatedBinaryCheck:(const Call&)call where:(const Where&)where {
   (void)call;
   for (const Operand& source : body_->sources) {
