@@ -184,6 +184,7 @@ from mpsgrad.reduction import (
     ReduceUnary,
 )
 from mpsgrad.reshape import Pad, PadGradient, Reshape, ReshapeGradient, Slice
+from mpsgrad.resize import CropAndResizeBilinear, GridSample, ResizeBilinear
 from mpsgrad.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
 from mpsgrad.upsampling import (
     Upsampling,
@@ -236,6 +237,7 @@ __all__ = [
     "ConvolutionTransposeGradientState",
     "ConvolutionWeightsAndBiasesState",
     "ConvolutionWeightsLayout",
+    "CropAndResizeBilinear",
     "CrossChannelNormalization",
     "CrossChannelNormalizationGradient",
     "DataLayout",
@@ -260,6 +262,7 @@ __all__ = [
     "GradientState",
     "GramMatrixCalculation",
     "GramMatrixCalculationGradient",
+    "GridSample",
     "GroupNormalization",
     "GroupNormalizationDataSource",
     "GroupNormalizationGradient",
@@ -336,6 +339,7 @@ __all__ = [
     "RegularizationType",
     "Reshape",
     "ReshapeGradient",
+    "ResizeBilinear",
     "ResourceList",
     "Slice",
     "SoftMax",

@@ -23,9 +23,11 @@
 #import <MetalPerformanceShaders/MPSKeyedUnarchiver.h>
 #import <MetalPerformanceShaders/MPSMatrix.h>
 #import <MetalPerformanceShaders/MPSNNGradientState.h>
+#import <MetalPerformanceShaders/MPSNNGridSample.h>
 #import <MetalPerformanceShaders/MPSNNOptimizers.h>
 #import <MetalPerformanceShaders/MPSNNReduce.h>
 #import <MetalPerformanceShaders/MPSNNReshape.h>
+#import <MetalPerformanceShaders/MPSNNResize.h>
 #import <MetalPerformanceShaders/MPSNNSlice.h>
 #import <MetalPerformanceShaders/MPSNeuralNetworkTypes.h>
 #import <MetalPerformanceShaders/MPSState.h>
