@@ -2,6 +2,7 @@
 #include "graph/graph.hpp"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/errors.hpp"
@@ -196,6 +197,7 @@ void Graph::check_inputs(const CommandBuffer& command_buffer,
     require(count == length, kGraph, ": ", name, " has ", count,
             " elements, but the first input has ", length);
   };
+  std::map<const ReadCount*, Index> wanted;  // an image may be several inputs
   for (std::size_t i = 0; i < source_images.size(); ++i) {
     const GraphImage& slot = images_[static_cast<std::size_t>(source_images_[i])];
     const ImageBatch::Images& images = source_images[i];
@@ -205,10 +207,12 @@ void Graph::check_inputs(const CommandBuffer& command_buffer,
             " must be images that hold one image, got ",
             images.front()->descriptor().number_of_images);
     for (const auto& image : images) {
-      const ReadCount* count = image->read_count();
-      require<ReadCountError>(
-          !count || count->value() >= slot.reads, kGraph, ": ", slot.name, " is read ", slot.reads,
-          " times by one encode, but its read count is ", count ? count->value() : 0);
+      if (const ReadCount* count = image->read_count()) {
+        const Index reads = wanted[count] += slot.reads;
+        require<ReadCountError>(count->value() >= reads, kGraph, ": ", slot.name, " is read ",
+                                reads, " times by one encode, but its read count is ",
+                                count->value());
+      }
     }
   }
   for (std::size_t i = 0; i < source_states.size(); ++i) {

@@ -507,6 +507,18 @@ def test_copies_and_pickles(device, rng):
     assert_exact(again({"x": x}).result, 3 * x)
 
 
+def test_deep_networks_are_copied_and_pickled(device, rng):
+    image = g.ImageNode("x")
+    for _ in range(1500):
+        image = g.NeuronReLUNode(image).result_image
+    graph = float_graph(device, [image])
+    x = sample(rng)
+    for other in (graph.copy(), pickle.loads(pickle.dumps(graph)).copy(device)):
+        assert_exact(other(x).result, np.maximum(x, 0))
+    again = pickle.loads(pickle.dumps(image))
+    assert again.producer.source_images[0].producer.result_image is again.producer.source_images[0]
+
+
 def test_repr_and_description(device, rng):
     node = linear(g.ImageNode("x"), label="twice")
     graph = float_graph(device, [node])

@@ -13,6 +13,7 @@ from mpsgrad._arrays import array_queue, as_image_array, batch_of, resolve_devic
 from mpsgrad._core import ChannelFormat
 from mpsgrad.errors import GraphError
 from mpsgrad.graph._compiler import Compiler
+from mpsgrad.graph._flat import flatten, restore
 from mpsgrad.graph.loss import SelfGradientNode
 from mpsgrad.graph.nodes import FilterNode, ImageNode, StateNode, image_argument, label_of
 from mpsgrad.loss import LossLabels, ReductionType
@@ -433,14 +434,13 @@ class Graph(_core.Graph):
                 if source is not None and id(source) not in memo:
                     own = getattr(source, "copy", None)
                     memo[id(source)] = source if own is None else own(device=target)
-        for image in (
-            i for node in self._compiled.included for i in (*node._sources, node.result_image)
-        ):
-            for kept in (image.handle, image._allocator):
-                if kept is not None:
+            for image in (*node._sources, node.result_image):
+                for kept in (image.handle, image._allocator):
                     memo[id(kept)] = kept
-        results = copying.deepcopy(self._results, memo)
-        return type(self)._rebuilt(target, results, self._needed, self._settings())
+        states, places = flatten(self._results)
+        nodes = restore(copying.deepcopy(states, memo))
+        results = [nodes[place] for place in places]
+        return self._rebuilt(type(self), target, results, self._needed, self._settings())
 
     def __copy__(self) -> Self:
         return self.copy()
@@ -458,10 +458,10 @@ class Graph(_core.Graph):
         )
         return {name: getattr(self, name) for name in names}
 
-    @classmethod
+    @staticmethod
     def _rebuilt(
-        cls, device: Any, results: list[ImageNode], needed: list[bool], settings: dict[str, Any]
-    ) -> Self:
+        cls: Any, device: Any, results: list[Any], needed: list[bool], settings: dict[str, Any]
+    ) -> Any:
         graph = cls(device, result_images=results, results_are_needed=needed)
         for name, value in settings.items():
             setattr(graph, name, value)
@@ -469,7 +469,7 @@ class Graph(_core.Graph):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Pickle nodes and settings; the device is left out."""
-        return type(self)._rebuilt, (None, self._results, self._needed, self._settings())
+        return _unpickled, (type(self), *flatten(self._results), self._needed, self._settings())
 
     # ---- for people
 
@@ -534,6 +534,13 @@ class Graph(_core.Graph):
             f"Graph({len(compiled.order)} nodes, images={self.source_image_handles!r}, "
             f"states={self.source_state_handles!r}, device={self.device.kind!r})"
         )
+
+
+def _unpickled(
+    cls: Any, states: Any, places: list[int], needed: list[bool], settings: dict[str, Any]
+) -> Any:
+    nodes = restore(states)
+    return Graph._rebuilt(cls, None, [nodes[place] for place in places], needed, settings)
 
 
 def _temporary(batch: Any) -> bool:

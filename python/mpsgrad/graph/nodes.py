@@ -5,12 +5,12 @@ Nodes are placeholders. They have no device and own no memory; `Graph` makes ker
 
 from __future__ import annotations
 
-import itertools
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from mpsgrad import _core
 from mpsgrad.errors import GradientUnavailableError
+from mpsgrad.graph._flat import flatten, next_serial, restore_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -28,7 +28,16 @@ __all__ = [
     "TrainingStyle",
 ]
 
-_serial = itertools.count()
+
+class _Node:
+    """What image, state and filter nodes share: how they are pickled and copied."""
+
+    _graph_node = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the node with all that it refers to."""
+        states, (place,) = flatten([self])
+        return restore_one, (states, place)
 
 
 class TrainingStyle(IntEnum):
@@ -57,7 +66,7 @@ def label_of(handle: Any) -> str | None:
     return handle if isinstance(handle, str) else getattr(handle, "label", None)
 
 
-class ImageNode:
+class ImageNode(_Node):
     """A place in a graph where a batch of images will be (``MPSNNImageNode``).
 
     One made by hand is an input of the graph; the others are the `FilterNode.result_image` of the
@@ -161,7 +170,7 @@ class ImageNode:
         return f"<ImageNode, result of {self._producer!r}>" if self._producer else "ImageNode()"
 
 
-class StateNode:
+class StateNode(_Node):
     """A place in a graph where states will be (``MPSNNStateNode``); never made directly.
 
     A state that no node of a graph uses, and that is not exported, is not made.
@@ -220,7 +229,7 @@ def image_argument(owner: str, name: str, node: Any) -> ImageNode:
     return node
 
 
-class FilterNode:
+class FilterNode(_Node):
     """A kernel in a graph (``MPSNNFilterNode``); its subclasses are what graphs are made of.
 
     Every node has one `result_image`, and keeps alive the nodes it reads.
@@ -247,7 +256,7 @@ class FilterNode:
             image_argument(who, names[min(i, len(names) - 1)], source)
             for i, source in enumerate(sources)
         ]
-        self._serial = next(_serial)
+        self._serial = next_serial()
         self._padding: _core.Padding | None = None
         self.label = label
         self._result_image = ImageNode()
