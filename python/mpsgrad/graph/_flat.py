@@ -1,4 +1,4 @@
-"""Nodes as a list without references, for pickles and copies: networks may be deeper than a stack."""
+"""Nodes as a list without references: pickles and copies of networks deeper than a stack."""
 
 from __future__ import annotations
 
