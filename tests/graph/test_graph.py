@@ -160,7 +160,7 @@ def test_a_result_that_is_not_needed(device, queue, rng):
     graph = float_graph(device, [linear(node)], results_are_needed=False)
     assert not graph.result_image_is_needed
     with queue.command_buffer() as command_buffer:
-        result = graph.encode_batch(command_buffer, [batch(device, sample(rng))])
+        result = graph.encode_batch(command_buffer, batch(device, sample(rng)))
     assert result.result is None
     command_buffer.wait_until_completed()
     assert "not run, as nobody needs it: NeuronLinearNode" in str(graph)
@@ -245,11 +245,11 @@ def test_format_is_one_of_images(device):
 # ---- reads
 
 
-def temporary(queue_buffer, values):
-    descriptor = mg.ImageDescriptor(values.shape[2], values.shape[1], values.shape[3], 1, FLOAT32)
-    kernel = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.NONE), device=queue_buffer.device)
-    assert descriptor.width == values.shape[2]
-    return kernel.encode_batch(queue_buffer, batch(queue_buffer.device, values))
+def temporary(command_buffer, values):
+    """Temporary images, which a kernel that copies has written."""
+    device = command_buffer.device
+    kernel = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.NONE), device=device)
+    return kernel.encode_batch(command_buffer, batch(device, values))
 
 
 def test_read_counts_of_sources(device, queue, rng):
@@ -284,6 +284,20 @@ def test_read_counts_of_batch_normalization(device):
     assert [graph.read_count_for_source_image(i) for i in (0, 1)] == [2, 4]
     loss = loss_of(x)
     assert g.Graph(device, loss).read_count_for_source_state(0) == 1
+
+
+def test_an_image_may_be_several_inputs(device, queue, rng):
+    graph = float_graph(device, [g.AdditionNode(g.ImageNode("x"), g.ImageNode("y"))])
+    command_buffer = queue.command_buffer()
+    values = sample(rng)
+    images = temporary(command_buffer, values)
+    with pytest.raises(mg.errors.ReadCountError, match="is read 2 times.*count is 1"):
+        graph.encode_batch(command_buffer, [images, images])
+    mg.increment_read_count(images, 1)
+    result = graph.encode_batch(command_buffer, [images, images]).result
+    mg.synchronize(result, command_buffer)
+    finish(command_buffer)
+    assert_exact(result.to_array(), 2 * values)
 
 
 def test_read_counts_have_an_index(device):

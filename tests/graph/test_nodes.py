@@ -442,6 +442,13 @@ def test_concatenation(device, rng, channels):
         assert_exact(actual, dr[..., start : start + count])
 
 
+def test_the_state_of_a_concatenation_stays_inside(device):
+    node = g.ConcatenationNode([g.ImageNode()])
+    node.result_state.export_from_graph = True
+    with pytest.raises(mg.errors.UnsupportedError, match="its state cannot be exported"):
+        g.Graph(device, node)
+
+
 def test_concatenation_of_one_image_twice(device, rng):
     x = g.ImageNode("x")
     node = g.ConcatenationNode([x, x])

@@ -189,6 +189,8 @@ class Graph(_core.Graph):
         """Arguments in the order of the inputs, from a sequence or a mapping by handle."""
         if given is None:
             given = []
+        if isinstance(given, _core.ImageBatch):
+            given = [given]
         if hasattr(given, "keys"):
             return self._by_handle(what, given, nodes)
         return list(given)
@@ -223,7 +225,8 @@ class Graph(_core.Graph):
         ----------
         command_buffer : CommandBuffer
         source_images : list of batches, or dict of batches by handle
-            One `ImageBatch` or list of images for each of `source_image_handles`.
+            One `ImageBatch` or list of images for each of `source_image_handles`; an `ImageBatch`
+            alone where there is one.
         source_states : list of batches, or dict of batches by handle, optional
             One list of `LossLabels` for each of `source_state_handles`.
 

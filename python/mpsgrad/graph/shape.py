@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mpsgrad import gram_matrix, reshape, upsampling
 from mpsgrad._core import EdgeMode
+from mpsgrad.errors import UnsupportedError
 from mpsgrad.graph.nodes import FilterNode, GradientFilterNode, GradientStateNode, ImageNode
 from mpsgrad.neuron import Neuron, NeuronDescriptor, NeuronType
 
@@ -334,6 +335,11 @@ class ConcatenationNode(FilterNode):
         return {"sources": f"<{len(self._sources)} images>"}
 
     def _compile(self, to: Compiler) -> None:
+        if to.is_exported(self._state):
+            raise UnsupportedError(
+                f"{self._name()}: its state cannot be exported, it only tells the gradient nodes "
+                "of this graph where each source begins"
+            )
         to.graph._add_concatenation(
             self._name(),
             [_copy(to.device) for _ in self._sources],
