@@ -291,7 +291,7 @@ def test_an_image_may_be_several_inputs(device, queue, rng):
     command_buffer = queue.command_buffer()
     values = sample(rng)
     images = temporary(command_buffer, values)
-    with pytest.raises(mg.errors.ReadCountError, match="is read 2 times.*count is 1"):
+    with pytest.raises(mg.errors.ReadCountError, match=r"is read 2 times.*count is 1"):
         graph.encode_batch(command_buffer, [images, images])
     mg.increment_read_count(images, 1)
     result = graph.encode_batch(command_buffer, [images, images]).result
