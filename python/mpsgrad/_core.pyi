@@ -43,6 +43,7 @@ __all__: list[str] = [
     "ConvolutionTransposeGradient",
     "ConvolutionTransposeGradientState",
     "ConvolutionWeightsAndBiasesState",
+    "CropAndResizeBilinear",
     "CrossChannelNormalization",
     "CrossChannelNormalizationGradient",
     "DEFAULT",
@@ -68,6 +69,7 @@ __all__: list[str] = [
     "GramMatrixCalculation",
     "GramMatrixCalculationGradient",
     "Graph",
+    "GridSample",
     "GroupNormalization",
     "GroupNormalizationGradient",
     "GroupNormalizationGradientState",
@@ -142,6 +144,7 @@ __all__: list[str] = [
     "RegularizationType",
     "Reshape",
     "ReshapeGradient",
+    "ResizeBilinear",
     "ResourceList",
     "Slice",
     "SoftMax",
@@ -5378,6 +5381,129 @@ class Pad(UnaryKernel):
 class PadGradient(GradientKernel):
     def __init__(self, device: Device) -> None: ...
 
+class ResizeBilinear(UnaryKernel):
+    def __init__(
+        self,
+        device: Device,
+        resize_width: typing.SupportsInt | typing.SupportsIndex,
+        resize_height: typing.SupportsInt | typing.SupportsIndex,
+        align_corners: bool,
+    ) -> None: ...
+    @property
+    def align_corners(self) -> bool:
+        """
+        Whether the corner pixels of source and result coincide.
+        """
+
+    @property
+    def resize_height(self) -> int:
+        """
+        Rows of the result.
+        """
+
+    @property
+    def resize_width(self) -> int:
+        """
+        Columns of the result.
+        """
+
+class CropAndResizeBilinear(UnaryKernel):
+    def __init__(
+        self,
+        device: Device,
+        resize_width: typing.SupportsInt | typing.SupportsIndex,
+        resize_height: typing.SupportsInt | typing.SupportsIndex,
+        regions: collections.abc.Sequence[
+            typing.Annotated[
+                collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex],
+                "FixedSize(4)",
+            ]
+        ],
+    ) -> None: ...
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: typing.Any,
+        destination: typing.Any = None,
+        *,
+        destination_state: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode the kernel, as `UnaryKernel.encode` and with several results.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        source : Image, or batch
+            Images that hold one image each.
+        destination : Image, or batch, optional
+            An image for each source and region, those of the first source first.
+        destination_state : None
+            The kernel has no state.
+        with_state, temporary_state : bool, default False
+            Return a pair whose second part is None.
+        allocator : optional
+            Overrides `destination_image_allocator` for this call.
+
+        Returns
+        -------
+        ImageBatch, or with ``with_state`` a pair of it and None
+            The destination. Nothing in it is valid before the command buffer has completed.
+        """
+
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: typing.Any,
+        destinations: typing.Any = None,
+        *,
+        destination_states: typing.Any = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: typing.Any = None,
+    ) -> typing.Any:
+        """
+        Encode a batch in one call; see `encode`.
+        """
+
+    @property
+    def number_of_regions(self) -> int:
+        """
+        Results of one source.
+        """
+
+    @property
+    def regions(self) -> tuple[typing.Any, ...]:
+        """
+        Of each, x, y, width and height in parts of the source.
+        """
+
+    @property
+    def resize_height(self) -> int:
+        """
+        Rows of the result.
+        """
+
+    @property
+    def resize_width(self) -> int:
+        """
+        Columns of the result.
+        """
+
+class GridSample(ForwardBinaryKernel):
+    def __init__(self, device: Device) -> None: ...
+    @property
+    def use_grid_value_as_input_coordinate(self) -> bool:
+        """
+        Whether the grid holds positions, or displacements; at first True.
+        """
+
+    @use_grid_value_as_input_coordinate.setter
+    def use_grid_value_as_input_coordinate(self, arg1: bool) -> None: ...
+
 class SoftMax(UnaryKernel):
     def __init__(self, device: Device) -> None: ...
 
@@ -5538,7 +5664,7 @@ class Graph(Kernel):
     def _add_loss(
         self,
         arg0: str,
-        arg1: Loss,
+        arg1: UnaryKernel,
         arg2: typing.SupportsInt | typing.SupportsIndex,
         arg3: typing.SupportsInt | typing.SupportsIndex,
         arg4: typing.SupportsInt | typing.SupportsIndex,
