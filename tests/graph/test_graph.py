@@ -430,7 +430,7 @@ def test_a_data_source_that_refuses_to_load(device):
     node = g.ConvolutionNode(g.ImageNode(), Refuses(np.ones((1, 1, 1, 1), np.float32)))
     other = g.GroupNormalizationNode(g.ImageNode(), RefusesToo(np.ones(4), number_of_groups=1))
     for result in (node, other):
-        with pytest.raises(mg.errors.GraphError, match=r"returned [fF]alse"):
+        with pytest.raises(mg.errors.GraphError, match=r"returned (false|False)"):
             g.Graph(device, result)
 
 

@@ -57,7 +57,7 @@ def flatten(nodes: list[Any]) -> tuple[list[tuple[type, dict[str, Any]]], list[i
 
 def restore(states: list[tuple[type, dict[str, Any]]]) -> list[Any]:
     """Return the nodes of a list, made in the order in which those were that it was made of."""
-    shells = [cls.__new__(cls) for cls, _ in states]
+    shells: list[Any] = [object.__new__(cls) for cls, _ in states]
 
     def whole(value: Any) -> Any:
         if isinstance(value, Reference):

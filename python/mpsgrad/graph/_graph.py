@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy as copying
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -443,7 +443,9 @@ class Graph(_core.Graph):
         states, places = flatten(self._results)
         nodes = restore(copying.deepcopy(states, memo))
         results = [nodes[place] for place in places]
-        return self._rebuilt(type(self), target, results, self._needed, self._settings())
+        return cast(
+            "Self", self._rebuilt(type(self), target, results, self._needed, self._settings())
+        )
 
     def __copy__(self) -> Self:
         return self.copy()
