@@ -87,13 +87,6 @@ class CallableAllocator final : public ImageAllocator {
   std::shared_ptr<py::object> callable_;
 };
 
-py::object allocator_object(const std::shared_ptr<ImageAllocator>& allocator) {
-  if (const auto* own = dynamic_cast<const CallableAllocator*>(allocator.get())) {
-    return own->callable();
-  }
-  return py::cast(allocator);
-}
-
 // (x, y) or (x, y, z); in sizes None stands for no limit.
 std::array<Index, 3> three(const py::sequence& values, const char* what, Index last) {
   require(py::len(values) == 2 || py::len(values) == 3, what, " must have 2 or 3 numbers, got ",
@@ -665,6 +658,13 @@ std::shared_ptr<ImageAllocator> allocator_argument(const py::handle& object) {
                      "destination_image_allocator must be DEFAULT, TEMPORARY or a callable, got ",
                      type_name(object));
   return std::make_shared<CallableAllocator>(py::reinterpret_borrow<py::object>(object));
+}
+
+py::object allocator_object(const std::shared_ptr<ImageAllocator>& allocator) {
+  if (const auto* own = dynamic_cast<const CallableAllocator*>(allocator.get())) {
+    return own->callable();
+  }
+  return py::cast(allocator);
 }
 
 void bind_core(py::module_& m) {
