@@ -11,9 +11,9 @@
 #import <MetalPerformanceShaders/MPSState.h>
 
 namespace emulated_metal {
-struct FilterBody;
-struct ImageNodeBody;
-struct StateNodeBody;
+struct FilterNode;
+struct ImageRef;
+struct StateRef;
 }  // namespace emulated_metal
 
 NS_ASSUME_NONNULL_BEGIN
@@ -41,7 +41,7 @@ NS_ASSUME_NONNULL_BEGIN
 
 @interface MPSNNImageNode : EmulatedObject {
  @public
-  emulated_metal::ImageNodeBody* body_;
+  emulated_metal::ImageRef* ref_;
 }
 @property(nonatomic, nullable, readwrite, retain) id<MPSHandle> handle;
 @property(nonatomic, readwrite) MPSImageFeatureChannelFormat format;
@@ -55,7 +55,7 @@ NS_ASSUME_NONNULL_BEGIN
 
 @interface MPSNNStateNode : EmulatedObject {
  @public
-  emulated_metal::StateNodeBody* body_;
+  emulated_metal::StateRef* ref_;
 }
 @property(nullable, retain, nonatomic) id<MPSHandle> handle;
 @property(nonatomic, readwrite) BOOL exportFromGraph;
@@ -82,7 +82,7 @@ NS_ASSUME_NONNULL_BEGIN
 
 @interface MPSNNFilterNode : EmulatedObject {
  @public
-  emulated_metal::FilterBody* body_;
+  emulated_metal::FilterNode* node_;
 }
 @property(nonatomic, readonly) MPSNNImageNode* resultImage;
 @property(nonatomic, readonly, nullable) MPSNNStateNode* resultState;
