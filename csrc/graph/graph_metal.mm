@@ -1,0 +1,1137 @@
+// Graphs of the Metal device (MPSNNGraph): nodes of Apple's from our nodes' kernels, and encodes of
+// what Apple compiles them to. Weights live in Apple's kernels; ours only check what is to come.
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "kernels/batch_normalization/batch_normalization.hpp"
+#include "kernels/convolution/convolution.hpp"
+#include "kernels/group_normalization/group_normalization.hpp"
+#include "kernels/loss/loss.hpp"
+#include "metal/metal_graph.hpp"
+#include "metal/metal_normalization.hpp"
+
+namespace mpsgrad {
+namespace {
+
+using metal::MetalBuffer;
+using metal::MetalCommandBuffer;
+using metal::MetalImageStorage;
+using metal::PoolScope;
+using metal::Retained;
+using metal::StateAdopter;
+using metal::StateAdoption;
+
+constexpr int kNone = GraphStep::kNone;
+constexpr const char* kGraph = "Graph";
+
+std::size_t at(int number) { return static_cast<std::size_t>(number); }
+
+// What encodes of one kind of inputs know of states, by slot; empty where nobody asks.
+struct Learned {
+  std::vector<StateAdopter> adopters;
+};
+
+// One encode, while it runs.
+struct Encode {
+  const GraphCall& call;
+  const Learned& learned;
+  Index images;
+  std::map<MPSImage*, std::shared_ptr<Image>> given;  // by allocators of ours
+
+  // Called on any thread; the first failure stays.
+  void fail(std::exception_ptr thrown) {
+    const std::lock_guard lock(mutex);
+    if (!failure) {
+      failure = std::move(thrown);
+    }
+  }
+
+  std::mutex mutex;
+  std::exception_ptr failure;
+};
+
+// What Apple calls back into. Data sources may outlive the graph, until work has completed.
+struct Context {
+  Encode* encode = nullptr;
+  // Of the last encode whose completion updates weights; the next one waits for it.
+  std::weak_ptr<Work> work;
+  std::shared_ptr<const Learned> learned;
+  Index images = 0;
+};
+
+// Why Apple's graph cannot take the place of the steps.
+struct Unsuitable {
+  std::string reason;
+};
+
+// ---------------------------------------------------------------- data sources
+
+class MetalSource final : public metal::SourceUpdates {
+ public:
+  MetalSource(std::shared_ptr<Context> context, std::shared_ptr<Device> device,
+              GraphDataSource description)
+      : context_(std::move(context)),
+        device_(std::move(device)),
+        description_(std::move(description)),
+        convolution_(dynamic_cast<const Convolution*>(description_.kernel.get())) {}
+
+  // The object that answers Apple, which owns `self`.
+  static Retained<id> make(const std::shared_ptr<MetalSource>& self) {
+    Retained<id> answering;
+    if (self->convolution_ != nullptr) {
+      const ConvolutionParameters parameters = self->convolution_->read_data_source();
+      self->has_biases_ = parameters.has_biases;
+      answering = metal::make_graph_convolution_source(parameters, self);
+    } else {
+      self->read_normalization();
+      answering = self->numbers_.groups > 0
+                      ? metal::make_group_normalization_source(self->numbers_, self)
+                      : metal::make_normalization_source(self->numbers_, self);
+    }
+    self->answering_ = answering.get();
+    return answering;
+  }
+
+  // Asks the source again; from now on that is what Apple gets.
+  void read() {
+    const PoolScope pool;
+    if (convolution_ != nullptr) {
+      metal::set_answers(answering_, convolution_->read_data_source());
+    } else {
+      read_normalization();
+    }
+  }
+
+  void set_state_slot(int slot) { state_slot_ = slot; }
+  int state_slot() const { return state_slot_; }
+
+  bool has(What what, bool on_completion) const override {
+    const GraphDataSource::Update& update = update_for(what);
+    return on_completion ? static_cast<bool>(update.on_completion) : static_cast<bool>(update.now);
+  }
+
+  // Apple counts reads of temporary states and expects one each; what the callback reads does not
+  // matter.
+  MPSState* now(What what, NSArray<MPSState*>* states, MPSState* source) override {
+    Encode* encode = context_->encode;
+    if (encode == nullptr) {
+      return nil;
+    }
+    std::vector<std::pair<MPSState*, NSUInteger>> counts;
+    std::set<MPSState*> seen;
+    const auto hold = [&](MPSState* state) {
+      if (state != nil && state.isTemporary && seen.insert(state).second) {
+        counts.emplace_back(state, state.readCount);
+        state.readCount = metal::kManyReads;
+      }
+    };
+    for (MPSState* state in states) {
+      hold(state);
+    }
+    hold(source);
+    Retained<MPSState*> made;
+    encode->call.in_turn([&] {
+      try {
+        made = update_now(*encode, what, states, source);
+      } catch (...) {
+        encode->fail(std::current_exception());
+      }
+    });
+    for (const auto& [state, count] : counts) {
+      state.readCount = count - 1;
+    }
+    return metal::autoreleased(made);
+  }
+
+  bool on_completion(What what, NSArray<MPSState*>* states, MPSState* source) override {
+    const PoolScope pool;
+    const std::shared_ptr<Work> work = context_->work.lock();
+    if (!work) {
+      return false;
+    }
+    try {
+      StateAdoption adoption;
+      adoption.device = device_;
+      adoption.images = context_->images;
+      adoption.lent = true;
+      const StateBatch batch = adopt(*context_->learned, states, adoption);
+      const std::shared_ptr<State> old = adopt_weights(source, adoption);
+      return update_for(what).on_completion(*work, batch, old, [this] { read(); });
+    } catch (...) {
+      work->note_handler_failure(
+          [failure = std::current_exception()] { std::rethrow_exception(failure); });
+    }
+    return false;
+  }
+
+ private:
+  const GraphDataSource::Update& update_for(What what) const {
+    return what == What::Weights ? description_.update : description_.statistics;
+  }
+
+  void read_normalization() {
+    NormalizationWanted wanted;
+    wanted.settings = true;
+    std::shared_ptr<NormalizationDataSource> source;
+    if (const auto* batch = dynamic_cast<const BatchNormalization*>(description_.kernel.get())) {
+      wanted.mean_and_variance = true;
+      source = batch->data_source();
+    } else {
+      source = dynamic_cast<const GroupNormalizationBase&>(*description_.kernel).data_source();
+    }
+    NormalizationSourceData data = read_normalization_source(description_.kernel->class_name(),
+                                                             source, wanted, numbers_.channels);
+    numbers_.channels = data.channels;
+    numbers_.groups = data.groups.value_or(0);
+    numbers_.epsilon = data.epsilon.value_or(kDefaultNormalizationEpsilon);
+    const auto values = [](std::optional<std::vector<float>>& array) {
+      return array ? std::move(*array) : std::vector<float>();
+    };
+    numbers_.gamma = values(data.gamma);
+    numbers_.beta = values(data.beta);
+    numbers_.mean = values(data.mean);
+    numbers_.variance = values(data.variance);
+  }
+
+  StateBatch adopt(const Learned& learned, NSArray<MPSState*>* states,
+                   StateAdoption& adoption) const {
+    const StateAdopter& adopter = learned.adopters.at(at(state_slot_));
+    require<DeviceError>(static_cast<bool>(adopter), kGraph,
+                         ": the device updates weights by a state that none of ours is like");
+    StateBatch batch;
+    MPSState* previous = nil;
+    for (MPSState* state in states) {  // often one and the same
+      batch.push_back(state == previous ? batch.back() : adopter(state, adoption));
+      previous = state;
+    }
+    return batch;
+  }
+
+  std::shared_ptr<State> adopt_weights(MPSState* source, StateAdoption& adoption) const {
+    if (convolution_ == nullptr || source == nil) {
+      return nullptr;
+    }
+    auto* weights = static_cast<MPSCNNConvolutionWeightsAndBiasesState*>(source);
+    const auto buffer = [&](id<MTLBuffer> made) {
+      return adoption.floats(made, static_cast<Index>([made length] / sizeof(float)),
+                             "MPSCNNConvolutionWeightsAndBiasesState");
+    };
+    return std::make_shared<ConvolutionWeightsAndBiasesState>(
+        device_, convolution_->descriptor().weight_shape(), buffer(weights.weights),
+        static_cast<Index>(weights.weightsOffset), has_biases_ ? buffer(weights.biases) : nullptr,
+        has_biases_ ? static_cast<Index>(weights.biasesOffset) : 0);
+  }
+
+  Retained<MPSState*> update_now(Encode& encode, What what, NSArray<MPSState*>* states,
+                                 MPSState* source) {
+    const PoolScope pool;
+    const std::shared_ptr<CommandBuffer>& command_buffer = encode.call.command_buffer;
+    StateAdoption adoption;
+    adoption.device = device_;
+    adoption.command_buffer = command_buffer;
+    adoption.images = encode.images;
+    adoption.lent = true;
+    StateBatch batch = adopt(encode.learned, states, adoption);
+    std::shared_ptr<State> old = adopt_weights(source, adoption);
+    for (const auto& buffer : adoption.buffers) {
+      buffer->note_use(command_buffer->work(), true);
+    }
+    const std::shared_ptr<State> fresh = update_for(what).now(command_buffer, batch, old);
+    batch.clear();
+    old.reset();
+    for (const auto& payload : adoption.payloads) {
+      payload->borrow(nil);
+    }
+    make_last(*command_buffer, adoption);
+    return fresh ? to_mps(*command_buffer, what, *fresh) : Retained<MPSState*>();
+  }
+
+  // Apple's buffers are other states' soon: who kept one gets a copy.
+  void make_last(CommandBuffer& command_buffer, StateAdoption& adoption) const {
+    auto& own = as<MetalCommandBuffer>(command_buffer);
+    for (const std::shared_ptr<MetalBuffer>& buffer : adoption.buffers) {
+      if (buffer.use_count() == 1) {
+        continue;
+      }
+      const std::shared_ptr<Buffer> copy = device_->make_buffer([buffer->get() length]);
+      const id<MTLBuffer> target = as<MetalBuffer>(*copy).get();
+      id<MTLBlitCommandEncoder> encoder = [own.for_transfer() blitCommandEncoder];
+      [encoder copyFromBuffer:buffer->get()
+                 sourceOffset:0
+                     toBuffer:target
+            destinationOffset:0
+                         size:[buffer->get() length]];
+      [encoder endEncoding];
+      own.keep(target);
+      buffer->replace(Retained<id<MTLBuffer>>::share(target));
+    }
+  }
+
+  Retained<MPSState*> to_mps(CommandBuffer& command_buffer, What what, State& state) const {
+    Retained<MPSState*> made;
+    if (convolution_ != nullptr) {
+      auto& weights = dynamic_cast<ConvolutionWeightsAndBiasesState&>(state);
+      convolution_->check_reload(command_buffer, weights);
+      made = Retained<MPSState*>::share(
+          metal::mps_weights(weights, convolution_->descriptor()).get());
+    } else {
+      auto& pair = dynamic_cast<NormalizationPairState&>(state);
+      const char* who = description_.kernel->class_name();
+      pair.require_usable(who, command_buffer);
+      require(pair.channels() >= numbers_.channels, who, ": the ", pair.class_name(), " holds ",
+              pair.channels(), " values an array, but the kernel has ", numbers_.channels,
+              " channels");
+      const id<MTLBuffer> first = as<MetalBuffer>(*pair.first()).get();
+      const id<MTLBuffer> second = as<MetalBuffer>(*pair.second()).get();
+      if (what == What::Weights) {
+        made = Retained<MPSState*>::adopt([[MPSCNNNormalizationGammaAndBetaState alloc]
+            initWithGamma:first
+                     beta:second]);
+      } else {
+        made = Retained<MPSState*>::adopt([[MPSCNNNormalizationMeanAndVarianceState alloc]
+            initWithMean:first
+                variance:second]);
+      }
+      require<DeviceError>(static_cast<bool>(made), who, ": the device made no state");
+    }
+    for (Index i = 0; i < state.resource_count(); ++i) {
+      if (const auto buffer = state.resource_at(i, false)) {
+        buffer->note_use(command_buffer.work(), false);
+      }
+    }
+    as<MetalCommandBuffer>(command_buffer).keep(made.get());
+    state.spend_read();
+    return made;
+  }
+
+  std::shared_ptr<Context> context_;
+  std::shared_ptr<Device> device_;
+  GraphDataSource description_;
+  const Convolution* convolution_;  // null: of a normalization
+  bool has_biases_ = false;
+  metal::NormalizationNumbers numbers_;
+  id answering_ = nil;  // which owns this
+  int state_slot_ = kNone;
+};
+
+// ---------------------------------------------------------------- allocators
+
+// A node's allocator that is neither of Apple's two.
+class AllocatorCalls {
+ public:
+  AllocatorCalls(std::shared_ptr<Context> context, std::shared_ptr<ImageAllocator> allocator,
+                 std::shared_ptr<KernelBase> kernel, int slot)
+      : context_(std::move(context)),
+        allocator_(std::move(allocator)),
+        kernel_(std::move(kernel)),
+        slot_(slot) {}
+
+  void begin_encode() {
+    made_.reset();
+    next_ = 0;
+  }
+
+  // The next image of the batch; nil if that went wrong.
+  MPSImage* next(MPSImageDescriptor* descriptor) {
+    Encode* encode = context_->encode;
+    if (encode == nullptr) {
+      return nil;
+    }
+    MPSImage* result = nil;
+    encode->call.in_turn([&] {
+      try {
+        result = next_of(*encode, descriptor);
+      } catch (...) {
+        encode->fail(std::current_exception());
+      }
+    });
+    return result;
+  }
+
+ private:
+  MPSImage* next_of(Encode& encode, MPSImageDescriptor* descriptor) {
+    if (!made_) {
+      ImageDescriptor wanted = encode.call.descriptors.at(at(slot_)).value_or(ImageDescriptor());
+      wanted.width = static_cast<Index>(descriptor.width);
+      wanted.height = static_cast<Index>(descriptor.height);
+      wanted.feature_channels = static_cast<Index>(descriptor.featureChannels);
+      made_ = allocator_->allocate(encode.call.command_buffer, wanted, *kernel_, encode.images,
+                                   false);
+    }
+    require(next_ < made_->size(), kGraph, ": ", made_->size(),
+            " images were made for a batch of more");
+    const std::shared_ptr<Image>& image = (*made_)[next_++];
+    MPSImage* result = metal::mps_image(*image);
+    encode.given[result] = image;
+    return result;
+  }
+
+  std::shared_ptr<Context> context_;
+  std::shared_ptr<ImageAllocator> allocator_;
+  std::shared_ptr<KernelBase> kernel_;
+  int slot_;
+  std::shared_ptr<ImageBatch> made_;
+  Index next_ = 0;
+};
+
+}  // namespace
+}  // namespace mpsgrad
+
+// A number of ours on an image or a state of Apple's.
+@interface MpsgradHandle : NSObject <MPSHandle> {
+ @public
+  int number_;
+}
+@end
+
+@implementation MpsgradHandle
++ (BOOL)supportsSecureCoding {
+  return YES;
+}
+- (void)encodeWithCoder:(NSCoder*)coder {
+  [coder encodeInt:number_ forKey:@"number"];
+}
+- (nullable instancetype)initWithCoder:(NSCoder*)coder {
+  self = [super init];
+  if (self != nil) {
+    number_ = [coder decodeIntForKey:@"number"];
+  }
+  return self;
+}
+- (nullable NSString*)label {
+  return nil;
+}
+@end
+
+@interface MpsgradImageAllocator : NSObject <MPSImageAllocator> {
+ @public
+  std::shared_ptr<mpsgrad::AllocatorCalls>* calls_;
+}
+@end
+
+@implementation MpsgradImageAllocator
++ (BOOL)supportsSecureCoding {
+  return YES;
+}
+- (void)encodeWithCoder:(NSCoder*)coder {
+  (void)coder;
+}
+- (nullable instancetype)initWithCoder:(NSCoder*)coder {
+  (void)coder;
+  return [self init];
+}
+- (void)dealloc {
+  delete calls_;
+  [super dealloc];
+}
+- (MPSImage*)imageForCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+                   imageDescriptor:(MPSImageDescriptor*)descriptor
+                            kernel:(MPSKernel*)kernel {
+  MPSImage* image = (*calls_)->next(descriptor);
+  return image != nil ? image
+                      : [[MPSImage defaultAllocator] imageForCommandBuffer:commandBuffer
+                                                           imageDescriptor:descriptor
+                                                                    kernel:kernel];
+}
+- (MPSImageBatch*)imageBatchForCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+                             imageDescriptor:(MPSImageDescriptor*)descriptor
+                                      kernel:(MPSKernel*)kernel
+                                       count:(NSUInteger)count {
+  NSMutableArray<MPSImage*>* images = [NSMutableArray arrayWithCapacity:count];
+  for (NSUInteger i = 0; i < count; ++i) {
+    [images addObject:[self imageForCommandBuffer:commandBuffer
+                                  imageDescriptor:descriptor
+                                           kernel:kernel]];
+  }
+  return images;
+}
+@end
+
+namespace mpsgrad {
+namespace {
+
+// ---------------------------------------------------------------- nodes
+
+constexpr metal::Node (*kMakers[])(const metal::NodeRequest&) = {
+    metal::make_arithmetic_node,
+    metal::make_batch_normalization_node,
+    metal::make_convolution_node,
+    metal::make_dropout_node,
+    metal::make_gram_matrix_node,
+    metal::make_group_normalization_node,
+    metal::make_local_normalization_node,
+    metal::make_loss_node,
+    metal::make_neuron_node,
+    metal::make_pooling_node,
+    metal::make_reduction_node,
+    metal::make_reshape_node,
+    metal::make_softmax_node,
+    metal::make_upsampling_node,
+};
+
+constexpr void (*kFinishers[])(MPSNNFilterNode*, const KernelBase&) = {
+    metal::finish_arithmetic_gradient,
+    metal::finish_local_normalization_gradient,
+};
+
+constexpr StateAdopter (*kAdopters[])(const State&) = {
+    metal::arithmetic_state_adopter,          metal::batch_normalization_state_adopter,
+    metal::convolution_state_adopter,         metal::dropout_state_adopter,
+    metal::group_normalization_state_adopter, metal::loss_state_adopter,
+};
+
+// States that know no more than a forward pass.
+StateAdopter plain_state_adopter(const State& like) {
+  const auto& ours = dynamic_cast<const GradientState&>(like);
+  return [snapshot = ours.snapshot()](MPSState* made,
+                                      StateAdoption& adoption) -> std::shared_ptr<State> {
+    auto result =
+        std::make_shared<GradientState>(adoption.device, adoption.owner(), snapshot);
+    result->payload = adoption.payload(made);
+    return result;
+  };
+}
+
+StateAdopter adopter_of(const State& like) {
+  for (const auto& make : kAdopters) {
+    if (StateAdopter adopter = make(like)) {
+      return adopter;
+    }
+  }
+  return plain_state_adopter(like);
+}
+
+metal::Node forward_node(const metal::NodeRequest& request) {
+  const GraphNode& node = request.node;
+  if (node.kind == "ConcatenationNode") {
+    return metal::adopt_node([[MPSNNConcatenationNode alloc] initWithSources:request.sources]);
+  }
+  if (node.kind == "ReductionSpatialMeanNode") {
+    return metal::adopt_node(
+        [[MPSNNReductionSpatialMeanNode alloc] initWithSource:request.source()]);
+  }
+  for (const auto& make : kMakers) {
+    if (metal::Node made = make(request)) {
+      return made;
+    }
+  }
+  throw Unsuitable{text(node.name, " is a node that MPSNNGraph does not have")};
+}
+
+// Not by the place in the array where the node itself can tell.
+MPSNNFilterNode* pick(NSArray<MPSNNGradientFilterNode*>* made, const GraphNode& node) {
+  for (MPSNNGradientFilterNode* each in made) {
+    if ([each isKindOfClass:[MPSNNArithmeticGradientNode class]]) {
+      const bool secondary = static_cast<MPSNNArithmeticGradientNode*>(each).isSecondarySourceFilter;
+      if (secondary == (node.position == 1)) {
+        return each;
+      }
+    } else if ([each isKindOfClass:[MPSNNLossGradientNode class]]) {
+      const bool labels = static_cast<MPSNNLossGradientNode*>(each).isLabelsGradientFilter;
+      if (labels == (node.position == 1)) {
+        return each;
+      }
+    } else if ([made indexOfObject:each] == at(node.position)) {
+      return each;
+    }
+  }
+  throw Unsuitable{text("Metal makes no gradient node for ", node.name)};
+}
+
+id<MPSNNPadding> mps_padding(const GraphNode& node) {
+  const auto* ready = dynamic_cast<const DefaultPadding*>(node.padding.get());
+  if (ready == nullptr) {
+    throw Unsuitable{text("the padding policy of ", node.name, " is not one of Apple's")};
+  }
+  const Index method = ready->method();
+  if ((method & padding_method::kCustom) == 0) {
+    return [MPSNNDefaultPadding paddingWithMethod:static_cast<MPSNNPaddingMethod>(method)];
+  }
+  return (method & padding_method::kSizeMask) == padding_method::kSizeSame
+             ? [MPSNNDefaultPadding paddingForTensorflowAveragePooling]
+             : [MPSNNDefaultPadding paddingForTensorflowAveragePoolingValidOnly];
+}
+
+int number_of(id handle) {
+  return [handle isKindOfClass:[MpsgradHandle class]]
+             ? static_cast<MpsgradHandle*>(handle)->number_
+             : kNone;
+}
+
+std::vector<int> numbers_of(NSArray* handles) {
+  std::vector<int> numbers;
+  for (id handle in handles) {
+    numbers.push_back(number_of(handle));
+  }
+  return numbers;
+}
+
+Retained<MpsgradHandle*> handle(int number) {
+  auto result = Retained<MpsgradHandle*>::adopt([[MpsgradHandle alloc] init]);
+  result.get()->number_ = number;
+  return result;
+}
+
+// ---------------------------------------------------------------- the graph
+
+class MetalGraph final : public GraphRunner {
+ public:
+  MetalGraph(const std::shared_ptr<Device>& device, GraphDescription description)
+      : device_(device), description_(std::move(description)) {
+    const PoolScope pool;
+    make_sources();
+    make_nodes();
+    compile();
+  }
+  ~MetalGraph() override {
+    const PoolScope pool;
+    graph_ = {};
+    nodes_.clear();
+    inputs_.clear();
+  }
+
+  std::shared_ptr<void> learn(const std::vector<std::shared_ptr<State>>& states) override {
+    auto learned = std::make_shared<Learned>();
+    learned->adopters.resize(states.size());
+    const auto remember = [&](int slot) {
+      if (slot != kNone && states.at(at(slot))) {
+        learned->adopters[at(slot)] = adopter_of(*states[at(slot)]);
+      }
+    };
+    for (const auto& source : sources_) {
+      remember(source->state_slot());
+    }
+    for (const int slot : description_.result_states) {
+      remember(slot);
+    }
+    return learned;
+  }
+
+  GraphMade encode(const GraphCall& call) override {
+    const PoolScope pool;
+    auto& own = as<MetalCommandBuffer>(*call.command_buffer);
+    const auto learned = std::static_pointer_cast<const Learned>(call.learned);
+    Encode encode{call, *learned, static_cast<Index>(batch_length(call)), {}, {}, {}};
+    NSMutableArray<MPSImageBatch*>* images = [NSMutableArray array];
+    for (const std::size_t input : image_order_) {
+      [images addObject:metal::mps_images(call.source_images[input], false)];
+    }
+    NSMutableArray<MPSStateBatch*>* states = [NSMutableArray array];
+    for (const std::size_t input : state_order_) {
+      [states addObject:labels_of(call.source_states[input])];
+    }
+    configure(call);
+    NSMutableArray<MPSImageBatch*>* intermediates = [NSMutableArray array];
+    NSMutableArray<MPSStateBatch*>* made_states = [NSMutableArray array];
+    MPSImageBatch* result = nil;
+    if (updates_on_completion_) {
+      context_->work = call.command_buffer->work();
+      context_->learned = learned;
+      context_->images = encode.images;
+    }
+    context_->encode = &encode;
+    MPSCommandBuffer* buffer = own.for_graph();
+    call.outside([&] {
+      result = [graph_.get() encodeBatchToCommandBuffer:buffer
+                                           sourceImages:images
+                                           sourceStates:states.count > 0 ? states : nil
+                                     intermediateImages:intermediate_order_.empty() ? nil
+                                                                                    : intermediates
+                                      destinationStates:state_result_order_.empty() ? nil
+                                                                                    : made_states];
+    });
+    context_->encode = nullptr;
+    call.command_buffer->note_encoded();
+    for (id object : {static_cast<id>(images), static_cast<id>(states),
+                      static_cast<id>(intermediates), static_cast<id>(made_states),
+                      static_cast<id>(result), static_cast<id>(graph_.get())}) {
+      if (object != nil) {
+        own.keep(object);
+      }
+    }
+    note_sources(call);
+    GraphMade made = adopt(encode, result, intermediates, made_states);
+    if (encode.failure) {
+      discard(made);
+      std::rethrow_exception(std::exchange(encode.failure, nullptr));
+    }
+    return made;
+  }
+
+  bool updates_on_completion() const override { return updates_on_completion_; }
+
+  void reload_from_data_sources() override {
+    const PoolScope pool;
+    for (const auto& source : sources_) {
+      source->read();
+    }
+    [graph_.get() reloadFromDataSources];
+  }
+
+ private:
+  const GraphImage* slot_of(int image) const {
+    return at(image) < description_.images.size() ? &description_.images[at(image)] : nullptr;
+  }
+
+  void make_sources() {
+    for (GraphDataSource& source : description_.data_sources) {
+      sources_.push_back(std::make_shared<MetalSource>(context_, device_, std::move(source)));
+      answering_.push_back(MetalSource::make(sources_.back()));
+    }
+    description_.data_sources.clear();
+  }
+
+  MPSNNImageNode* image(int number) {
+    if (const auto found = image_nodes_.find(number); found != image_nodes_.end()) {
+      return found->second;
+    }
+    auto made = Retained<MPSNNImageNode*>::adopt(
+        [[MPSNNImageNode alloc] initWithHandle:handle(number).get()]);
+    image_nodes_[number] = made.get();
+    inputs_.push_back(std::move(made));
+    return image_nodes_[number];
+  }
+
+  void make_nodes() {
+    for (const GraphNode& node : description_.nodes) {
+      metal::Node made = node.forward == kNone ? make_forward(node) : make_gradient(node);
+      if (!node.label.empty()) {
+        made.get().label = [NSString stringWithUTF8String:node.label.c_str()];
+      }
+      if (node.padding) {
+        made.get().paddingPolicy = mps_padding(node);
+      }
+      set_result(node, made.get().resultImage);
+      set_state(node, made.get().resultState);
+      if (node.labels != kNone) {
+        static_cast<MPSCNNLossNode*>(made.get()).inputLabels.handle = handle(node.labels).get();
+      }
+      nodes_.push_back(std::move(made));
+    }
+  }
+
+  metal::Node make_forward(const GraphNode& node) {
+    NSMutableArray<MPSNNImageNode*>* sources = [NSMutableArray array];
+    for (const int source : node.sources) {
+      [sources addObject:image(source)];
+    }
+    const id data_source =
+        node.data_source == kNone ? nil : answering_.at(at(node.data_source)).get();
+    MPSCNNConvolutionGradientStateNode* undone =
+        node.undone == kNone ? nil
+                             : static_cast<MPSCNNConvolutionNode*>(nodes_.at(at(node.undone)).get())
+                                   .convolutionGradientState;
+    metal::Node made = forward_node({node, sources, data_source, undone});
+    if (node.data_source != kNone) {
+      static_cast<id<MPSNNTrainableNode>>(made.get()).trainingStyle = style_of(node);
+    }
+    return made;
+  }
+
+  metal::Node make_gradient(const GraphNode& node) {
+    const GraphNode& forward = description_.nodes.at(at(node.forward));
+    metal::Node made = metal::Node::share(
+        pick([nodes_.at(at(node.forward)).get() gradientFiltersWithSource:image(node.sources[0])],
+             node));
+    if (node.kernel) {
+      for (const auto& finish : kFinishers) {
+        finish(made.get(), *node.kernel);
+      }
+    }
+    if (forward.data_source != kNone) {
+      static_cast<id<MPSNNTrainableNode>>(made.get()).trainingStyle = style_of(node);
+      MetalSource& source = *sources_.at(at(forward.data_source));
+      source.set_state_slot(forward.state);
+      const auto updates = [&](metal::SourceUpdates::What what) { return source.has(what, true); };
+      updates_on_completion_ =
+          updates_on_completion_ || (node.training_style == TrainingStyle::Cpu &&
+                                     (updates(metal::SourceUpdates::What::Weights) ||
+                                      updates(metal::SourceUpdates::What::Statistics)));
+    }
+    return made;
+  }
+
+  static MPSNNTrainingStyle style_of(const GraphNode& node) {
+    return static_cast<MPSNNTrainingStyle>(node.training_style);
+  }
+
+  bool is_intermediate(int number) const {
+    const auto& all = description_.intermediates;
+    return std::find(all.begin(), all.end(), number) != all.end();
+  }
+
+  void set_result(const GraphNode& node, MPSNNImageNode* result) {
+    image_nodes_[node.result] = result;
+    result.handle = handle(node.result).get();
+    const GraphImage* slot = slot_of(node.result);
+    if (slot == nullptr) {  // a copy that nobody but the next nodes sees
+      return;
+    }
+    if (slot->format != ChannelFormat::None) {
+      result.format = static_cast<MPSImageFeatureChannelFormat>(slot->format);
+    }
+    if (slot->allocator) {
+      allocators_.push_back(to_mps(slot->allocator, node, node.result));
+      result.imageAllocator = allocators_.back().get();
+    }
+    result.exportFromGraph = is_intermediate(node.result) ? YES : NO;
+  }
+
+  void set_state(const GraphNode& node, MPSNNStateNode* state) {
+    if (state == nil || node.state == kNone) {
+      return;
+    }
+    const auto& wanted = description_.result_states;
+    if (std::find(wanted.begin(), wanted.end(), node.state) == wanted.end()) {
+      return;
+    }
+    if (!node.kernel) {
+      throw Unsuitable{text("the state of ", node.name, " is none of ours")};
+    }
+    state.handle = handle(node.state).get();
+    state.exportFromGraph = YES;
+  }
+
+  // Apple's own two, or one that calls ours.
+  Retained<id<MPSImageAllocator>> to_mps(const std::shared_ptr<ImageAllocator>& allocator,
+                                         const GraphNode& node, int slot) {
+    if (allocator == ordinary_image_allocator()) {
+      return Retained<id<MPSImageAllocator>>::share([MPSImage defaultAllocator]);
+    }
+    if (allocator == temporary_image_allocator()) {
+      return Retained<id<MPSImageAllocator>>::share([MPSTemporaryImage defaultAllocator]);
+    }
+    if (!node.kernel) {
+      throw Unsuitable{text("the allocator of ", node.name, " is none of Apple's")};
+    }
+    calls_.push_back(std::make_shared<AllocatorCalls>(context_, allocator, node.kernel, slot));
+    auto made = Retained<MpsgradImageAllocator*>::adopt([[MpsgradImageAllocator alloc] init]);
+    made.get()->calls_ = new std::shared_ptr<AllocatorCalls>(calls_.back());
+    return Retained<id<MPSImageAllocator>>::share(made.get());
+  }
+
+  const GraphNode& producer_of(int image) const {
+    return *std::find_if(description_.nodes.begin(), description_.nodes.end(),
+                         [&](const GraphNode& node) { return node.result == image; });
+  }
+
+  // What is needed first, and then every end of the graph.
+  void compile() {
+    std::vector<int> results;
+    const auto add = [&](int image) {
+      if (std::find(results.begin(), results.end(), image) == results.end()) {
+        results.push_back(image);
+      }
+    };
+    if (description_.result != kNone) {
+      add(description_.result);
+    }
+    for (const int image : description_.intermediates) {
+      add(image);
+    }
+    const std::size_t needed = results.size();
+    std::set<int> read;
+    for (const GraphNode& node : description_.nodes) {
+      read.insert(node.sources.begin(), node.sources.end());
+    }
+    for (const GraphNode& node : description_.nodes) {
+      if (!read.contains(node.result)) {
+        add(node.result);
+      }
+    }
+    NSMutableArray<MPSNNImageNode*>* images = [NSMutableArray array];
+    const auto flags = std::make_unique<BOOL[]>(results.size());
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      [images addObject:image_nodes_.at(results[i])];
+      flags[i] = i < needed ? YES : NO;
+    }
+    graph_ = Retained<MPSNNGraph*>::adopt([[MPSNNGraph alloc]
+          initWithDevice:metal::mtl_device(*device_)
+            resultImages:images
+        resultsAreNeeded:flags.get()]);
+    require<GraphError>(static_cast<bool>(graph_), kGraph, ": the device could not make it");
+    first_ = needed > 0 ? results.front() : kNone;
+    read_order();
+  }
+
+  // Apple's order of inputs and results is Apple's affair.
+  void read_order() {
+    MPSNNGraph* graph = graph_.get();
+    const auto place = [](const std::vector<int>& ours, int number, const char* what) {
+      const auto found = std::find(ours.begin(), ours.end(), number);
+      if (found == ours.end()) {
+        throw Unsuitable{text("MPSNNGraph has ", what, " that we do not know of")};
+      }
+      return static_cast<std::size_t>(found - ours.begin());
+    };
+    for (const int number : numbers_of(graph.sourceImageHandles)) {
+      image_order_.push_back(place(description_.source_images, number, "a source image"));
+    }
+    for (const int number : numbers_of(graph.sourceStateHandles)) {
+      state_order_.push_back(place(description_.source_states, number, "a source state"));
+    }
+    intermediate_order_ = numbers_of(graph.intermediateImageHandles);
+    state_result_order_ = numbers_of(graph.resultStateHandles);
+    const auto require_made = [](const std::vector<int>& ours, const std::vector<int>& theirs,
+                                 int first, const char* what) {
+      for (const int number : ours) {
+        if (number != first && std::find(theirs.begin(), theirs.end(), number) == theirs.end()) {
+          throw Unsuitable{text("MPSNNGraph does not return ", what, " that it was asked for")};
+        }
+      }
+    };
+    require_made(description_.intermediates, intermediate_order_, first_, "an image");
+    require_made(description_.result_states, state_result_order_, kNone, "a state");
+  }
+
+  static std::size_t batch_length(const GraphCall& call) {
+    return !call.source_images.empty() ? call.source_images.front().size()
+                                       : call.source_states.front().size();
+  }
+
+  static MPSStateBatch* labels_of(const StateBatch& states) {
+    NSMutableArray<MPSState*>* result = [NSMutableArray arrayWithCapacity:states.size()];
+    for (const auto& state : states) {
+      const auto& labels = static_cast<const LossLabels&>(*state);
+      // Apple's labels hold the images; what they are made of must be ready and is written.
+      metal::mps_images({labels.labels()}, false);
+      if (labels.weights()) {
+        metal::mps_images({labels.weights()}, false);
+      }
+      metal::mps_images({labels.loss()}, true);
+      [result addObject:dynamic_cast<metal::MetalStatePayload&>(*labels.payload).get()];
+    }
+    return result;
+  }
+
+  void configure(const GraphCall& call) {
+    MPSNNGraph* graph = graph_.get();
+    graph.format = static_cast<MPSImageFeatureChannelFormat>(call.format);
+    graph.outputStateIsTemporary = call.output_state_is_temporary ? YES : NO;
+    const std::shared_ptr<ImageAllocator>* wanted = &call.allocator;
+    if (first_ != description_.result && first_ != kNone) {
+      wanted = &description_.images[at(first_)].allocator;
+    }
+    if (first_ != kNone && *wanted && *wanted != destination_allocator_) {
+      destination_ = to_mps(*wanted, producer_of(first_), first_);
+      destination_allocator_ = *wanted;
+      graph.destinationImageAllocator = destination_.get();
+    }
+    for (const auto& calls : calls_) {
+      calls->begin_encode();
+    }
+  }
+
+  static void note_sources(const GraphCall& call) {
+    const CommandBuffer& command_buffer = *call.command_buffer;
+    for (const ImageBatch::Images& images : call.source_images) {
+      note_uses(command_buffer, images, false);
+    }
+    for (const StateBatch& states : call.source_states) {
+      for (const auto& state : states) {
+        auto& labels = static_cast<LossLabels&>(*state);
+        note_uses(command_buffer, {labels.labels()}, false);
+        if (labels.weights()) {
+          note_uses(command_buffer, {labels.weights()}, false);
+        }
+        note_uses(command_buffer, {labels.loss()}, true);
+        labels.note_encoded();
+      }
+    }
+  }
+
+  GraphMade adopt(Encode& encode, MPSImageBatch* result,
+                  NSArray<MPSImageBatch*>* intermediates, NSArray<MPSStateBatch*>* states) const {
+    GraphMade made;
+    const auto take = [&](int slot, MPSImageBatch* images) {
+      if (!made.images.contains(slot)) {
+        made.images[slot] = adopt_images(encode, slot, images);
+      }
+    };
+    if (first_ != kNone) {
+      require<DeviceError>(result != nil, kGraph, ": the device returned no result");
+      take(first_, result);
+    }
+    for (NSUInteger i = 0; i < intermediates.count; ++i) {
+      const int slot = intermediate_order_.at(i);
+      if (slot != kNone) {
+        take(slot, [intermediates objectAtIndex:i]);
+      }
+    }
+    for (NSUInteger i = 0; i < states.count; ++i) {
+      const int slot = state_result_order_.at(i);
+      made.states[slot] = adopt_states(encode, slot, [states objectAtIndex:i]);
+    }
+    // Made by allocators of ours for images that stay inside: they have been read for the last
+    // time.
+    for (const auto& [image, ours] : encode.given) {
+      if (ReadCount* count = ours->read_count()) {
+        as<MetalImageStorage>(ours->storage()).note_ended(ours->index());
+        count->set(0);
+        ours->after_count_change();
+      }
+    }
+    return made;
+  }
+
+  std::shared_ptr<ImageBatch> adopt_images(Encode& encode, int slot, MPSImageBatch* images) const {
+    ImageBatch::Images ours;
+    for (MPSImage* image in images) {
+      const auto given = encode.given.find(image);
+      if (given == encode.given.end()) {
+        break;
+      }
+      if ([image isKindOfClass:[MPSTemporaryImage class]]) {
+        static_cast<MPSTemporaryImage*>(image).readCount = metal::kManyReads;
+      }
+      as<MetalImageStorage>(given->second->storage()).note_written_by_kernel(given->second->index());
+      ours.push_back(given->second);
+    }
+    if (ours.size() != images.count) {
+      ours = wrap(encode.call, slot, images);
+    } else {
+      for (MPSImage* image in images) {
+        encode.given.erase(image);
+      }
+    }
+    note_uses(*encode.call.command_buffer, ours, true);
+    return std::make_shared<ImageBatch>(std::move(ours));
+  }
+
+  ImageBatch::Images wrap(const GraphCall& call, int slot, MPSImageBatch* images) const {
+    MPSImage* first = [images objectAtIndex:0];
+    ImageDescriptor descriptor = call.descriptors.at(at(slot)).value_or(ImageDescriptor());
+    const auto size = [](NSUInteger value) { return static_cast<Index>(value); };
+    require<DeviceError>(size(first.width) == descriptor.width &&
+                             size(first.height) == descriptor.height &&
+                             size(first.featureChannels) == descriptor.feature_channels,
+                         kGraph, ": the device made ", description_.images[at(slot)].name, " ",
+                         first.width, "x", first.height, "x", first.featureChannels,
+                         ", expected ", descriptor);
+    descriptor.channel_format = static_cast<ChannelFormat>(first.featureChannelFormat);
+    const bool temporary = [first isKindOfClass:[MPSTemporaryImage class]];
+    MetalImageStorage::Options options;
+    if (temporary) {
+      for (MPSImage* image in images) {
+        static_cast<MPSTemporaryImage*>(image).readCount = metal::kManyReads;
+      }
+      options.temporaries = as<MetalCommandBuffer>(*call.command_buffer).temporaries();
+    }
+    const auto count = static_cast<Index>(images.count);
+    const auto storage = std::make_shared<MetalImageStorage>(
+        std::static_pointer_cast<metal::MetalDeviceBase>(device_), descriptor, count,
+        Retained<NSArray<MPSImage*>*>::share(images), std::move(options));
+    ImageBatch::Images ours;
+    for (Index i = 0; i < count; ++i) {
+      storage->note_written_by_kernel(i);
+      if (temporary) {
+        ours.push_back(std::make_shared<TemporaryImage>(device_, descriptor, storage, i,
+                                                        call.command_buffer));
+      } else {
+        ours.push_back(std::make_shared<Image>(device_, descriptor, storage, i));
+      }
+    }
+    return ours;
+  }
+
+  StateBatch adopt_states(Encode& encode, int slot, MPSStateBatch* states) const {
+    StateAdoption adoption;
+    adoption.device = device_;
+    adoption.command_buffer = encode.call.command_buffer;
+    adoption.images = encode.images;
+    const StateAdopter& adopter = encode.learned.adopters.at(at(slot));
+    StateBatch batch;
+    MPSState* previous = nil;
+    for (MPSState* state in states) {
+      adoption.temporary = state.isTemporary;
+      batch.push_back(state == previous ? batch.back() : adopter(state, adoption));
+      previous = state;
+    }
+    for (const auto& buffer : adoption.buffers) {
+      buffer->note_use(encode.call.command_buffer->work(), true);
+    }
+    return batch;
+  }
+
+  static void discard(const GraphMade& made) {
+    for (const auto& [slot, images] : made.images) {
+      images->discard();
+    }
+    for (const auto& [slot, states] : made.states) {
+      for (const auto& state : states) {
+        state->discard();
+      }
+    }
+  }
+
+  std::shared_ptr<Device> device_;
+  GraphDescription description_;
+  std::shared_ptr<Context> context_ = std::make_shared<Context>();
+  std::vector<std::shared_ptr<MetalSource>> sources_;
+  std::vector<Retained<id>> answering_;  // for each source
+  std::vector<metal::Node> nodes_;
+  std::vector<Retained<MPSNNImageNode*>> inputs_;
+  std::map<int, MPSNNImageNode*> image_nodes_;  // of all of these
+  std::vector<Retained<id<MPSImageAllocator>>> allocators_;
+  std::vector<std::shared_ptr<AllocatorCalls>> calls_;
+  Retained<MPSNNGraph*> graph_;
+  int first_ = kNone;  // what Apple returns as the result
+  std::vector<std::size_t> image_order_, state_order_;  // of Apple's inputs, places among ours
+  std::vector<int> intermediate_order_, state_result_order_;
+  bool updates_on_completion_ = false;
+  std::shared_ptr<ImageAllocator> destination_allocator_ = ordinary_image_allocator();
+  Retained<id<MPSImageAllocator>> destination_;
+};
+
+}  // namespace
+
+std::unique_ptr<GraphRunner> make_metal_graph(const std::shared_ptr<Device>& device,
+                                              GraphDescription description, std::string& reason) {
+  try {
+    return std::make_unique<MetalGraph>(device, std::move(description));
+  } catch (const Unsuitable& unsuitable) {
+    reason = unsuitable.reason;
+  }
+  return nullptr;
+}
+
+namespace metal {
+
+std::shared_ptr<MetalStatePayload> StateAdoption::payload(MPSState* state) {
+  auto result = std::make_shared<MetalStatePayload>();
+  if (lent) {
+    result->borrow(state);
+    payloads.push_back(result);
+  } else {
+    result->assign(state, temporary ? as<MetalCommandBuffer>(*command_buffer).temporaries()
+                                    : nullptr);
+  }
+  return result;
+}
+
+std::shared_ptr<MetalBuffer> StateAdoption::floats(id<MTLBuffer> buffer, Index count,
+                                                   const char* who) {
+  require<DeviceError>(buffer != nil, who, ": the device made no buffer");
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
+  require<DeviceError>([buffer length] >= bytes, who, ": the device made a buffer of ",
+                       [buffer length], " bytes, expected ", bytes);
+  buffers.push_back(
+      std::make_shared<MetalBuffer>(device, bytes, Retained<id<MTLBuffer>>::share(buffer)));
+  return buffers.back();
+}
+
+std::shared_ptr<Buffer> StateAdoption::live_floats(id<MTLBuffer> buffer, Index count,
+                                                   const char* who) const {
+  if (buffer == nil) {
+    return nullptr;
+  }
+  StateAdoption other;
+  other.device = device;
+  return other.floats(buffer, count, who);
+}
+
+}  // namespace metal
+}  // namespace mpsgrad
