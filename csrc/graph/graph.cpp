@@ -524,11 +524,16 @@ ImageAllocator& GraphRun::allocator(int slot) {
   return *result_allocator_;
 }
 
-void GraphRun::set_result(int slot, std::shared_ptr<ImageBatch> images) {
+void GraphRun::begin_result(int slot, std::shared_ptr<ImageBatch> images) {
   const auto place = static_cast<std::size_t>(slot);
-  const GraphImage& image = graph_.images_[place];
   images_[place] = std::move(images);
   made_[place] = true;
+}
+
+void GraphRun::set_result(int slot, std::shared_ptr<ImageBatch> images) {
+  begin_result(slot, std::move(images));
+  const auto place = static_cast<std::size_t>(slot);
+  const GraphImage& image = graph_.images_[place];
   increment_read_count(images_[place]->images(), image.reads + image.returned - 1);
 }
 

@@ -193,6 +193,8 @@ class GraphRun {
   void set_input(int slot, const StateBatch& states);
   // Where a step's result comes from: the node's format and allocator.
   ImageAllocator& allocator(int slot);
+  // Images that a step writes by several encodes: the reads are set once it is done.
+  void begin_result(int slot, std::shared_ptr<ImageBatch> images);
   void set_result(int slot, std::shared_ptr<ImageBatch> images);
   void set_result(int slot, StateBatch states);
 

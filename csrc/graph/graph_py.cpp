@@ -166,9 +166,10 @@ void bind_description(py::class_<Graph, KernelBase, py::smart_holder>& c) {
 void bind_steps(py::class_<Graph, KernelBase, py::smart_holder>& c) {
   namespace s = graph_steps;
   using Name = const std::string&;
-  c.def("_add_unary",
-        [](Graph& self, Name node, std::shared_ptr<UnaryKernel> kernel, int source, int result,
-           int state) { add<s::Unary>(self, node, std::move(kernel), source, result, state); });
+  c.def("_add_unary", [](Graph& self, Name node, std::shared_ptr<UnaryKernel> kernel,
+                         std::shared_ptr<UnaryKernel> stand_in, int source, int result, int state) {
+    add<s::Unary>(self, node, std::move(kernel), std::move(stand_in), source, result, state);
+  });
   c.def("_add_reshape", [](Graph& self, Name node, std::shared_ptr<Reshape> kernel, Index width,
                            Index height, Index channels, int source, int result, int state) {
     add<s::Reshaped>(self, node, std::move(kernel), Reshape::Shape{width, height, channels}, source,

@@ -26,7 +26,8 @@ std::vector<int> with_labels(std::vector<int> reads, int labels, int weights) {
 }  // namespace
 
 void Unary::encode(GraphRun& run) {
-  EncodeResult made = kernel_->encode_creating(
+  UnaryKernel& kernel = run.is_rehearsal() && stand_in_ ? *stand_in_ : *kernel_;
+  EncodeResult made = kernel.encode_creating(
       run.command_buffer(), run.images(source_), true, state_ != kNone,
       state_ != kNone && run.is_temporary_state(state_), &run.allocator(result_));
   run.set_result(result_, std::move(made.images));
@@ -70,13 +71,14 @@ void BatchNormalizationTraining::encode(GraphRun& run) {
   std::shared_ptr<ImageBatch> result =
       run.allocator(result_).allocate(run.command_buffer(), descriptor, *kernel_, count,
                                       run.command_buffer()->predicate != nullptr);
-  run.set_result(result_, result);
+  run.begin_result(result_, result);
   StateBatch states =
       kernel_->result_states(sources, result->images(), {},
                              run.is_temporary_state(state_) ? run.command_buffer() : nullptr);
   run.set_result(state_, states);
   statistics_->encode_batch(run.command_buffer(), sources, states.front());
   kernel_->encode_with_state(run.command_buffer(), sources, states.front(), result->images(), true);
+  run.set_result(result_, result);
 }
 
 std::vector<int> BatchNormalizationBackward::image_reads() const {
@@ -121,11 +123,12 @@ void Concatenation::encode(GraphRun& run) {
   std::shared_ptr<ImageBatch> result =
       run.allocator(result_).allocate(run.command_buffer(), descriptor, *copies_.front(), count,
                                       gaps || run.command_buffer()->predicate != nullptr);
-  run.set_result(result_, result);
+  run.begin_result(result_, result);
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     copies_[i]->set_destination_channel_offset(offsets[i]);
     copies_[i]->encode(run.command_buffer(), run.images(sources_[i]), {}, result->images(), true);
   }
+  run.set_result(result_, result);
   if (state_ != kNone) {
     run.channel_offsets(state_) = std::move(offsets);
   }

@@ -20,9 +20,12 @@ namespace mpsgrad::graph_steps {
 
 class Unary final : public GraphStep {
  public:
-  Unary(std::string node, std::shared_ptr<UnaryKernel> kernel, int source, int result, int state)
+  // `stand_in`: what rehearses in place of a kernel that every encode changes; else null.
+  Unary(std::string node, std::shared_ptr<UnaryKernel> kernel,
+        std::shared_ptr<UnaryKernel> stand_in, int source, int result, int state)
       : GraphStep(std::move(node)),
         kernel_(std::move(kernel)),
+        stand_in_(std::move(stand_in)),
         source_(source),
         result_(result),
         state_(state) {}
@@ -30,7 +33,7 @@ class Unary final : public GraphStep {
   void encode(GraphRun& run) override;
 
  private:
-  std::shared_ptr<UnaryKernel> kernel_;
+  std::shared_ptr<UnaryKernel> kernel_, stand_in_;
   int source_, result_, state_;
 };
 

@@ -4,7 +4,7 @@ Names are Apple's without ``MPS``, ``MPSCNN`` and ``MPSNN``: ``MPSCNNPoolingMaxG
 `mpsgrad.PoolingMaxGradient`. Arrays are ``(N, H, W, C)``.
 """
 
-from mpsgrad import errors
+from mpsgrad import errors, graph
 from mpsgrad._core import (
     DEFAULT,
     NO_CLIP,

@@ -67,6 +67,7 @@ __all__: list[str] = [
     "GradientState",
     "GramMatrixCalculation",
     "GramMatrixCalculationGradient",
+    "Graph",
     "GroupNormalization",
     "GroupNormalizationGradient",
     "GroupNormalizationGradientState",
@@ -5361,6 +5362,204 @@ class UpsamplingBilinearGradient(UpsamplingGradient):
         integer_scale_factor_x: typing.SupportsFloat | typing.SupportsIndex,
         integer_scale_factor_y: typing.SupportsFloat | typing.SupportsIndex,
     ) -> None: ...
+
+class Graph(Kernel):
+    """
+    What a graph of nodes is compiled to; `mpsgrad.graph.Graph` is its face.
+    """
+
+    def __init__(self, device: Device) -> None: ...
+    def _add_batch_normalization(
+        self,
+        arg0: str,
+        arg1: BatchNormalization,
+        arg2: BatchNormalizationStatistics,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+        arg5: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_batch_normalization_gradient(
+        self,
+        arg0: str,
+        arg1: BatchNormalizationStatisticsGradient,
+        arg2: BatchNormalizationGradient,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+        arg5: typing.SupportsInt | typing.SupportsIndex,
+        arg6: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_binary(
+        self,
+        arg0: str,
+        arg1: ForwardBinaryKernel,
+        arg2: typing.SupportsInt | typing.SupportsIndex,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+        arg5: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_concatenation(
+        self,
+        arg0: str,
+        arg1: collections.abc.Sequence[UnaryKernel],
+        arg2: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_concatenation_gradient(
+        self,
+        arg0: str,
+        arg1: UnaryKernel,
+        arg2: typing.SupportsInt | typing.SupportsIndex,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+        arg5: typing.SupportsInt | typing.SupportsIndex,
+        arg6: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_forward_loss(
+        self,
+        arg0: str,
+        arg1: ForwardLoss,
+        arg2: typing.SupportsInt | typing.SupportsIndex,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+        arg5: typing.SupportsInt | typing.SupportsIndex,
+        arg6: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_gradient(
+        self,
+        arg0: str,
+        arg1: GradientKernel,
+        arg2: typing.SupportsInt | typing.SupportsIndex,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+        arg5: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_image(self, arg0: str, arg1: ChannelFormat, arg2: typing.Any, arg3: bool) -> int: ...
+    def _add_loss(
+        self,
+        arg0: str,
+        arg1: Loss,
+        arg2: typing.SupportsInt | typing.SupportsIndex,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_loss_gradient(
+        self,
+        arg0: str,
+        arg1: LossGradient,
+        arg2: typing.SupportsInt | typing.SupportsIndex,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+        arg5: typing.SupportsInt | typing.SupportsIndex,
+        arg6: typing.SupportsInt | typing.SupportsIndex,
+        arg7: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_reshape(
+        self,
+        arg0: str,
+        arg1: Reshape,
+        arg2: typing.SupportsInt | typing.SupportsIndex,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+        arg5: typing.SupportsInt | typing.SupportsIndex,
+        arg6: typing.SupportsInt | typing.SupportsIndex,
+        arg7: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_spatial_mean(
+        self,
+        arg0: str,
+        arg1: typing.SupportsInt | typing.SupportsIndex,
+        arg2: typing.SupportsInt | typing.SupportsIndex,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_spatial_mean_gradient(
+        self,
+        arg0: str,
+        arg1: typing.SupportsInt | typing.SupportsIndex,
+        arg2: typing.SupportsInt | typing.SupportsIndex,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_state(self, arg0: str, arg1: bool, arg2: bool) -> int: ...
+    def _add_transpose(
+        self,
+        arg0: str,
+        arg1: UnaryKernel,
+        arg2: typing.SupportsInt | typing.SupportsIndex,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+        arg5: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_unary(
+        self,
+        arg0: str,
+        arg1: UnaryKernel,
+        arg2: UnaryKernel,
+        arg3: typing.SupportsInt | typing.SupportsIndex,
+        arg4: typing.SupportsInt | typing.SupportsIndex,
+        arg5: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_update_now(
+        self, arg0: str, arg1: typing.SupportsInt | typing.SupportsIndex, arg2: typing.Any
+    ) -> None: ...
+    def _add_update_on_completion(
+        self, arg0: str, arg1: typing.SupportsInt | typing.SupportsIndex, arg2: typing.Any
+    ) -> None: ...
+    def _encode(
+        self,
+        arg0: CommandBuffer,
+        arg1: collections.abc.Sequence[typing.Any],
+        arg2: collections.abc.Sequence[typing.Any],
+    ) -> tuple[typing.Any, ...]: ...
+    def _last_descriptor(
+        self, arg0: typing.SupportsInt | typing.SupportsIndex
+    ) -> ImageDescriptor | None: ...
+    def _set_inputs(
+        self,
+        arg0: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        arg1: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+    ) -> None: ...
+    def _set_results(
+        self,
+        arg0: typing.SupportsInt | typing.SupportsIndex,
+        arg1: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        arg2: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+    ) -> None: ...
+    def _wait_for_outstanding(self) -> None: ...
+    def read_count_for_source_image(self, index: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Return how many reads of a temporary source image one encode spends.
+        """
+
+    def read_count_for_source_state(self, index: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Return how many reads of a source state one encode spends.
+        """
+
+    @property
+    def destination_image_allocator(self) -> typing.Any:
+        """
+        How the first result is made; overrides that of its node.
+        """
+
+    @destination_image_allocator.setter
+    def destination_image_allocator(self, arg1: typing.Any) -> None: ...
+    @property
+    def format(self) -> ChannelFormat:
+        """
+        `ChannelFormat` of images whose nodes have none, and whose sources have none.
+        """
+
+    @format.setter
+    def format(self, arg1: ChannelFormat) -> None: ...
+    @property
+    def output_state_is_temporary(self) -> bool:
+        """
+        Whether exported states are temporary.
+        """
+
+    @output_state_is_temporary.setter
+    def output_state_is_temporary(self, arg0: bool) -> None: ...
 
 def _drain() -> None: ...
 def _is_constructed(arg0: typing.Any) -> bool: ...

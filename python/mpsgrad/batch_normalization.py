@@ -17,6 +17,7 @@ from mpsgrad._arrays import (
     resolve_device,
 )
 from mpsgrad._kernel import KernelFacade
+from mpsgrad._updates import ArrayUpdates, step_gamma_and_beta
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
 
 if TYPE_CHECKING:
@@ -124,6 +125,12 @@ class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
     epsilon : float, optional
         By default the smallest normal float32.
     label : str, optional
+    optimizer : Optimizer, optional
+        Trains gamma and beta, which must be there, where a graph updates by the GPU. It may serve
+        several sources. The arrays show what it has done after a reload.
+    statistics_decay : float, default 0.9
+        With an optimizer, and mean and variance: how much of them each step keeps; the rest is the
+        batch's.
 
     Raises
     ------
@@ -141,6 +148,8 @@ class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
         number_of_feature_channels: int | None = None,
         epsilon: float | None = None,
         label: str | None = None,
+        optimizer: Any = None,
+        statistics_decay: float = 0.9,
     ) -> None:
         given = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
         arrays = {
@@ -169,15 +178,88 @@ class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
         if epsilon is not None:
             self.epsilon = epsilon
         self.label = label
+        if not 0.0 <= statistics_decay <= 1.0:
+            raise ValueError(
+                "ArrayBatchNormalizationDataSource: statistics_decay must be from 0 to 1, got "
+                f"{statistics_decay!r}"
+            )
+        self.statistics_decay = statistics_decay
+        self._updates: ArrayUpdates | None = None
+        self._averages: ArrayUpdates | None = None
+        if optimizer is not None:
+            name = type(self).__name__
+            missing = [what for what in ("gamma", "beta") if what not in arrays]
+            if missing:
+                raise ValueError(f"{name}: to be trained it needs {' and '.join(missing)}")
+            self._updates = ArrayUpdates(name, optimizer, self, {"gamma": "gamma", "beta": "beta"})
+            if "mean" in arrays and "variance" in arrays:
+                statistics = {"mean": "mean", "variance": "variance"}
+                self._averages = ArrayUpdates(name, optimizer, self, statistics)
 
-    def copy(self, device: _core.Device | None = None) -> Self:  # noqa: ARG002
-        """Return a source with arrays of its own."""
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer, or None."""
+        return None if self._updates is None else self._updates.optimizer
+
+    def load(self) -> bool:
+        """Bring what updates have made into the arrays, and return True."""
+        for updates in (self._updates, self._averages):
+            if updates is not None:
+                updates.bring_back()
+        return True
+
+    def update_gamma_and_beta(
+        self, command_buffer: _core.CommandBuffer, state: _core.BatchNormalizationState
+    ) -> _core.NormalizationGammaAndBetaState | None:
+        """Encode a step of the optimizer on the master copy; None without an optimizer."""
+        if self._updates is None:
+            return None
+        return step_gamma_and_beta(
+            self._updates, command_buffer, [state], self.number_of_feature_channels
+        )
+
+    def update_mean_and_variance(
+        self, command_buffer: _core.CommandBuffer, state: _core.BatchNormalizationState
+    ) -> _core.NormalizationMeanAndVarianceState | None:
+        """Encode the running averages of mean and biased variance; None without an optimizer."""
+        updates = self._averages
+        if updates is None:
+            return None
+        for what, statistic in (("mean", state.mean), ("variance", state.variance)):
+            updates.move_average(command_buffer, what, statistic, self.statistics_decay)
+        return _core.NormalizationMeanAndVarianceState(
+            updates.buffer("mean"), updates.buffer("variance")
+        )
+
+    def copy(self, device: _core.Device | None = None) -> Self:
+        """Return a source with arrays of its own, and an optimizer that begins anew."""
+        self.load()
         arrays = (self.gamma, self.beta, self.mean, self.variance)
         return type(self)(
             *(None if array is None else np.array(array) for array in arrays),
             number_of_feature_channels=self.number_of_feature_channels,
             epsilon=self.epsilon,
             label=self.label,
+            optimizer=None if self.optimizer is None else self.optimizer.copy(device),
+            statistics_decay=self.statistics_decay,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle arrays and settings; the optimizer begins anew."""
+        self.load()
+        return _rebuild_source, (
+            type(self),
+            {
+                "gamma": self.gamma,
+                "beta": self.beta,
+                "mean": self.mean,
+                "variance": self.variance,
+                "number_of_feature_channels": self.number_of_feature_channels,
+                "epsilon": self.epsilon,
+                "label": self.label,
+                "optimizer": self.optimizer,
+                "statistics_decay": self.statistics_decay,
+            },
         )
 
     def __repr__(self) -> str:
@@ -187,6 +269,10 @@ class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
             f"ArrayBatchNormalizationDataSource({self.number_of_feature_channels} channels, "
             f"{', '.join(names) or 'no arrays'}, epsilon={self.epsilon:g})"
         )
+
+
+def _rebuild_source(cls: Any, arguments: dict[str, Any]) -> Any:
+    return cls(**arguments)
 
 
 class BatchNormalizationStatistics(KernelFacade, _core.BatchNormalizationStatistics):

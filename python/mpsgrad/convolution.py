@@ -12,6 +12,7 @@ from mpsgrad import _core
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
 from mpsgrad._core import ConvolutionAccumulatorPrecision
 from mpsgrad._kernel import KernelFacade
+from mpsgrad._updates import ArrayUpdates
 from mpsgrad.enums import DataType
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
 
@@ -230,6 +231,53 @@ class ConvolutionDataSource(ABC):
         """Return a name for the kernel's label."""
         return None
 
+    # Names as Apple's, which subclasses use.
+    def update(
+        self,
+        command_buffer: _core.CommandBuffer,  # noqa: ARG002
+        gradient_state: _core.ConvolutionGradientState,  # noqa: ARG002
+        source_state: _core.ConvolutionWeightsAndBiasesState,  # noqa: ARG002
+    ) -> _core.ConvolutionWeightsAndBiasesState | None:
+        """Encode an update of the weights, for a graph that is being encoded.
+
+        No gradient has been computed yet: work may only be encoded, such as an optimizer's.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        gradient_state : ConvolutionGradientState
+            Of the whole batch.
+        source_state : ConvolutionWeightsAndBiasesState
+            The weights as the kernel has them.
+
+        Returns
+        -------
+        ConvolutionWeightsAndBiasesState or None
+            What the kernels shall use from now on; None, as here, for no update.
+        """
+        return None
+
+    def update_cpu(
+        self,
+        gradient_state: _core.ConvolutionGradientState,  # noqa: ARG002
+        source_state: _core.ConvolutionWeightsAndBiasesState,  # noqa: ARG002
+    ) -> bool:
+        """Update the weights, when the command buffer of a graph has completed.
+
+        Parameters
+        ----------
+        gradient_state : ConvolutionGradientState
+            Of the whole batch; can be read.
+        source_state : ConvolutionWeightsAndBiasesState
+            The weights that the gradients were computed with; can be read.
+
+        Returns
+        -------
+        bool
+            Whether kernels shall read this source again; False, as here, for no update.
+        """
+        return False
+
 
 class ArrayConvolutionDataSource(ConvolutionDataSource):
     """Weights and biases in NumPy arrays.
@@ -255,6 +303,10 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
     lookup_table : array_like, shape (256,), optional
         For LOOKUP_TABLE.
     label : str, optional
+    optimizer : Optimizer, optional
+        Trains weights and biases, which are float32 then, where a graph updates by the GPU: in full
+        precision, whatever the kernel multiplies with. It may serve several sources. The arrays
+        show what it has done after a reload.
 
     Raises
     ------
@@ -273,6 +325,7 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
         ranges: npt.ArrayLike | None = None,
         lookup_table: npt.ArrayLike | None = None,
         label: str | None = None,
+        optimizer: Any = None,
     ) -> None:
         array = np.asarray(weights)
         if array.dtype not in (np.float32, np.float16, np.uint8):
@@ -305,6 +358,37 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
         self._ranges = ranges
         self._lookup_table = lookup_table
         self._label = label
+        self._updates: ArrayUpdates | None = None
+        if optimizer is not None:
+            trained = {"weights": "weights_array"}
+            if self.bias_array is not None:
+                trained["biases"] = "bias_array"
+            self._updates = ArrayUpdates(type(self).__name__, optimizer, self, trained)
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer, or None."""
+        return None if self._updates is None else self._updates.optimizer
+
+    def load(self) -> bool:
+        """Bring what updates have made into the arrays, and return True."""
+        if self._updates is not None:
+            self._updates.bring_back()
+        return True
+
+    def update(
+        self,
+        command_buffer: _core.CommandBuffer,
+        gradient_state: _core.ConvolutionGradientState,
+        source_state: _core.ConvolutionWeightsAndBiasesState,  # noqa: ARG002
+    ) -> _core.ConvolutionWeightsAndBiasesState | None:
+        """Encode a step of the optimizer on the master copy; None without an optimizer."""
+        if self._updates is None:
+            return None
+        biases = None if self.bias_array is None else self._updates.buffer("biases")
+        master = _core.ConvolutionWeightsAndBiasesState(self._updates.buffer("weights"), biases)
+        self._updates.step_convolution(command_buffer, gradient_state, master)
+        return master
 
     def descriptor(self) -> ConvolutionDescriptor:
         """Return the descriptor."""
@@ -344,8 +428,9 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
         """Return the 256 numbers the bytes stand for."""
         return np.asarray([] if self._lookup_table is None else self._lookup_table, np.float32)
 
-    def copy(self, device: _core.Device | None = None) -> Self:  # noqa: ARG002
-        """Return a source with arrays of its own."""
+    def copy(self, device: _core.Device | None = None) -> Self:
+        """Return a source with arrays of its own, and an optimizer that begins anew."""
+        self.load()
         return type(self)(
             self.weights_array.copy(),
             None if self.bias_array is None else self.bias_array.copy(),
@@ -355,6 +440,24 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
             ranges=self._ranges,
             lookup_table=self._lookup_table,
             label=self._label,
+            optimizer=None if self.optimizer is None else self.optimizer.copy(device),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle arrays and settings; the optimizer begins anew."""
+        self.load()
+        return _rebuild_source, (
+            type(self),
+            (self.weights_array, self.bias_array),
+            {
+                "descriptor": self._descriptor,
+                "kernel_weights_data_type": self._kernel_type,
+                "quantization": self._quantization,
+                "ranges": self._ranges,
+                "lookup_table": self._lookup_table,
+                "label": self._label,
+                "optimizer": self.optimizer,
+            },
         )
 
     def __repr__(self) -> str:
@@ -362,6 +465,10 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
         biases = "no biases" if self.bias_array is None else "biases"
         weights = f"{self.weights_array.dtype} {self.weights_array.shape}"
         return f"ArrayConvolutionDataSource({weights}, {biases})"
+
+
+def _rebuild_source(cls: Any, arrays: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+    return cls(*arrays, **settings)
 
 
 class _ConvolutionKernel(KernelFacade):

@@ -13,6 +13,7 @@ import numpy as np
 from mpsgrad import _core
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
 from mpsgrad._kernel import KernelFacade
+from mpsgrad._updates import ArrayUpdates, step_gamma_and_beta
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -75,6 +76,10 @@ class GroupNormalizationDataSource(InstanceNormalizationDataSource):
     """Groups of consecutive channels, a divisor of their number; read once."""
 
 
+def _rebuild_source(cls: Any, arguments: dict[str, Any]) -> Any:
+    return cls(**arguments)
+
+
 class _Arrays(InstanceNormalizationDataSource):
     """What both data sources over arrays share."""
 
@@ -85,6 +90,7 @@ class _Arrays(InstanceNormalizationDataSource):
         channels: int | None,
         epsilon: float | None,
         label: str | None,
+        optimizer: Any,
     ) -> None:
         name = type(self).__name__
         given = {"gamma": gamma, "beta": beta}
@@ -105,6 +111,33 @@ class _Arrays(InstanceNormalizationDataSource):
         if epsilon is not None:
             self.epsilon = epsilon
         self.label = label
+        self._updates: ArrayUpdates | None = None
+        if optimizer is not None:
+            missing = [what for what in given if getattr(self, what) is None]
+            if missing:
+                raise ValueError(f"{name}: to be trained it needs {' and '.join(missing)}")
+            self._updates = ArrayUpdates(name, optimizer, self, {"gamma": "gamma", "beta": "beta"})
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer, or None."""
+        return None if self._updates is None else self._updates.optimizer
+
+    def load(self) -> bool:
+        """Bring what updates have made into the arrays, and return True."""
+        if self._updates is not None:
+            self._updates.bring_back()
+        return True
+
+    def update_gamma_and_beta(
+        self, command_buffer: _core.CommandBuffer, states: list[Any]
+    ) -> _core.NormalizationGammaAndBetaState | None:
+        """Encode a step of the optimizer by the sum of all images' gradients; None without one."""
+        if self._updates is None:
+            return None
+        return step_gamma_and_beta(
+            self._updates, command_buffer, states, self.number_of_feature_channels
+        )
 
     def _given(self) -> dict[str, Any]:
         return {
@@ -113,14 +146,23 @@ class _Arrays(InstanceNormalizationDataSource):
             "number_of_feature_channels": self.number_of_feature_channels,
             "epsilon": self.epsilon,
             "label": self.label,
+            "optimizer": self.optimizer,
         }
 
-    def copy(self, device: _core.Device | None = None) -> Self:  # noqa: ARG002
-        """Return a source with arrays of its own."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle arrays and settings; the optimizer begins anew."""
+        self.load()
+        return _rebuild_source, (type(self), self._given())
+
+    def copy(self, device: _core.Device | None = None) -> Self:
+        """Return a source with arrays of its own, and an optimizer that begins anew."""
+        self.load()
         given = {
             name: np.array(value) if isinstance(value, np.ndarray) else value
             for name, value in self._given().items()
         }
+        if self.optimizer is not None:
+            given["optimizer"] = self.optimizer.copy(device)
         return type(self)(**given)
 
     def __repr__(self) -> str:
@@ -145,6 +187,9 @@ class ArrayInstanceNormalizationDataSource(_Arrays):
     epsilon : float, optional
         By default the smallest normal float32.
     label : str, optional
+    optimizer : Optimizer, optional
+        Trains gamma and beta, which must be there, where a graph updates by the GPU, with the sum
+        of the gradients of a batch's images. The arrays show what it has done after a reload.
 
     Raises
     ------
@@ -160,8 +205,9 @@ class ArrayInstanceNormalizationDataSource(_Arrays):
         number_of_feature_channels: int | None = None,
         epsilon: float | None = None,
         label: str | None = None,
+        optimizer: Any = None,
     ) -> None:
-        self._take(gamma, beta, number_of_feature_channels, epsilon, label)
+        self._take(gamma, beta, number_of_feature_channels, epsilon, label, optimizer)
 
 
 class ArrayGroupNormalizationDataSource(_Arrays, GroupNormalizationDataSource):
@@ -179,6 +225,9 @@ class ArrayGroupNormalizationDataSource(_Arrays, GroupNormalizationDataSource):
     epsilon : float, optional
         By default the smallest normal float32.
     label : str, optional
+    optimizer : Optimizer, optional
+        Trains gamma and beta, which must be there, where a graph updates by the GPU, with the sum
+        of the gradients of a batch's images. The arrays show what it has done after a reload.
 
     Raises
     ------
@@ -195,8 +244,9 @@ class ArrayGroupNormalizationDataSource(_Arrays, GroupNormalizationDataSource):
         number_of_feature_channels: int | None = None,
         epsilon: float | None = None,
         label: str | None = None,
+        optimizer: Any = None,
     ) -> None:
-        self._take(gamma, beta, number_of_feature_channels, epsilon, label)
+        self._take(gamma, beta, number_of_feature_channels, epsilon, label, optimizer)
         self.number_of_groups = number_of_groups
 
     def _given(self) -> dict[str, Any]:

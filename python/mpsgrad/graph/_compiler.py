@@ -7,21 +7,26 @@ from typing import TYPE_CHECKING, Any
 from mpsgrad import _core
 from mpsgrad._core import ChannelFormat
 from mpsgrad.graph.convolution import ConvolutionNode
-from mpsgrad.graph.nodes import GradientFilterNode, TrainableNode, TrainingStyle
+from mpsgrad.graph.nodes import GradientFilterNode, StateNode, TrainableNode, TrainingStyle
 from mpsgrad.graph.normalization import BatchNormalizationNode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from mpsgrad.graph.nodes import FilterNode, ImageNode, StateNode
+    from mpsgrad.graph.nodes import FilterNode, ImageNode
 
 __all__ = ["Compiler"]
 
 _NONE = -1
 
 
-def _ancestors(nodes: Iterable[FilterNode]) -> set[FilterNode]:
-    """Return the nodes and all that they depend on, through images and states."""
+def _ancestors(
+    nodes: Iterable[FilterNode], copies: Mapping[ImageNode, ImageNode]
+) -> set[FilterNode]:
+    """Return the nodes and all that they depend on, through images and states.
+
+    A node whose result is a copy depends on what is copied alone.
+    """
     found: set[FilterNode] = set()
     stack = list(nodes)
     while stack:
@@ -29,8 +34,11 @@ def _ancestors(nodes: Iterable[FilterNode]) -> set[FilterNode]:
         if node in found:
             continue
         found.add(node)
-        stack += [image._producer for image in node._sources if image._producer is not None]
-        stack += [state._producer for state in node._source_states()]
+        copied = copies.get(node.result_image)
+        sources = node._sources if copied is None else [copied]
+        stack += [image._producer for image in sources if image._producer is not None]
+        if copied is None:
+            stack += [state._producer for state in node._source_states()]
     return found
 
 
@@ -60,9 +68,9 @@ class Compiler:
         self.data_sources: dict[FilterNode, Any] = {}
         self.without_update: list[FilterNode] = []
 
-        self.included = _ancestors([node._producer for node in results if node._producer])
-        self._keep()
+        self.included = _ancestors([node._producer for node in results if node._producer], {})
         self._find_copies()
+        self._keep()
         self._count_uses()
         self._order_inputs()
         self._add_slots()
@@ -88,9 +96,10 @@ class Compiler:
             or (node._state is not None and node._state.export_from_graph)
             or node._updates_weights()
         ]
-        self.kept = _ancestors(required)
+        self.kept = _ancestors(required, self.copies)
         self.order = sorted(self.kept, key=lambda node: node._serial)
         self.pruned = sorted(self.included - self.kept, key=lambda node: node._serial)
+        self.steps = [node for node in self.order if node.result_image not in self.copies]
 
     def _returned(self, image: ImageNode) -> bool:
         return image.export_from_graph or any(
@@ -101,7 +110,7 @@ class Compiler:
     def _find_copies(self) -> None:
         """Nodes whose results are copies do not run: their images are other images' slots."""
         self.copies: dict[ImageNode, ImageNode] = {}
-        for node in self.order:
+        for node in self.included:
             image, source = node.result_image, node._copied_image()
             if (
                 source is not None
@@ -111,7 +120,6 @@ class Compiler:
                 and self.format_of(image) == self.format_of(source)
             ):
                 self.copies[image] = source
-        self.steps = [node for node in self.order if node.result_image not in self.copies]
 
     def _origin(self, image: ImageNode) -> ImageNode:
         while image in self.copies:
@@ -152,12 +160,11 @@ class Compiler:
         self.exported_images: list[ImageNode] = []
         self.exported_states: list[StateNode] = []
         seen: set[Any] = set()
-        steps = set(self.steps)
 
-        def visit_image(image: ImageNode, reader: FilterNode | None) -> list[Any]:
+        def visit_image(image: ImageNode) -> list[Any]:
             producer = image._producer
             if producer is None:
-                if reader in steps and image not in seen:
+                if image in self._read and image not in seen:
                     seen.add(image)
                     self.input_images.append(image)
                 return []
@@ -169,30 +176,26 @@ class Compiler:
                     self.exported_images.append(image)
                 if producer._state is not None and producer._state.export_from_graph:
                     self.exported_states.append(producer._state)
-            after: list[Any] = [("image", source, producer) for source in producer._sources]
-            after += [("state", state, producer) for state in producer._source_states()]
-            return after
+            return [*producer._sources, *producer._source_states()]
 
-        def visit_state(state: StateNode, reader: FilterNode | None) -> list[Any]:
+        def visit_state(state: StateNode) -> list[Any]:
             if state._producer._state is state:
-                return visit_image(state._producer.result_image, None)
-            if reader in steps and state not in seen:  # an input
+                return visit_image(state._producer.result_image)
+            if state in self._used and state not in seen:  # an input
                 seen.add(state)
                 self.input_states.append(state)
             return []
 
         for result in self.results:
-            stack: list[Any] = [("image", result, None)]
+            stack: list[Any] = [result]
             while stack:
-                what, node, reader = stack.pop()
-                visit = visit_image if what == "image" else visit_state
-                stack += reversed(visit(node, reader))
+                node = stack.pop()
+                visited = visit_state(node) if isinstance(node, StateNode) else visit_image(node)
+                stack += reversed(visited)
 
     def _add_slots(self) -> None:
-        number = 0
-        for image in self.input_images:
-            number += 1
-            label = f"source image {number - 1}"
+        for i, image in enumerate(self.input_images):
+            label = f"source image {i}"
             name = label if image.handle is None else f"{label} ({image.handle!r})"
             self._add_image(image, name, None)
         for node in self.steps:
@@ -212,12 +215,10 @@ class Compiler:
             for state in node._source_states()
         }
         for node in self.steps:
-            state = node._state
-            if state is not None and self.is_used(state):
-                self._states[state] = self.graph._add_state(
-                    f"the state of {node._name()}",
-                    state not in updating,
-                    state.synchronize_resource,
+            own = node._state
+            if own is not None and self.is_used(own):
+                self._states[own] = self.graph._add_state(
+                    f"the state of {node._name()}", own not in updating, own.synchronize_resource
                 )
 
     def _add_image(self, image: ImageNode, name: str, allocator: Any) -> None:

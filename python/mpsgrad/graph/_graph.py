@@ -335,7 +335,7 @@ class Graph(_core.Graph):
         def array_of(batch: Any) -> Any:
             if batch is None or _temporary(batch):
                 return None
-            array = np.stack([np.asarray(image) for image in batch])
+            array = batch.to_array()
             return array[0] if single else array
 
         losses = [np.stack([np.array(state.loss) for state in batch]) for batch in states]
@@ -505,7 +505,7 @@ class Graph(_core.Graph):
 
     @property
     def debug_description(self) -> str:
-        """The compiled nodes with their images as of the last encode, updates, and what is not run."""
+        """The compiled nodes, with images as of the last encode, updates, and what is not run."""
         header = ("node", "handle", "size", "format", "")
         rows = [header, *self._rows()]
         widths = [max(len(row[i]) for row in rows) for i in range(len(header))]

@@ -81,6 +81,7 @@ class DropoutNode(FilterNode):
     """
 
     _kernel: ClassVar[Any] = dropout.Dropout
+    _encodes_change_it = True  # the next mask is another
     _state_node = GradientStateNode
 
     def __init__(

@@ -65,7 +65,7 @@ class BinaryArithmeticNode(FilterNode):
     """
 
     _abstract = True
-    _state_node = ArithmeticGradientStateNode
+    _state_node: ClassVar[Any] = ArithmeticGradientStateNode
     _numbers: ClassVar[tuple[str, ...]] = (
         "primary_scale",
         "secondary_scale",

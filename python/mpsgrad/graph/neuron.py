@@ -267,7 +267,7 @@ class NeuronExponentialNode(NeuronNode):
 
 
 class NeuronLogarithmNode(NeuronNode):
-    """Logarithm of ``a * x + b``, to base c, to e where that is -1 (``MPSCNNNeuronLogarithmNode``)."""
+    """Logarithm to base c, e where that is -1, of ``a * x + b`` (``MPSCNNNeuronLogarithmNode``)."""
 
     _type = NeuronType.LOGARITHM
     _used = ("a", "b", "c")

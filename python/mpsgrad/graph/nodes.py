@@ -110,7 +110,7 @@ class ImageNode:
 
     @handle.setter
     def handle(self, handle: Hashable | None) -> None:
-        self._handle = _checked_handle("ImageNode", handle)
+        self._handle: Hashable | None = _checked_handle("ImageNode", handle)
 
     @property
     def image_allocator(self) -> Any:
@@ -228,9 +228,10 @@ class FilterNode:
 
     # The gradient node's class; None where Apple has none.
     _gradient_node: ClassVar[type[GradientFilterNode] | None] = None
-    _state_node: ClassVar[type[StateNode] | None] = None
-    # The kernel's class on every device.
+    _state_node: ClassVar[Any] = None
+    # The kernel's class on every device, and whether each encode leaves a kernel changed.
     _kernel: ClassVar[Any] = None
+    _encodes_change_it: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -251,7 +252,9 @@ class FilterNode:
         self.label = label
         self._result_image = ImageNode()
         self._result_image._producer = self
-        self._state = self._state_node._make(self) if self._state_node is not None else None
+        self._state: StateNode | None = None
+        if self._state_node is not None:
+            self._state = self._state_node._make(self)
 
     @classmethod
     def _is_abstract(cls) -> bool:
@@ -437,6 +440,7 @@ class FilterNode:
         to.graph._add_unary(
             self._name(),
             to.kernel(self),
+            self._make_kernel(to.device) if self._encodes_change_it else None,
             to.image(self._sources[0]),
             to.image(self.result_image),
             to.state(self._state),

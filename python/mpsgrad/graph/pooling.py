@@ -107,7 +107,8 @@ class PoolingNode(_Window):
         self._stride_in_pixels_y = height if down is None else down
 
 
-_PARAMETERS = """
+class PoolingMaxNode(PoolingNode):
+    """Largest value of each window (``MPSCNNPoolingMaxNode``).
 
     Parameters
     ----------
@@ -121,19 +122,42 @@ _PARAMETERS = """
     label : str, optional
     """
 
-
-class PoolingMaxNode(PoolingNode):
-    __doc__ = "Largest value of each window (``MPSCNNPoolingMaxNode``)." + _PARAMETERS
     _kernel: ClassVar[Any] = kernels.PoolingMax
 
 
 class PoolingAverageNode(PoolingNode):
-    __doc__ = "Mean of each window (``MPSCNNPoolingAverageNode``)." + _PARAMETERS
+    """Mean of each window (``MPSCNNPoolingAverageNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    filter_size : int, optional
+        Columns and rows of the window; or ``kernel_width`` and ``kernel_height``.
+    stride : int, optional
+        Columns and rows between windows; or ``stride_in_pixels_x`` and ``stride_in_pixels_y``. By
+        default the window's size.
+    kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y : int, optional
+    label : str, optional
+    """
+
     _kernel: ClassVar[Any] = kernels.PoolingAverage
 
 
 class PoolingL2NormNode(PoolingNode):
-    __doc__ = "Square root of the sum of squares (``MPSCNNPoolingL2NormNode``)." + _PARAMETERS
+    """Square root of the sum of squares (``MPSCNNPoolingL2NormNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    filter_size : int, optional
+        Columns and rows of the window; or ``kernel_width`` and ``kernel_height``.
+    stride : int, optional
+        Columns and rows between windows; or ``stride_in_pixels_x`` and ``stride_in_pixels_y``. By
+        default the window's size.
+    kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y : int, optional
+    label : str, optional
+    """
+
     _kernel: ClassVar[Any] = kernels.PoolingL2Norm
 
 
@@ -205,7 +229,12 @@ class PoolingGradientNode(GradientFilterNode):
 
     _abstract = True
     _forward: Any
-    _repeats = ("kernel_width", "kernel_height", "stride_in_pixels_x", "stride_in_pixels_y")
+    _repeats: ClassVar[tuple[str, ...]] = (
+        "kernel_width",
+        "kernel_height",
+        "stride_in_pixels_x",
+        "stride_in_pixels_y",
+    )
 
     @property
     def kernel_width(self) -> int:

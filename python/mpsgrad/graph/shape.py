@@ -1,4 +1,4 @@
-"""Nodes that move elements: upsampling, reshaping, padding and concatenation, and their gradients."""
+"""Nodes that move elements, upsampling to concatenation, the Gram matrix, and their gradients."""
 
 from __future__ import annotations
 

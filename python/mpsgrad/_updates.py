@@ -1,0 +1,199 @@
+"""How data sources over arrays train: an optimizer, its history, a master copy on its device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpsgrad import _core
+from mpsgrad.optimizer import (
+    Adam,
+    Optimizer,
+    OptimizerDescriptor,
+    RegularizationType,
+    StochasticGradientDescent,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["ArrayUpdates"]
+
+
+class ArrayUpdates:
+    """Steps of one optimizer on the float32 arrays of one data source.
+
+    Between updates and the next `bring_back` the numbers are those of the device; otherwise those
+    of the arrays, which may then be changed.
+
+    Parameters
+    ----------
+    owner : str
+        For messages.
+    optimizer : Optimizer
+        May serve several data sources: the number of steps is kept here.
+    source : data source
+        Whose attributes the arrays are, so that they may be replaced.
+    attributes : dict of str
+        The parameters' attributes by name, in the order of the states that hold them.
+    """
+
+    def __init__(self, owner: str, optimizer: Any, source: Any, attributes: dict[str, str]) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(
+                f"{owner}: optimizer must be an Optimizer, got {type(optimizer).__name__}"
+            )
+        self.optimizer: Any = optimizer
+        self._source = source
+        self._attributes = attributes
+        for name in attributes:
+            dtype = self._array(name).dtype
+            if dtype != np.float32:
+                raise TypeError(f"{owner}: to be trained, {name} must be float32, got {dtype}")
+        self._steps = 0
+        self._history: list[list[_core.Vector]] | None = None
+        self._buffers: dict[str, _core.Buffer] = {}
+        self._last: _core.CommandBuffer | None = None
+
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        array: npt.NDArray[Any] = getattr(self._source, self._attributes[name])
+        return array
+
+    def buffer(self, name: str) -> _core.Buffer:
+        """Return the master copy of a parameter."""
+        if name not in self._buffers:
+            array = np.ascontiguousarray(self._array(name)).reshape(-1)
+            self._buffers[name] = _core.Buffer(self.optimizer.device, array)
+        return self._buffers[name]
+
+    def vector(self, name: str) -> _core.Vector:
+        """Return the same as a vector."""
+        return _vector_over(self.buffer(name), self._array(name).size)
+
+    def bring_back(self) -> None:
+        """Write what updates have made into the arrays; waits for the last one."""
+        if self._last is not None:
+            self._last.wait_until_completed()
+            self._last = None
+            for name, buffer in self._buffers.items():
+                array = self._array(name)
+                array[...] = buffer.to_numpy().reshape(array.shape)
+        self._buffers = {}
+
+    def _histories(self, names: tuple[str, ...]) -> list[Any]:
+        """History arguments, one list of vectors each, in the order of the optimizer's encodes."""
+        optimizer = self.optimizer
+        kinds = 2 if isinstance(optimizer, Adam) else 1
+        if isinstance(optimizer, StochasticGradientDescent) and optimizer.momentum_scale == 0.0:
+            return [None]
+        if self._history is None:
+            device = self.optimizer.device
+            self._history = [
+                [
+                    _core.Vector(device, _core.VectorDescriptor(self._array(name).size))
+                    for name in names
+                ]
+                for _ in range(kinds)
+            ]
+        return list(self._history)
+
+    def _step(self, command_buffer: _core.CommandBuffer, encode: Any) -> None:
+        """Encode one step; ``encode`` gets the command buffer."""
+        counts = isinstance(self.optimizer, Adam)
+        if counts:
+            before = self.optimizer.time_step
+            self.optimizer.time_step = self._steps
+        try:
+            encode()
+        finally:
+            if counts:
+                self.optimizer.time_step = before
+        self._steps += 1
+        self._last = command_buffer
+
+    def step_convolution(self, command_buffer: Any, gradient_state: Any, master: Any) -> None:
+        """Encode a step of weights and, where there are some, biases, in place."""
+        names = tuple(self._attributes)
+        histories = self._histories(names)
+        self._step(
+            command_buffer,
+            lambda: self.optimizer.encode_convolution(
+                command_buffer, gradient_state, master, *histories, master
+            ),
+        )
+        master.synchronize(command_buffer)
+
+    def step_vectors(self, command_buffer: Any, gradients: dict[str, _core.Vector]) -> None:
+        """Encode a step of every parameter, in place."""
+        histories = self._histories(tuple(self._attributes))
+        first = self._steps
+        for i, (name, gradient) in enumerate(gradients.items()):
+            self._steps = first  # one step, of several parameters
+            values = self.vector(name)
+            own = [None if kind is None else kind[i] for kind in histories]
+
+            def encode(values: Any = values, gradient: Any = gradient, own: Any = own) -> None:
+                self.optimizer.encode_vector(command_buffer, gradient, values, *own, values)
+
+            self._step(command_buffer, encode)
+            values.synchronize(command_buffer)
+
+    def move_average(
+        self, command_buffer: Any, name: str, statistic: _core.Buffer, decay: float
+    ) -> None:
+        """Encode ``v = decay * v + (1 - decay) * statistic``, as a step of plain descent."""
+        values = self.vector(name)
+        rule = StochasticGradientDescent(
+            optimizer_descriptor=_average_descriptor(decay), device=self.optimizer.device
+        )
+        rule.encode_vector(
+            command_buffer, _vector_over(statistic, values.length), values, None, values
+        )
+        values.synchronize(command_buffer)
+        self._last = command_buffer
+
+    def sum_of(self, command_buffer: Any, parts: list[_core.Buffer], count: int) -> _core.Vector:
+        """Encode the sum of buffers of ``count`` numbers: of the gradients of a batch's images."""
+        device = self.optimizer.device
+        descriptor = _core.VectorDescriptor(count)
+        total = _core.Vector(device, descriptor)
+        add = StochasticGradientDescent(-1.0, device=device)  # w - (-1) * g
+        for part in parts:
+            add.encode_vector(command_buffer, _vector_over(part, count), total, None, total)
+        return total
+
+
+def _vector_over(buffer: _core.Buffer, count: int) -> _core.Vector:
+    return _core.Vector(buffer, _core.VectorDescriptor(count))
+
+
+def _average_descriptor(decay: float) -> Any:
+    # w - lr * (g + scale * w) with lr = -(1 - decay) and scale = -1.
+    return OptimizerDescriptor(
+        -(1.0 - decay),
+        regularization_type=RegularizationType.L2,
+        regularization_scale=-1.0,
+    )
+
+
+def step_gamma_and_beta(
+    updates: ArrayUpdates, command_buffer: Any, states: list[Any], channels: int
+) -> _core.NormalizationGammaAndBetaState:
+    """Encode a step of gamma and beta with the summed gradients of some states."""
+    if len(states) == 1:
+        gradients = {
+            "gamma": _vector_over(states[0].gradient_for_gamma, channels),
+            "beta": _vector_over(states[0].gradient_for_beta, channels),
+        }
+    else:
+        parts = {
+            "gamma": [state.gradient_for_gamma for state in states],
+            "beta": [state.gradient_for_beta for state in states],
+        }
+        gradients = {
+            name: updates.sum_of(command_buffer, buffers, channels)
+            for name, buffers in parts.items()
+        }
+    updates.step_vectors(command_buffer, gradients)
+    return _core.NormalizationGammaAndBetaState(updates.buffer("gamma"), updates.buffer("beta"))

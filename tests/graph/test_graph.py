@@ -1,0 +1,547 @@
+"""Compiled graphs: their inputs and results, what runs, formats, read counts, errors, copies."""
+
+import copy
+import gc
+import pickle
+import re
+
+import mpsgrad as mg
+import numpy as np
+import pytest
+from mpsgrad import graph as g
+
+from tests.graph.networks import loss_of
+from tests.tolerance import assert_exact, assert_same_bytes
+
+SHAPE = (3, 4, 2, 8)
+FLOAT32, FLOAT16 = mg.ChannelFormat.FLOAT32, mg.ChannelFormat.FLOAT16
+
+
+def linear(source, a=2.0, **options):
+    return g.NeuronLinearNode(source, a, **options)
+
+
+def sample(rng, shape=SHAPE):
+    return rng.integers(-8, 9, shape).astype(np.float32)
+
+
+def float_graph(device, results, **options):
+    graph = g.Graph(device, result_images=results, **options)
+    graph.format = FLOAT32
+    return graph
+
+
+def batch(device, values):
+    return mg.ImageBatch.from_array(device, values)
+
+
+def finish(command_buffer):
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+
+
+# ---- inputs and results
+
+
+def test_inputs_in_the_order_of_a_walk_from_the_results(device):
+    a, b, c, d = (g.ImageNode(name) for name in "abcd")
+    inner = g.ConcatenationNode([b, g.ConcatenationNode([c, a])])
+    assert g.Graph(device, inner).source_image_handles == ["b", "c", "a"]
+    both = g.Graph(device, result_images=[linear(d), inner])
+    assert both.source_image_handles == ["d", "b", "c", "a"]
+    dr = g.ImageNode("dr")
+    termini = inner.training_graph(dr)
+    trained = g.Graph(device, result_images=termini)
+    assert trained.source_image_handles[0] == "dr"
+    assert sorted(trained.source_image_handles) == ["a", "b", "c", "dr"]
+
+
+def test_nodes_without_handles_are_inputs_too(device, rng):
+    graph = float_graph(device, [g.AdditionNode(g.ImageNode(), g.ImageNode("y"))])
+    assert graph.source_image_handles == [None, "y"]
+    x, y = sample(rng), sample(rng)
+    assert_exact(graph([x, y]).result, x + y)
+    with pytest.raises(ValueError, match="1 of the nodes have none"):
+        graph({"y": y})
+
+
+def test_any_hashable_is_a_handle(device, rng):
+    key = ("layer", 3)
+    graph = float_graph(device, [linear(g.ImageNode(key))])
+    x = sample(rng)
+    assert_exact(graph({key: x}).result, 2 * x)
+
+
+def test_several_results_and_exports(device, rng):
+    x = g.ImageNode("x")
+    first = linear(x, 2.0)
+    second = linear(first, 3.0)
+    third = linear(second, 4.0)
+    first.result_image.export().handle = "first"
+    third.result_image.handle = "third"
+    graph = float_graph(device, [second, third])
+    assert graph.intermediate_image_handles == ["first", "third"]
+    values = sample(rng)
+
+    result, intermediates, losses = graph(values)
+
+    assert_exact(result, 6 * values)
+    assert_exact(intermediates["first"], 2 * values)
+    assert_exact(intermediates[1], 24 * values)
+    assert losses == []
+    with pytest.raises(KeyError, match="fourth"):
+        intermediates["fourth"]
+    assert graph.result_handle is None
+
+
+def test_a_result_that_is_exported_comes_twice(device, queue, rng):
+    node = linear(g.ImageNode("x"))
+    node.result_image.export_from_graph = True
+    graph = float_graph(device, [node])
+    graph.destination_image_allocator = mg.TEMPORARY
+    command_buffer = queue.command_buffer()
+
+    result = graph.encode_batch(command_buffer, [batch(device, sample(rng))])
+
+    assert [image.read_count for image in result.result] == [2, 2, 2]
+    assert result.intermediates[0] is result.result
+    mg.increment_read_count(result.result, -2)
+    finish(command_buffer)
+
+
+def test_intermediates_are_temporary_unless_asked_for(device, queue, rng):
+    node = linear(g.ImageNode("x"))
+    node.result_image.export_from_graph = True
+    graph = float_graph(device, [linear(node)])
+    command_buffer = queue.command_buffer()
+    _, (exported,), _ = graph.encode_batch(command_buffer, [batch(device, sample(rng))])
+    assert all(image.is_temporary and image.read_count == 1 for image in exported)
+    with pytest.raises(RuntimeError, match="TemporaryImage: read"):
+        exported[0].read()
+    mg.increment_read_count(exported, -1)
+    finish(command_buffer)
+
+
+def test_exported_states(device, queue, rng):
+    x = g.ImageNode("x")
+    node = g.PoolingMaxNode(x, 2)
+    node.result_state.export_from_graph = True
+    node.result_state.handle = "pooled"
+    graph = float_graph(device, [node])
+    assert graph.result_state_handles == ["pooled"]
+    values = rng.permutation(np.arange(np.prod(SHAPE))).reshape(SHAPE).astype(np.float32)
+    with queue.command_buffer() as command_buffer:
+        result = graph.encode_batch(command_buffer, [batch(device, values)])
+        mg.synchronize(result.result, command_buffer)
+    command_buffer.wait_until_completed()
+    states = result.states["pooled"]
+    kernel = mg.PoolingMaxGradient(2, 2, 2, 2, device=device)
+    forward = mg.PoolingMax(2, 2, 2, 2, device=device)
+    y, own = forward(values, with_state=True)
+    assert_exact(result.result.to_array(), y)
+    assert_same_bytes(kernel(y, values, states), kernel(y, values, own))
+
+
+def test_single_images(device, queue, rng):
+    graph = float_graph(device, [g.AdditionNode(g.ImageNode("x"), g.ImageNode("y"))])
+    x, y = sample(rng), sample(rng)
+    with queue.command_buffer() as command_buffer:
+        images = [batch(device, values)[0] for values in (x, y)]
+        result = graph.encode(command_buffer, images).result
+        result.synchronize(command_buffer)
+    command_buffer.wait_until_completed()
+    assert_exact(result.read(), x[0] + y[0])
+    assert_exact(graph([x[0], y[0]]).result, x[0] + y[0])
+
+
+def test_a_result_that_is_not_needed(device, queue, rng):
+    node = linear(g.ImageNode("x"))
+    node.result_image.export()
+    graph = float_graph(device, [linear(node)], results_are_needed=False)
+    assert not graph.result_image_is_needed
+    with queue.command_buffer() as command_buffer:
+        result = graph.encode_batch(command_buffer, [batch(device, sample(rng))])
+    assert result.result is None
+    command_buffer.wait_until_completed()
+    assert "not run, as nobody needs it: NeuronLinearNode" in str(graph)
+
+
+def test_pruned_nodes_take_no_inputs(device):
+    x, y = g.ImageNode("x"), g.ImageNode("y")
+    graph = g.Graph(device, result_images=[linear(x), linear(y)], results_are_needed=[False, True])
+    assert graph.source_image_handles == ["y"]
+
+
+def test_a_frozen_network_below_a_loss_runs_no_gradients(device, rng):
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 1, 1, 8), np.float32))
+    node = g.ConvolutionNode(g.ImageNode("x"), source)
+    node.training_style = g.TrainingStyle.NONE
+    loss = loss_of(node)
+    graph = float_graph(device, loss.training_graph(), results_are_needed=False)
+    assert "ConvolutionGradientNode" in str(graph).rpartition("not run")[2]
+    x = sample(rng)
+    y = x.sum(-1, keepdims=True)
+    losses = graph(x, np.zeros((*SHAPE[:3], 4), np.float32)).losses[0]
+    assert_exact(losses.reshape(-1), 4 * (y**2).sum((1, 2, 3)))
+
+
+def test_same_nodes_in_two_graphs(device, rng):
+    node = linear(g.ImageNode("x"))
+    x = sample(rng)
+    for graph in [float_graph(device, [node]), float_graph(device, [node])]:
+        assert_exact(graph(x).result, 2 * x)
+
+
+# ---- formats
+
+
+@pytest.mark.parametrize("own", [None, FLOAT32])
+@pytest.mark.parametrize("of_graph", [None, FLOAT32])
+def test_formats(device, queue, rng, own, of_graph):
+    x = g.ImageNode("x")
+    if own is not None:
+        x.format = own
+    first, second = linear(x), None
+    second = linear(first)
+    for node in (first, second):
+        node.result_image.export()
+    graph = g.Graph(device, linear(second))
+    if of_graph is not None:
+        graph.format = of_graph
+    second.result_image.format = FLOAT16  # after compilation: no effect
+    with queue.command_buffer() as command_buffer:
+        result = graph.encode_batch(command_buffer, [batch(device, sample(rng))])
+    command_buffer.wait_until_completed()
+    expected = FLOAT32 if FLOAT32 in (own, of_graph) else FLOAT16
+    made = [result.result, *result.intermediates]
+    assert [images[0].feature_channel_format for images in made] == [expected] * 3
+
+
+def test_a_format_of_a_node_holds_for_what_follows(device, queue, rng):
+    first = linear(g.ImageNode("x"))
+    second = linear(first)
+    second.result_image.format = FLOAT32
+    first.result_image.export()
+    graph = g.Graph(device, linear(second))
+    with queue.command_buffer() as command_buffer:
+        result = graph.encode_batch(command_buffer, [batch(device, sample(rng))])
+    command_buffer.wait_until_completed()
+    assert result.intermediates[0][0].feature_channel_format == FLOAT16
+    assert result.result[0].feature_channel_format == FLOAT32
+
+
+def test_values_are_rounded_to_their_format(device):
+    x = np.full((1, 1, 1, 4), 1 + 2**-12, np.float32)
+    graph = g.Graph(device, linear(linear(g.ImageNode("x"), 1.0), 1.0))
+    assert_exact(graph(x).result.astype(np.float32), np.ones_like(x))
+
+
+def test_format_is_one_of_images(device):
+    graph = g.Graph(device, linear(g.ImageNode()))
+    with pytest.raises(ValueError, match="format must be a format of images, got NONE"):
+        graph.format = mg.ChannelFormat.NONE
+
+
+# ---- reads
+
+
+def temporary(queue_buffer, values):
+    descriptor = mg.ImageDescriptor(values.shape[2], values.shape[1], values.shape[3], 1, FLOAT32)
+    kernel = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.NONE), device=queue_buffer.device)
+    assert descriptor.width == values.shape[2]
+    return kernel.encode_batch(queue_buffer, batch(queue_buffer.device, values))
+
+
+def test_read_counts_of_sources(device, queue, rng):
+    x = g.ImageNode("x")
+    total = g.AdditionNode(g.MultiplicationNode(x, linear(x)), x)
+    graph = float_graph(device, [total])
+    assert graph.read_count_for_source_image(0) == 3
+    command_buffer = queue.command_buffer()
+    values = sample(rng)
+    images = temporary(command_buffer, values)
+    with pytest.raises(
+        mg.errors.ReadCountError, match=r"source image 0 \('x'\) is read 3 times.*count is 1"
+    ):
+        graph.encode_batch(command_buffer, [images])
+    assert [image.read_count for image in images] == [1, 1, 1]
+    mg.increment_read_count(images, 3)
+    result = graph.encode_batch(command_buffer, [images]).result
+    assert [image.read_count for image in images] == [1, 1, 1]
+    mg.increment_read_count(images, -1)
+    mg.synchronize(result, command_buffer)
+    finish(command_buffer)
+    assert_exact(result.to_array(), values * 2 * values + values)
+
+
+def test_read_counts_of_batch_normalization(device):
+    source = mg.ArrayBatchNormalizationDataSource(np.ones(8), np.zeros(8))
+    x = g.ImageNode("x")
+    node = g.BatchNormalizationNode(x, source)
+    termini = node.training_graph(g.ImageNode("dy"))
+    graph = g.Graph(device, result_images=termini)
+    assert graph.source_image_handles == ["dy", "x"]
+    assert [graph.read_count_for_source_image(i) for i in (0, 1)] == [2, 4]
+    loss = loss_of(x)
+    assert g.Graph(device, loss).read_count_for_source_state(0) == 1
+
+
+def test_read_counts_have_an_index(device):
+    graph = g.Graph(device, linear(g.ImageNode()))
+    with pytest.raises(IndexError, match="there are 1 source images, no number 1"):
+        graph.read_count_for_source_image(1)
+    with pytest.raises(IndexError, match="there are 0 source states, no number 0"):
+        graph.read_count_for_source_state(0)
+
+
+def test_nothing_is_left_in_use(device, queue, rng):
+    """Every temporary image of an encode has been read as often as was announced."""
+    gc.collect()
+    x = g.ImageNode("x")
+    a, b = linear(x), linear(x, 3.0)
+    loss = loss_of(g.SoftMaxNode(g.ConcatenationNode([g.AdditionNode(a, b), a])))
+    termini = loss.training_graph()
+    graph = float_graph(device, termini)
+    labels = mg.LossLabels.batch(device, sample(rng, (3, 4, 2, 16)))
+    command_buffer = queue.command_buffer()
+    result = graph.encode_batch(command_buffer, [batch(device, sample(rng))], [labels])
+    assert not any(image.is_temporary for image in result.result)
+    finish(command_buffer)
+    gc.collect()  # a temporary image that still has reads would warn, and warnings are errors
+
+
+# ---- errors
+
+
+def test_inputs_are_checked_before_anything_is_encoded(device, queue, rng):
+    x, y = g.ImageNode("x"), g.ImageNode("y")
+    graph = float_graph(device, [g.AdditionNode(linear(x), y)])
+    command_buffer = queue.command_buffer()
+    good, other = batch(device, sample(rng)), batch(device, sample(rng, (3, 4, 3, 8)))
+    short = batch(device, sample(rng, (2, 4, 2, 8)))
+    cases = [
+        ([good], [], ValueError, "there are 2 source images, but 1 batches came"),
+        ([good, good], [[]], ValueError, "there are 0 source states, but 1 batches came"),
+        (
+            [good, short],
+            [],
+            ValueError,
+            "source image 1 ('y') has 2 elements, but the first input has 3",
+        ),
+        ([good, []], [], ValueError, "source image 1 ('y') is an empty batch"),
+        ([good, 3], [], TypeError, "source_images must be an Image, an ImageBatch or a list"),
+        ({"x": good}, [], ValueError, "must be given for the handles ['x', 'y'], got ['x']"),
+        ({"x": good, "y": good, "z": good}, [], ValueError, "got ['x', 'y', 'z']"),
+        ([good, other], [], ValueError, "Graph: AdditionNode: Add: "),
+    ]
+    for images, states, error, words in cases:
+        with pytest.raises(error, match=re.escape(words)):
+            graph.encode_batch(command_buffer, images, states)
+    temporaries = temporary(command_buffer, sample(rng))
+    with pytest.raises(ValueError, match="AdditionNode"):
+        graph.encode_batch(command_buffer, [temporaries, other])
+    assert [image.read_count for image in temporaries] == [1, 1, 1]
+    result = graph.encode_batch(command_buffer, [temporaries, good]).result
+    mg.synchronize(result, command_buffer)
+    finish(command_buffer)
+    with pytest.raises(mg.errors.CommandBufferError, match="Graph: the command buffer is already"):
+        graph.encode_batch(command_buffer, [good, good])
+
+
+def test_labels_are_checked(device, queue, rng):
+    graph = float_graph(device, [loss_of(g.ImageNode("x"))])
+    x = batch(device, sample(rng))
+    command_buffer = queue.command_buffer()
+    labels = mg.LossLabels.batch(device, sample(rng))
+    with pytest.raises(ValueError, match=r"source state 0 \('labels'\) has 2 elements"):
+        graph.encode_batch(command_buffer, [x], [labels[:2]])
+    with pytest.raises(TypeError, match="must be LossLabels, got a State"):
+        graph.encode_batch(command_buffer, [x], [[mg.State(device, mg.ResourceList())] * 3])
+    wrong = mg.LossLabels.batch(device, sample(rng, (3, 4, 2, 4)))
+    with pytest.raises(ValueError, match="Graph: LossNode: Loss: "):
+        graph.encode_batch(command_buffer, [x], [wrong])
+    with pytest.raises(ValueError, match="there are 1 source states, but 0"):
+        graph.encode_batch(command_buffer, [x])
+
+
+def test_sizes_of_a_fully_connected_node_are_named(device, rng):
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 8), np.float32))
+    graph = float_graph(device, [g.FullyConnectedNode(g.ImageNode("x"), source, label="head")])
+    with pytest.raises(ValueError, match="Graph: FullyConnectedNode 'head': FullyConnected: "):
+        graph(sample(rng))
+
+
+X = g.ImageNode("x")
+NODE = g.SoftMaxNode(X)
+CONSTRUCTIONS = {
+    "nothing": (lambda: g.Graph("cpu"), TypeError, "either result_image or result_images"),
+    "both": (
+        lambda: g.Graph("cpu", NODE, result_images=[NODE]),
+        TypeError,
+        "either result_image or result_images",
+    ),
+    "empty": (lambda: g.Graph("cpu", result_images=[]), ValueError, "at least one node, got none"),
+    "twice": (lambda: g.Graph("cpu", result_images=[NODE, NODE]), ValueError, "holds a node twice"),
+    "no list": (lambda: g.Graph("cpu", result_images=NODE), TypeError, "must be a list of nodes"),
+    "number": (lambda: g.Graph("cpu", 3), TypeError, "must be an ImageNode, got int"),
+    "input": (lambda: g.Graph("cpu", X), ValueError, "ImageNode('x') is an input"),
+    "flags": (
+        lambda: g.Graph("cpu", result_images=[NODE], results_are_needed=[True, False]),
+        ValueError,
+        "results_are_needed has 2 values for 1 result images",
+    ),
+    "nothing runs": (
+        lambda: g.Graph("cpu", NODE, False),
+        mg.errors.GraphError,
+        "nothing has to be run",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "error", "words"), CONSTRUCTIONS.values(), ids=CONSTRUCTIONS)
+def test_rejects_at_construction(make, error, words):
+    with pytest.raises(error, match=re.escape(words)):
+        make()
+
+
+def test_a_data_source_that_refuses_to_load(device):
+    class Refuses(mg.ArrayConvolutionDataSource):
+        def load(self):
+            return False
+
+    class RefusesToo(mg.ArrayGroupNormalizationDataSource):
+        def load(self):
+            return False
+
+    node = g.ConvolutionNode(g.ImageNode(), Refuses(np.ones((1, 1, 1, 1), np.float32)))
+    other = g.GroupNormalizationNode(g.ImageNode(), RefusesToo(np.ones(4), number_of_groups=1))
+    for result in (node, other):
+        with pytest.raises(mg.errors.GraphError, match=r"returned [fF]alse"):
+            g.Graph(device, result)
+
+
+def test_loads_and_purges_balance(device):
+    class Counts(mg.ArrayConvolutionDataSource):
+        loads = purges = 0
+
+        def load(self):
+            self.loads += 1
+            return super().load()
+
+        def purge(self):
+            self.purges += 1
+
+    source = Counts(np.ones((4, 1, 1, 4), np.float32))
+    loss = loss_of(g.ConvolutionNode(g.ImageNode(), source))
+    graph = g.Graph(device, result_images=loss.training_graph(), results_are_needed=False)
+    graph.reload_from_data_sources()
+    assert source.loads == source.purges > 0
+
+
+# ---- padding and allocators
+
+
+def test_padding_policies(device, rng):
+    x = sample(rng, (1, 5, 5, 4))
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32))
+    node = g.ConvolutionNode(g.ImageNode(), source)
+    node.padding_policy = mg.DefaultPadding(mg.PaddingMethod.SIZE_VALID_ONLY)
+    graph = float_graph(device, [node])
+    assert graph(x).result.shape == (1, 3, 3, 4)
+    kernel = mg.Convolution(source, device=device)
+    kernel.padding = node.padding_policy
+    assert_same_bytes(graph(x).result, kernel(x))
+
+
+def test_allocators(device, queue, rng):
+    made = []
+
+    def allocate(command_buffer, descriptor, kernel):
+        made.append((type(kernel).__name__, descriptor.channel_format))
+        return mg.Image(command_buffer.device, descriptor)
+
+    node = linear(g.ImageNode("x"))
+    node.result_image.image_allocator = allocate
+    node.result_image.export_from_graph = True
+    graph = float_graph(device, [linear(node)])
+    graph.destination_image_allocator = allocate
+    assert graph.destination_image_allocator is allocate
+    x = sample(rng)
+    with queue.command_buffer() as command_buffer:
+        result = graph.encode_batch(command_buffer, [batch(device, x)])
+        for images in (result.result, *result.intermediates):
+            mg.synchronize(images, command_buffer)
+    command_buffer.wait_until_completed()
+    assert made == [("Neuron", FLOAT32)] * 6
+    assert_exact(mg.ImageBatch(list(result.intermediates[0])).to_array(), 2 * x)
+
+
+# ---- the rest
+
+
+def test_execute_async(device, rng):
+    graph = float_graph(device, [linear(g.ImageNode("x"))])
+    x = sample(rng)
+    future = graph.execute_async(batch(device, x)[1])
+    assert_exact(future.result(timeout=60).read(), 2 * x[1])
+    with pytest.raises(TypeError, match="takes no source states, but the graph has 1"):
+        g.Graph(device, loss_of(g.ImageNode())).execute_async([])
+
+
+def test_copies_and_pickles(device, rng):
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 1, 1, 8), np.float32))
+    key = object()
+    node = g.ConvolutionNode(g.ImageNode(key), source)
+    graph = float_graph(device, [node], label="net")
+    x = sample(rng)
+    other = copy.copy(graph)
+    assert other.source_image_handles == [key]
+    assert other.format == FLOAT32
+    assert other.label == "net"
+    source.weights_array *= 2
+    graph.reload_from_data_sources()
+    other.reload_from_data_sources()
+    assert_exact(graph(x).result, 2 * other({key: x}).result)
+    again = pickle.loads(pickle.dumps(float_graph(device, [linear(g.ImageNode("x"), 3.0)])))
+    again = again.copy(device)
+    assert_exact(again({"x": x}).result, 3 * x)
+
+
+def test_repr_and_description(device, rng):
+    node = linear(g.ImageNode("x"), label="twice")
+    graph = float_graph(device, [node])
+    assert repr(graph) == (f"Graph(1 nodes, images=['x'], states=[], device='{device.kind}')")
+    assert re.search(r"NeuronLinearNode 'twice' +- +FLOAT32  result", str(graph))
+    graph(sample(rng))
+    assert "2x4x8" in graph.debug_description
+
+
+def test_a_graph_that_was_never_constructed():
+    graph = g.Graph.__new__(g.Graph)
+    assert "never constructed" in repr(graph)
+
+
+def test_runs_repeat_to_the_byte(device, rng):
+    x = rng.standard_normal((2, 6, 6, 8), dtype=np.float32)
+    source = mg.ArrayConvolutionDataSource(rng.standard_normal((8, 3, 3, 8)).astype(np.float32))
+    node = g.SoftMaxNode(g.ConvolutionNode(g.ImageNode(), source))
+    graph = float_graph(device, [node])
+    assert_same_bytes(graph(x).result, graph(x).result)
+
+
+def test_dropout_draws_another_mask_at_each_encode(device):
+    x = np.ones((1, 8, 8, 8), np.float32)
+    graph = float_graph(device, [g.DropoutNode(g.ImageNode(), 0.5, 3)])
+    kernel = mg.Dropout(0.5, 3, device=device)
+    first, second = graph(x).result, graph(x).result
+    assert not np.array_equal(first, second)
+    assert_same_bytes(first, kernel(x))
+    assert_same_bytes(second, kernel(x))
+
+
+def test_one_set_of_weights_on_many_sizes(device, rng):
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 8), np.float32))
+    graph = float_graph(device, [g.ConvolutionNode(g.ImageNode(), source)])
+    for shape in ((1, 3, 3, 8), (2, 5, 4, 8), (1, 3, 3, 8)):
+        x = sample(rng, shape)
+        assert_same_bytes(graph(x).result, mg.Convolution(source, device=device)(x))

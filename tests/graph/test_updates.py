@@ -1,0 +1,553 @@
+"""How graphs update weights: by the GPU while they are encoded, by the CPU on completion."""
+
+import threading
+
+import mpsgrad as mg
+import numpy as np
+import pytest
+from mpsgrad import graph as g
+
+from tests.graph.networks import loss_of
+from tests.tolerance import assert_exact, assert_same_bytes
+
+SHAPE = (3, 2, 2, 4)
+STYLES = g.TrainingStyle
+
+
+def weights(rng, shape=(4, 1, 1, 4)):
+    return rng.integers(-2, 3, shape).astype(np.float32)
+
+
+def values(rng, shape=SHAPE):
+    return rng.integers(-3, 4, shape).astype(np.float32)
+
+
+def trained(device, node, style=None):
+    """The training graph of a squared error after a node."""
+    loss = loss_of(node)
+
+    def handler(gradient_node, *_):
+        if style is not None and isinstance(gradient_node, g.TrainableNode):
+            gradient_node.training_style = style
+
+    termini = loss.training_graph(node_handler=handler)
+    graph = g.Graph(device, result_images=termini, results_are_needed=False)
+    graph.format = mg.ChannelFormat.FLOAT32
+    return graph
+
+
+def sums(x, labels, w, b):
+    """Gradients of a 1x1 convolution's squared error, summed over the batch."""
+    error = 2 * (np.einsum("nyxi,oi->nyxo", x, w[:, 0, 0]) + b - labels)
+    return np.einsum("nyxo,nyxi->oi", error, x)[:, None, None], error.sum((0, 1, 2))
+
+
+class Descent(mg.ArrayConvolutionDataSource):
+    """Plain descent in NumPy, by a rate that keeps numbers exact."""
+
+    rate = 2.0**-6
+
+    def update_cpu(self, gradient_state, source_state):
+        assert_exact(source_state.weights.to_numpy(), self.weights_array.ravel(), nonzero=0)
+        dw = gradient_state.gradient_for_weights.to_numpy().reshape(self.weights_array.shape)
+        self.weights_array -= self.rate * dw
+        self.bias_array -= self.rate * gradient_state.gradient_for_biases.to_numpy()
+        return True
+
+
+@pytest.mark.parametrize("style", [STYLES.CPU, STYLES.GPU])
+def test_two_steps_of_descent(device, rng, style):
+    w, b = weights(rng), weights(rng, (4,))
+    x, labels = values(rng), values(rng)
+    if style is STYLES.CPU:
+        source = Descent(w.copy(), b.copy())
+    else:
+        sgd = mg.SGD(Descent.rate, device=device)
+        source = mg.ArrayConvolutionDataSource(w.copy(), b.copy(), optimizer=sgd)
+    image = g.ImageNode("x")
+    graph = trained(device, g.ConvolutionNode(image, source), style)
+    inference = g.Graph(device, g.ConvolutionNode(image, source))
+    inference.format = mg.ChannelFormat.FLOAT32
+    before = inference(x).result
+
+    for _ in range(2):
+        losses = graph(x, labels).losses[0]
+        y = np.einsum("nyxi,oi->nyxo", x, w[:, 0, 0]) + b
+        assert_exact(losses.ravel(), ((y - labels) ** 2).sum((1, 2, 3)))
+        dw, db = sums(x, labels, w, b)
+        w, b = w - Descent.rate * dw, b - Descent.rate * db
+
+    assert_same_bytes(inference(x).result, before)
+    inference.reload_from_data_sources()
+    assert_exact(source.weights_array, w)
+    assert_exact(source.bias_array, b)
+    assert_exact(inference(x).result, np.einsum("nyxi,oi->nyxo", x, w[:, 0, 0]) + b)
+
+
+def test_two_steps_on_one_command_buffer(device, queue, rng):
+    """By the GPU the second step uses the weights of the first."""
+    w, b = weights(rng), weights(rng, (4,))
+    x, labels = values(rng), values(rng)
+    sgd = mg.SGD(2.0**-6, device=device)
+    source = mg.ArrayConvolutionDataSource(w.copy(), b.copy(), optimizer=sgd)
+    graph = trained(device, g.ConvolutionNode(g.ImageNode("x"), source))
+    images = mg.ImageBatch.from_array(device, x)
+    states = mg.LossLabels.batch(device, labels)
+    with queue.command_buffer() as command_buffer:
+        for _ in range(2):
+            graph.encode_batch(command_buffer, [images], [states])
+            dw, db = sums(x, labels, w, b)
+            w, b = w - 2.0**-6 * dw, b - 2.0**-6 * db
+    command_buffer.wait_until_completed()
+    source.load()
+    assert_exact(source.weights_array, w)
+    assert_exact(source.bias_array, b)
+
+
+def test_frozen_weights_stay(device, rng):
+    sgd = mg.SGD(1.0, device=device)
+    frozen, other = (
+        mg.ArrayConvolutionDataSource(weights(rng), np.zeros(4), optimizer=sgd) for _ in "ab"
+    )
+    first = g.ConvolutionNode(g.ImageNode("x"), frozen)
+    first.training_style = STYLES.NONE
+    before = frozen.weights_array.copy(), other.weights_array.copy()
+    trained(device, g.ConvolutionNode(first, other))(values(rng), values(rng))
+    frozen.load()
+    other.load()
+    assert_same_bytes(frozen.weights_array, before[0])
+    assert not np.array_equal(other.weights_array, before[1])
+
+
+def test_gradients_flow_through_frozen_weights(device, rng):
+    w = weights(rng)
+    x, dy = values(rng), values(rng)
+    node = g.ConvolutionNode(g.ImageNode("x"), mg.ArrayConvolutionDataSource(w))
+    node.training_style = STYLES.NONE
+    (terminus,) = node.training_graph(g.ImageNode("dy"))
+    graph = g.Graph(device, terminus)
+    graph.format = mg.ChannelFormat.FLOAT32
+    assert_exact(graph({"x": x, "dy": dy}).result, np.einsum("nyxo,oi->nyxi", dy, w[:, 0, 0]))
+
+
+def test_a_batch_of_equal_images_adds_up(device, rng):
+    seen = []
+
+    class Looks(mg.ArrayConvolutionDataSource):
+        def update_cpu(self, gradient_state, _source_state):
+            seen.append(gradient_state.gradient_for_weights.to_numpy())
+            return False
+
+    graph = trained(
+        device, g.ConvolutionNode(g.ImageNode(), Looks(weights(rng), np.zeros(4))), STYLES.CPU
+    )
+    x, labels = values(rng, (1, 2, 2, 4)), values(rng, (1, 2, 2, 4))
+    for count in (1, 5):
+        graph(np.repeat(x, count, 0), np.repeat(labels, count, 0))
+    assert_exact(seen[1], 5 * seen[0])
+
+
+def test_only_listed_termini_train(device, rng):
+    sgd = mg.SGD(2.0**-6, device=device)
+    sources = [
+        mg.ArrayConvolutionDataSource(weights(rng), np.zeros(4), optimizer=sgd) for _ in "ab"
+    ]
+    before = [source.weights_array.copy() for source in sources]
+    a, b = (
+        g.ConvolutionNode(g.ImageNode(name), source)
+        for name, source in zip("ab", sources, strict=True)
+    )
+    termini = loss_of(g.AdditionNode(a, b)).training_graph()
+    assert len(termini) == 2
+    graph = g.Graph(device, termini[0], False)
+    graph({"a": values(rng), "b": values(rng)}, values(rng))
+    for source in sources:
+        source.load()
+    changed = [
+        not np.array_equal(source.weights_array, old)
+        for source, old in zip(sources, before, strict=True)
+    ]
+    assert sorted(changed) == [False, True]
+
+
+def test_tied_weights_reload_every_kernel(device, rng):
+    sgd = mg.SGD(2.0**-8, device=device)
+    source = mg.ArrayConvolutionDataSource(weights(rng), weights(rng, (4,)), optimizer=sgd)
+    x = g.ImageNode("x")
+    inner = g.ConvolutionNode(x, source)
+    outer = g.ConvolutionNode(inner, source)
+    outer.result_image.export()
+    graph = trained(device, outer)
+    data, labels = values(rng), values(rng)
+    graph(data, labels)
+    source.load()
+    kernel = mg.Convolution(source, device=device)
+    (y,) = graph(data, labels).intermediates
+    assert_same_bytes(y, kernel(kernel(data)))
+
+
+# ---- rules
+
+
+def test_reading_a_gradient_while_it_is_encoded_raises(device, rng):
+    class Peeks(mg.ArrayConvolutionDataSource):
+        def update(self, _command_buffer, gradient_state, _source_state):
+            gradient_state.gradient_for_weights.to_numpy()
+
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), Peeks(weights(rng))))
+    with pytest.raises(RuntimeError, match=r"gradient_for_weights"):
+        graph(values(rng), values(rng))
+
+
+def test_an_update_that_returns_something_else(device, rng):
+    class Wrong(mg.ArrayConvolutionDataSource):
+        def update(self, _command_buffer, _gradient_state, _source_state):
+            return 3
+
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), Wrong(weights(rng))))
+    with pytest.raises(TypeError, match="update of Wrong must return a ConvolutionWeightsAndBia"):
+        graph(values(rng), values(rng))
+
+
+@pytest.mark.parametrize("temporary", [False, True])
+def test_an_update_may_return_the_source_state(device, rng, temporary):
+    class Keeps(mg.ArrayConvolutionDataSource):
+        def update(self, command_buffer, gradient_state, source_state):
+            if not temporary:
+                return source_state
+            state = mg.ConvolutionWeightsAndBiasesState.temporary(command_buffer, self.descriptor())
+            mg.SGD(0.0, device=command_buffer.device).encode_convolution(
+                command_buffer, gradient_state, source_state, None, state
+            )
+            return state
+
+    source = Keeps(weights(rng), weights(rng, (4,)))
+    node = g.ConvolutionNode(g.ImageNode(), source)
+    node.result_image.export()
+    graph = trained(device, node)
+    x, labels = values(rng), values(rng)
+    first = graph(x, labels).intermediates[0]
+    assert_same_bytes(graph(x, labels).intermediates[0], first)
+
+
+def test_an_exception_of_an_update_comes_out_of_the_encode(device, rng):
+    class Fails(mg.ArrayConvolutionDataSource):
+        def update(self, _command_buffer, _gradient_state, _source_state):
+            raise LookupError("no such optimizer")
+
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), Fails(weights(rng))))
+    with pytest.raises(LookupError, match="no such optimizer"):
+        graph(values(rng), values(rng))
+    with pytest.raises(LookupError, match="no such optimizer"):  # and the graph can be used again
+        graph(values(rng), values(rng))
+
+
+def test_an_exception_of_an_update_by_the_cpu_comes_out_of_the_wait(device, queue, rng):
+    class Fails(mg.ArrayConvolutionDataSource):
+        def update_cpu(self, _gradient_state, _source_state):
+            raise LookupError("no such optimizer")
+
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), Fails(weights(rng))), STYLES.CPU)
+    images = mg.ImageBatch.from_array(device, values(rng))
+    labels = mg.LossLabels.batch(device, values(rng))
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(command_buffer, [images], [labels])
+    command_buffer.commit()
+    with pytest.raises(LookupError, match="no such optimizer"):
+        command_buffer.wait_until_completed()
+    with pytest.raises(LookupError, match="no such optimizer"):  # once more, for who did not wait
+        graph.encode_batch(queue.command_buffer(), [images], [labels])
+    graph.encode_batch(queue.command_buffer(), [images], [labels])
+
+
+def test_updates_by_the_cpu_need_a_commit_between_encodes(device, queue, rng):
+    source = Descent(weights(rng), weights(rng, (4,)))
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source), STYLES.CPU)
+    images = mg.ImageBatch.from_array(device, values(rng))
+    labels = mg.LossLabels.batch(device, values(rng))
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(command_buffer, [images], [labels])
+    with pytest.raises(mg.errors.GraphError, match="this encode is on the same one"):
+        graph.encode_batch(command_buffer, [images], [labels])
+    with pytest.raises(mg.errors.GraphError, match="that one is not committed"):
+        graph.encode_batch(queue.command_buffer(), [images], [labels])
+    with pytest.raises(mg.errors.GraphError, match="is not committed"):
+        graph.reload_from_data_sources()
+    command_buffer.commit()
+    old = source.weights_array.copy()
+    second = queue.command_buffer()
+    graph.encode_batch(second, [images], [labels])  # waits for the update
+    assert not np.array_equal(source.weights_array, old)
+    second.commit()
+    second.wait_until_completed()
+
+
+def test_an_abandoned_command_buffer_is_not_waited_for(device, queue, rng):
+    source = Descent(weights(rng), weights(rng, (4,)))
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source), STYLES.CPU)
+    images = mg.ImageBatch.from_array(device, values(rng))
+    labels = mg.LossLabels.batch(device, values(rng))
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(command_buffer, [images], [labels])
+    del command_buffer
+    graph(images.to_array() if device.kind == "cpu" else values(rng), values(rng))
+
+
+def test_a_callback_cannot_encode_its_own_graph(device, rng):
+    graphs = []
+
+    class Recurses(mg.ArrayConvolutionDataSource):
+        def update(self, _command_buffer, _gradient_state, _source_state):
+            graphs[0](values(rng), values(rng))
+
+    graphs.append(trained(device, g.ConvolutionNode(g.ImageNode(), Recurses(weights(rng)))))
+    with pytest.raises(mg.errors.GraphError, match="a callback of a graph cannot encode"):
+        graphs[0](values(rng), values(rng))
+
+
+def test_two_threads_take_turns(device, rng):
+    sgd = mg.SGD(2.0**-10, device=device)
+    source = mg.ArrayConvolutionDataSource(weights(rng), weights(rng, (4,)), optimizer=sgd)
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source))
+    x, labels = values(rng), values(rng)
+    failures = []
+
+    def steps():
+        try:
+            for _ in range(20):
+                graph(x, labels)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=steps) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_nodes_without_a_method_for_updates_are_listed(device, rng):
+    class Plain:
+        """Only what Apple's protocol requires."""
+
+        def __init__(self, source):
+            for name in ("load", "purge", "descriptor", "data_type", "weights", "bias_terms"):
+                setattr(self, name, getattr(source, name))
+
+    source = Plain(mg.ArrayConvolutionDataSource(weights(rng)))
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source))
+    assert "which has no method for it" in str(graph)
+    graph(values(rng), values(rng))
+
+
+# ---- data sources with optimizers
+
+OPTIMIZERS = {
+    "sgd": lambda d: mg.SGD(0.05, device=d),
+    "momentum": lambda d: mg.SGD(0.05, momentum_scale=0.9, device=d),
+    "rmsprop": lambda d: mg.RMSProp(0.01, device=d),
+    "adam": lambda d: mg.Adam(0.01, device=d),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_steps_as_by_hand(device, queue, rng, name):
+    """The arrays after three steps, against the same optimizer on vectors."""
+    w = rng.standard_normal((4, 1, 1, 4)).astype(np.float32)
+    source = mg.ArrayConvolutionDataSource(w.copy(), optimizer=OPTIMIZERS[name](device))
+    other = mg.ArrayConvolutionDataSource(w.copy(), optimizer=source.optimizer)
+    assert other.optimizer is source.optimizer
+    x = rng.standard_normal(SHAPE).astype(np.float32)
+    labels = rng.standard_normal(SHAPE).astype(np.float32)
+    graphs = [trained(device, g.ConvolutionNode(g.ImageNode(), s)) for s in (source, other)]
+    optimizer = OPTIMIZERS[name](device)
+    expected = w.copy()
+    history = [mg.Vector(device, mg.VectorDescriptor(16)) for _ in range(2)]
+    own = {"sgd": [None], "adam": history}.get(name, history[:1])
+    for _ in range(3):
+        forward = mg.Convolution(mg.ArrayConvolutionDataSource(expected), device=device)
+        backward = mg.ConvolutionGradient(mg.ArrayConvolutionDataSource(expected), device=device)
+        y, state = forward(x, with_state=True)
+        descriptor = mg.LossDescriptor(mg.LossType.MEAN_SQUARED_ERROR, mg.ReductionType.SUM)
+        dy, _ = mg.Loss(descriptor, device=device)(y, labels)
+        backward(dy, x, state)
+        with queue.command_buffer() as command_buffer:
+            vector = mg.Vector(state.gradient_for_weights, mg.VectorDescriptor(16))
+            now = mg.Vector.from_array(device, expected.ravel().copy())
+            optimizer.encode_vector(command_buffer, vector, now, *own, now)
+            now.synchronize(command_buffer)
+        command_buffer.wait_until_completed()
+        expected = now.to_numpy().reshape(expected.shape)
+        for graph in graphs:  # one optimizer may serve both
+            graph(x, labels)
+    for each in (source, other):
+        each.load()
+        assert_same_bytes(each.weights_array, expected)
+
+
+def test_a_new_learning_rate_holds_for_the_next_step(device, rng):
+    sgd = mg.SGD(0.0, device=device)
+    source = mg.ArrayConvolutionDataSource(weights(rng), optimizer=sgd)
+    before = source.weights_array.copy()
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source))
+    x, labels = values(rng), values(rng)
+    graph(x, labels)
+    source.load()
+    assert_same_bytes(source.weights_array, before)
+    sgd.learning_rate = 2.0**-6
+    graph(x, labels)
+    source.load()
+    assert_exact(source.weights_array, before - 2.0**-6 * sums(x, labels, before, 0)[0])
+
+
+def test_arrays_may_be_changed_after_a_reload(device, rng):
+    sgd = mg.SGD(2.0**-6, device=device)
+    source = mg.ArrayConvolutionDataSource(weights(rng), optimizer=sgd)
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source))
+    x, labels = values(rng), values(rng)
+    graph(x, labels)
+    graph.reload_from_data_sources()
+    fresh = weights(rng)
+    source.weights_array[...] = fresh
+    graph.reload_from_data_sources()
+    graph(x, labels)
+    source.load()
+    assert_exact(source.weights_array, fresh - 2.0**-6 * sums(x, labels, fresh, 0)[0])
+
+
+def normalization_step(device, node, source, x, labels):
+    graph = trained(device, node(g.ImageNode(), source))
+    graph(x, labels)
+    source.load()
+
+
+def test_batch_normalization_steps(device, rng):
+    gamma, beta = weights(rng, (4,)), weights(rng, (4,))
+    mean, variance = weights(rng, (4,)), np.ones(4, np.float32)
+    x, labels = values(rng), values(rng)
+    source = mg.ArrayBatchNormalizationDataSource(
+        gamma.copy(),
+        beta.copy(),
+        mean.copy(),
+        variance.copy(),
+        epsilon=0.25,
+        optimizer=mg.SGD(0.5, device=device),
+        statistics_decay=0.75,
+    )
+    normalization_step(device, g.BatchNormalizationNode, source, x, labels)
+
+    own = mg.ArrayBatchNormalizationDataSource(gamma, beta, mean, variance, epsilon=0.25)
+    kernel = mg.BatchNormalization(own, device=device)
+    y, state = kernel(x, with_state=True)
+    descriptor = mg.LossDescriptor(mg.LossType.MEAN_SQUARED_ERROR, mg.ReductionType.SUM)
+    dy, _ = mg.Loss(descriptor, device=device)(y, labels)
+    mg.BatchNormalizationStatisticsGradient(device=device)(dy, x, state)
+    np.testing.assert_array_equal(
+        source.gamma, gamma - np.float32(0.5) * state.gradient_for_gamma.to_numpy()
+    )
+    np.testing.assert_array_equal(
+        source.beta, beta - np.float32(0.5) * state.gradient_for_beta.to_numpy()
+    )
+    # Three roundings: of two products, or one and a fused sum, and the sum.
+    assert np.allclose(source.mean, 0.75 * mean + 0.25 * x.mean((0, 1, 2)), rtol=0, atol=3e-7)
+    assert np.allclose(
+        source.variance, 0.75 * variance + 0.25 * x.var((0, 1, 2)), rtol=3 * 2.0**-23, atol=0
+    )
+
+
+@pytest.mark.parametrize("kind", ["Instance", "Group"])
+def test_normalizations_of_single_images_add_up(device, rng, kind):
+    gamma, beta = weights(rng, (4,)), weights(rng, (4,))
+    x, labels = values(rng), values(rng)
+    options = {"number_of_groups": 2} if kind == "Group" else {}
+    make = getattr(mg, f"Array{kind}NormalizationDataSource")
+    source = make(
+        gamma.copy(), beta.copy(), epsilon=0.25, optimizer=mg.SGD(0.5, device=device), **options
+    )
+    normalization_step(device, getattr(g, f"{kind}NormalizationNode"), source, x, labels)
+
+    own = make(gamma, beta, epsilon=0.25, **options)
+    y, states = getattr(mg, f"{kind}Normalization")(own, device=device)(x, with_state=True)
+    descriptor = mg.LossDescriptor(mg.LossType.MEAN_SQUARED_ERROR, mg.ReductionType.SUM)
+    dy, _ = mg.Loss(descriptor, device=device)(y, labels)
+    getattr(mg, f"{kind}NormalizationGradient")(device=device)(dy, x, states)
+    for name, start in (("gamma", gamma), ("beta", beta)):
+        total = np.zeros(4, np.float32)
+        for state in states:
+            total += getattr(state, f"gradient_for_{name}").to_numpy()
+        np.testing.assert_array_equal(getattr(source, name), start - np.float32(0.5) * total)
+
+
+class MovesByCpu(mg.ArrayBatchNormalizationDataSource):
+    """Adds the gradients to gamma, and takes the batch's mean for its own."""
+
+    def update_gamma_and_beta_cpu(self, state):
+        self.gamma = self.gamma + state.gradient_for_gamma.to_numpy()
+        return True
+
+    def update_mean_and_variance_cpu(self, state):
+        self.mean = state.mean.to_numpy()
+        return True
+
+
+def test_batch_normalization_by_the_cpu(device, rng):
+    source = MovesByCpu(*(np.ones(4, np.float32) for _ in range(4)), epsilon=0.25)
+    node = g.BatchNormalizationNode(g.ImageNode(), source)
+    graph = trained(device, node, STYLES.CPU)
+    x, labels = values(rng), values(rng)
+    graph(x, labels)
+    assert np.allclose(source.mean, x.mean((0, 1, 2)), rtol=1e-6)
+    assert not np.array_equal(source.gamma, np.ones(4))
+
+
+def test_sources_with_optimizers_are_checked(device):
+    sgd = mg.SGD(0.1, device=device)
+    with pytest.raises(TypeError, match="optimizer must be an Optimizer, got int"):
+        mg.ArrayConvolutionDataSource(np.ones((1, 1, 1, 1), np.float32), optimizer=3)
+    with pytest.raises(TypeError, match="to be trained, weights must be float32, got float16"):
+        mg.ArrayConvolutionDataSource(np.ones((1, 1, 1, 1), np.float16), optimizer=sgd)
+    with pytest.raises(ValueError, match="to be trained it needs beta"):
+        mg.ArrayBatchNormalizationDataSource(np.ones(4), optimizer=sgd)
+    with pytest.raises(ValueError, match="to be trained it needs gamma and beta"):
+        mg.ArrayGroupNormalizationDataSource(
+            number_of_feature_channels=4, number_of_groups=1, optimizer=sgd
+        )
+    with pytest.raises(ValueError, match=r"statistics_decay must be from 0 to 1, got 1\.5"):
+        mg.ArrayBatchNormalizationDataSource(np.ones(4), statistics_decay=1.5)
+
+
+def test_a_network_learns(device, rng):
+    """Two classes that a line separates, through the layers of a small network."""
+    adam = mg.Adam(0.02, device=device)
+    first = mg.ArrayConvolutionDataSource(
+        rng.standard_normal((8, 3, 3, 1)).astype(np.float32) / 3, np.zeros(8), optimizer=adam
+    )
+    norm = mg.ArrayBatchNormalizationDataSource(
+        np.ones(8), np.zeros(8), np.zeros(8), np.ones(8), epsilon=1e-3, optimizer=adam
+    )
+    last = mg.ArrayConvolutionDataSource(
+        rng.standard_normal((4, 2, 2, 8)).astype(np.float32) / 8, np.zeros(4), optimizer=adam
+    )
+
+    def network(image):
+        node = g.ConvolutionNode(image, first)
+        node = g.NeuronReLUNode(g.BatchNormalizationNode(node, norm))
+        return g.FullyConnectedNode(g.PoolingMaxNode(node, 2), last)
+
+    descriptor = mg.LossDescriptor(
+        mg.LossType.SOFT_MAX_CROSS_ENTROPY, mg.ReductionType.SUM, weight=1 / 32
+    )
+    termini = g.LossNode(network(g.ImageNode()), descriptor).training_graph()
+    training = g.Graph(device, result_images=termini, results_are_needed=False)
+    inference = g.Graph(device, g.SoftMaxNode(network(g.ImageNode())))
+    training.format = inference.format = mg.ChannelFormat.FLOAT32
+    x = rng.standard_normal((32, 4, 4, 1)).astype(np.float32)
+    classes = (x[:, 1, 1, 0] > 0).astype(int)
+    labels = np.eye(4, dtype=np.float32)[classes].reshape(32, 1, 1, 4)
+
+    losses = [training(x, labels).losses[0].sum() for _ in range(60)]
+
+    assert losses[-1] < 0.2 * losses[0]
+    inference.reload_from_data_sources()
+    assert np.mean(inference(x).result[:, 0, 0].argmax(-1) == classes) > 0.9
