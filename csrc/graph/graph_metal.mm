@@ -42,6 +42,10 @@ struct Encode {
   std::map<MPSImage*, std::shared_ptr<Image>> given;  // by allocators of ours
 
   // Called on any thread; the first failure stays.
+  bool has_failed() {
+    const std::lock_guard lock(mutex);
+    return failure != nullptr;
+  }
   void fail(std::exception_ptr thrown) {
     const std::lock_guard lock(mutex);
     if (!failure) {
@@ -135,7 +139,9 @@ class MetalSource final : public metal::SourceUpdates {
     Retained<MPSState*> made;
     encode->call.in_turn([&] {
       try {
-        made = update_now(*encode, what, states, source);
+        if (!encode->has_failed()) {
+          made = update_now(*encode, what, states, source);
+        }
       } catch (...) {
         encode->fail(std::current_exception());
       }
@@ -377,6 +383,76 @@ class AllocatorCalls {
   Index next_ = 0;
 };
 
+// ---------------------------------------------------------------- padding policies
+
+// A node's policy that is not one of Apple's: our kernel places its window by it, and Apple's gets
+// what ours has then.
+class PaddingCalls {
+ public:
+  PaddingCalls(std::shared_ptr<Context> context, std::shared_ptr<Padding> padding,
+               std::shared_ptr<UnaryKernel> kernel)
+      : context_(std::move(context)), padding_(std::move(padding)), kernel_(std::move(kernel)) {}
+
+  MPSNNPaddingMethod method() const {
+    return static_cast<MPSNNPaddingMethod>(padding_->method() | padding_method::kCustom);
+  }
+
+  MPSImageDescriptor* place(NSArray<MPSImage*>* sources, MPSKernel* kernel,
+                            MPSImageDescriptor* suggested) {
+    Encode* encode = context_->encode;
+    MPSImageDescriptor* result = suggested;
+    if (encode == nullptr) {
+      return result;
+    }
+    encode->call.in_turn([&] {
+      try {
+        result = placed(sources, static_cast<MPSCNNKernel*>(kernel), suggested);
+      } catch (...) {
+        encode->fail(std::current_exception());
+      }
+    });
+    return result;
+  }
+
+ private:
+  // Images that stand for the sizes of Apple's.
+  ImageBatch::Images outlines(NSArray<MPSImage*>* sources) const {
+    ImageBatch::Images images;
+    for (MPSImage* source in sources) {
+      ImageDescriptor descriptor;
+      descriptor.width = static_cast<Index>(source.width);
+      descriptor.height = static_cast<Index>(source.height);
+      descriptor.feature_channels = static_cast<Index>(source.featureChannels);
+      descriptor.channel_format = static_cast<ChannelFormat>(source.featureChannelFormat);
+      images.push_back(Image::make(kernel_->device(), descriptor));
+    }
+    return images;
+  }
+
+  MPSImageDescriptor* placed(NSArray<MPSImage*>* sources, MPSCNNKernel* kernel,
+                             MPSImageDescriptor* suggested) const {
+    const ImageDescriptor ours = kernel_->destination_descriptor(outlines(sources), {});
+    const UnaryProperties& properties = kernel_->properties();
+    require<UnsupportedError>(
+        properties.clip_rect == Region{} && properties.source_channel_offset == 0 &&
+            properties.source_channel_maximum == kUnlimited &&
+            properties.destination_channel_offset == 0,
+        kernel_->class_name(),
+        ": a padding policy of your own may set offset and edge mode where Metal runs the graph");
+    const Offset& offset = properties.offset;
+    kernel.offset = {offset.x, offset.y, kernel.offset.z};
+    kernel.edgeMode = static_cast<MPSImageEdgeMode>(properties.edge_mode);
+    suggested.width = static_cast<NSUInteger>(ours.width);
+    suggested.height = static_cast<NSUInteger>(ours.height);
+    suggested.featureChannels = static_cast<NSUInteger>(ours.feature_channels);
+    return suggested;
+  }
+
+  std::shared_ptr<Context> context_;
+  std::shared_ptr<Padding> padding_;
+  std::shared_ptr<UnaryKernel> kernel_;
+};
+
 }  // namespace
 }  // namespace mpsgrad
 
@@ -403,6 +479,40 @@ class AllocatorCalls {
 }
 - (nullable NSString*)label {
   return nil;
+}
+@end
+
+@interface MpsgradPadding : NSObject <MPSNNPadding> {
+ @public
+  std::shared_ptr<mpsgrad::PaddingCalls>* calls_;
+}
+@end
+
+@implementation MpsgradPadding
++ (BOOL)supportsSecureCoding {
+  return YES;
+}
+- (void)encodeWithCoder:(NSCoder*)coder {
+  (void)coder;
+}
+- (nullable instancetype)initWithCoder:(NSCoder*)coder {
+  (void)coder;
+  return [self init];
+}
+- (void)dealloc {
+  delete calls_;
+  [super dealloc];
+}
+- (MPSNNPaddingMethod)paddingMethod {
+  return (*calls_)->method();
+}
+- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
+                                                    sourceStates:
+                                                        (nullable NSArray<MPSState*>*)sourceStates
+                                                       forKernel:(MPSKernel*)kernel
+                                             suggestedDescriptor:(MPSImageDescriptor*)inDescriptor {
+  (void)sourceStates;
+  return (*calls_)->place(sourceImages, kernel, inDescriptor);
 }
 @end
 
@@ -541,18 +651,27 @@ MPSNNFilterNode* pick(NSArray<MPSNNGradientFilterNode*>* made, const GraphNode& 
   throw Unsuitable{text("Metal makes no gradient node for ", node.name)};
 }
 
-id<MPSNNPadding> mps_padding(const GraphNode& node) {
-  const auto* ready = dynamic_cast<const DefaultPadding*>(node.padding.get());
-  if (ready == nullptr) {
+Retained<id<MPSNNPadding>> mps_padding(const GraphNode& node,
+                                       const std::shared_ptr<Context>& context) {
+  using Policy = Retained<id<MPSNNPadding>>;
+  const Index method = node.padding->method();
+  if (dynamic_cast<const DefaultPadding*>(node.padding.get()) != nullptr) {
+    if ((method & padding_method::kCustom) == 0) {
+      return Policy::share(
+          [MPSNNDefaultPadding paddingWithMethod:static_cast<MPSNNPaddingMethod>(method)]);
+    }
+    return Policy::share((method & padding_method::kSizeMask) == padding_method::kSizeSame
+                             ? [MPSNNDefaultPadding paddingForTensorflowAveragePooling]
+                             : [MPSNNDefaultPadding paddingForTensorflowAveragePoolingValidOnly]);
+  }
+  const auto kernel = std::dynamic_pointer_cast<UnaryKernel>(node.kernel);
+  if (!kernel || kernel->is_backwards() || node.forward != kNone) {
     throw Unsuitable{text("the padding policy of ", node.name, " is not one of Apple's")};
   }
-  const Index method = ready->method();
-  if ((method & padding_method::kCustom) == 0) {
-    return [MPSNNDefaultPadding paddingWithMethod:static_cast<MPSNNPaddingMethod>(method)];
-  }
-  return (method & padding_method::kSizeMask) == padding_method::kSizeSame
-             ? [MPSNNDefaultPadding paddingForTensorflowAveragePooling]
-             : [MPSNNDefaultPadding paddingForTensorflowAveragePoolingValidOnly];
+  auto made = Retained<MpsgradPadding*>::adopt([[MpsgradPadding alloc] init]);
+  made.get()->calls_ = new std::shared_ptr<PaddingCalls>(
+      std::make_shared<PaddingCalls>(context, node.padding, kernel));
+  return Policy::share(made.get());
 }
 
 int number_of(id handle) {
@@ -702,7 +821,7 @@ class MetalGraph final : public GraphRunner {
         made.get().label = [NSString stringWithUTF8String:node.label.c_str()];
       }
       if (node.padding) {
-        made.get().paddingPolicy = mps_padding(node);
+        made.get().paddingPolicy = mps_padding(node, context_).get();
       }
       set_result(node, made.get().resultImage);
       set_state(node, made.get().resultState);
@@ -804,13 +923,21 @@ class MetalGraph final : public GraphRunner {
     if (allocator == temporary_image_allocator()) {
       return Retained<id<MPSImageAllocator>>::share([MPSTemporaryImage defaultAllocator]);
     }
-    if (!node.kernel) {
-      throw Unsuitable{text("the allocator of ", node.name, " is none of Apple's")};
-    }
-    calls_.push_back(std::make_shared<AllocatorCalls>(context_, allocator, node.kernel, slot));
+    const std::shared_ptr<KernelBase> kernel = node.kernel ? node.kernel : any_kernel();
+    calls_.push_back(std::make_shared<AllocatorCalls>(context_, allocator, kernel, slot));
     auto made = Retained<MpsgradImageAllocator*>::adopt([[MpsgradImageAllocator alloc] init]);
     made.get()->calls_ = new std::shared_ptr<AllocatorCalls>(calls_.back());
     return Retained<id<MPSImageAllocator>>::share(made.get());
+  }
+
+  // For allocators of what no kernel of ours makes.
+  std::shared_ptr<KernelBase> any_kernel() const {
+    const auto found = std::find_if(description_.nodes.begin(), description_.nodes.end(),
+                                    [](const GraphNode& node) { return node.kernel != nullptr; });
+    if (found == description_.nodes.end()) {
+      throw Unsuitable{"the image allocator is not one of Apple's"};
+    }
+    return found->kernel;
   }
 
   const GraphNode& producer_of(int image) const {
@@ -818,42 +945,32 @@ class MetalGraph final : public GraphRunner {
                          [&](const GraphNode& node) { return node.result == image; });
   }
 
-  // What is needed first, and then every end of the graph.
+  // The result if it is needed, and then every end of the graph. Further results are exported.
   void compile() {
     std::vector<int> results;
-    const auto add = [&](int image) {
-      if (std::find(results.begin(), results.end(), image) == results.end()) {
-        results.push_back(image);
-      }
-    };
     if (description_.result != kNone) {
-      add(description_.result);
+      results.push_back(description_.result);
     }
-    for (const int image : description_.intermediates) {
-      add(image);
-    }
-    const std::size_t needed = results.size();
     std::set<int> read;
     for (const GraphNode& node : description_.nodes) {
       read.insert(node.sources.begin(), node.sources.end());
     }
     for (const GraphNode& node : description_.nodes) {
-      if (!read.contains(node.result)) {
-        add(node.result);
+      if (!read.contains(node.result) && node.result != description_.result) {
+        results.push_back(node.result);
       }
     }
     NSMutableArray<MPSNNImageNode*>* images = [NSMutableArray array];
     const auto flags = std::make_unique<BOOL[]>(results.size());
     for (std::size_t i = 0; i < results.size(); ++i) {
       [images addObject:image_nodes_.at(results[i])];
-      flags[i] = i < needed ? YES : NO;
+      flags[i] = results[i] == description_.result ? YES : NO;
     }
     graph_ = Retained<MPSNNGraph*>::adopt([[MPSNNGraph alloc]
           initWithDevice:metal::mtl_device(*device_)
             resultImages:images
         resultsAreNeeded:flags.get()]);
     require<GraphError>(static_cast<bool>(graph_), kGraph, ": the device could not make it");
-    first_ = needed > 0 ? results.front() : kNone;
     read_order();
   }
 
@@ -876,15 +993,15 @@ class MetalGraph final : public GraphRunner {
     intermediate_order_ = numbers_of(graph.intermediateImageHandles);
     state_result_order_ = numbers_of(graph.resultStateHandles);
     const auto require_made = [](const std::vector<int>& ours, const std::vector<int>& theirs,
-                                 int first, const char* what) {
+                                 const char* what) {
       for (const int number : ours) {
-        if (number != first && std::find(theirs.begin(), theirs.end(), number) == theirs.end()) {
+        if (std::find(theirs.begin(), theirs.end(), number) == theirs.end()) {
           throw Unsuitable{text("MPSNNGraph does not return ", what, " that it was asked for")};
         }
       }
     };
-    require_made(description_.intermediates, intermediate_order_, first_, "an image");
-    require_made(description_.result_states, state_result_order_, kNone, "a state");
+    require_made(description_.intermediates, intermediate_order_, "an image");
+    require_made(description_.result_states, state_result_order_, "a state");
   }
 
   static std::size_t batch_length(const GraphCall& call) {
@@ -911,13 +1028,9 @@ class MetalGraph final : public GraphRunner {
     MPSNNGraph* graph = graph_.get();
     graph.format = static_cast<MPSImageFeatureChannelFormat>(call.format);
     graph.outputStateIsTemporary = call.output_state_is_temporary ? YES : NO;
-    const std::shared_ptr<ImageAllocator>* wanted = &call.allocator;
-    if (first_ != description_.result && first_ != kNone) {
-      wanted = &description_.images[at(first_)].allocator;
-    }
-    if (first_ != kNone && *wanted && *wanted != destination_allocator_) {
-      destination_ = to_mps(*wanted, producer_of(first_), first_);
-      destination_allocator_ = *wanted;
+    if (description_.result != kNone && call.allocator != destination_allocator_) {
+      destination_ = to_mps(call.allocator, producer_of(description_.result), description_.result);
+      destination_allocator_ = call.allocator;
       graph.destinationImageAllocator = destination_.get();
     }
     for (const auto& calls : calls_) {
@@ -951,9 +1064,9 @@ class MetalGraph final : public GraphRunner {
         made.images[slot] = adopt_images(encode, slot, images);
       }
     };
-    if (first_ != kNone) {
+    if (description_.result != kNone) {
       require<DeviceError>(result != nil, kGraph, ": the device returned no result");
-      take(first_, result);
+      take(description_.result, result);
     }
     for (NSUInteger i = 0; i < intermediates.count; ++i) {
       const int slot = intermediate_order_.at(i);
@@ -1078,7 +1191,6 @@ class MetalGraph final : public GraphRunner {
   std::vector<Retained<id<MPSImageAllocator>>> allocators_;
   std::vector<std::shared_ptr<AllocatorCalls>> calls_;
   Retained<MPSNNGraph*> graph_;
-  int first_ = kNone;  // what Apple returns as the result
   std::vector<std::size_t> image_order_, state_order_;  // of Apple's inputs, places among ours
   std::vector<int> intermediate_order_, state_result_order_;
   bool updates_on_completion_ = false;
