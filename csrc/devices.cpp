@@ -101,9 +101,9 @@ std::unique_ptr<GraphRunner> make_metal_graph(const std::shared_ptr<Device>& dev
 
 bool has_graphs(const Device& device) { return device.kind() == "metal"; }
 
-std::unique_ptr<GraphRunner> make_graph_runner([[maybe_unused]] const std::shared_ptr<Device>& device,
-                                               [[maybe_unused]] GraphDescription description,
-                                               [[maybe_unused]] std::string& reason) {
+std::unique_ptr<GraphRunner> make_graph_runner(
+    [[maybe_unused]] const std::shared_ptr<Device>& device,
+    [[maybe_unused]] GraphDescription description, [[maybe_unused]] std::string& reason) {
 #if defined(MPSGRAD_HAVE_METAL)
   if (has_graphs(*device)) {
     return make_metal_graph(device, std::move(description), reason);

@@ -1,4 +1,5 @@
-// A graph as a device with graphs of its own (MPSNNGraph on Metal) wants it: nodes instead of steps.
+// A graph as a device with graphs of its own (MPSNNGraph on Metal) wants it: nodes instead of
+// steps.
 #pragma once
 
 #include <functional>
@@ -31,12 +32,12 @@ struct GraphNode {
   std::shared_ptr<KernelBase> kernel;
   std::vector<int> sources;
   int result = kNone;
-  int state = kNone;         // that it makes
-  int forward = kNone;       // the node that this is the gradient of
-  int position = 0;          // among that node's gradient nodes
-  int labels = kNone;        // a state of the caller's
-  int undone = kNone;        // the convolution whose source sizes the result
-  int data_source = kNone;   // of forward nodes
+  int state = kNone;        // that it makes
+  int forward = kNone;      // the node that this is the gradient of
+  int position = 0;         // among that node's gradient nodes
+  int labels = kNone;       // a state of the caller's
+  int undone = kNone;       // the convolution whose source sizes the result
+  int data_source = kNone;  // of forward nodes
   TrainingStyle training_style = TrainingStyle::Gpu;
   std::shared_ptr<Padding> padding;  // null: the class's own
   int flags = 0;                     // of batch normalization

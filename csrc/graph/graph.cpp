@@ -286,8 +286,7 @@ GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   std::vector<Index> kind = kind_of(format_, source_images, source_states);
   auto rehearsal = rehearsed_.find(kind);
   if (rehearsal == rehearsed_.end()) {
-    rehearsal =
-        rehearsed_.emplace(std::move(kind), rehearse(source_images, source_states)).first;
+    rehearsal = rehearsed_.emplace(std::move(kind), rehearse(source_images, source_states)).first;
   }
   if (runner_) {
     return encode_by_runner(command_buffer, source_images, source_states, rehearsal->second);

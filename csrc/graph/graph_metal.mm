@@ -6,17 +6,19 @@
 #include <set>
 #include <utility>
 
-#include "kernels/batch_normalization/batch_normalization.hpp"
-#include "kernels/convolution/convolution.hpp"
-#include "kernels/group_normalization/group_normalization.hpp"
+#include "graph/callbacks_metal.hpp"
 #include "kernels/loss/loss.hpp"
-#include "metal/metal_graph.hpp"
-#include "metal/metal_normalization.hpp"
 
 namespace mpsgrad {
 namespace {
 
-using metal::MetalBuffer;
+using graph_metal::AllocatorCalls;
+using graph_metal::at;
+using graph_metal::Context;
+using graph_metal::Encode;
+using graph_metal::kGraph;
+using graph_metal::Learned;
+using graph_metal::MetalSource;
 using metal::MetalCommandBuffer;
 using metal::MetalImageStorage;
 using metal::PoolScope;
@@ -25,432 +27,10 @@ using metal::StateAdopter;
 using metal::StateAdoption;
 
 constexpr int kNone = GraphStep::kNone;
-constexpr const char* kGraph = "Graph";
-
-std::size_t at(int number) { return static_cast<std::size_t>(number); }
-
-// What encodes of one kind of inputs know of states, by slot; empty where nobody asks.
-struct Learned {
-  std::vector<StateAdopter> adopters;
-};
-
-// One encode, while it runs.
-struct Encode {
-  const GraphCall& call;
-  const Learned& learned;
-  Index images;
-  std::map<MPSImage*, std::shared_ptr<Image>> given;  // by allocators of ours
-
-  // Called on any thread; the first failure stays.
-  bool has_failed() {
-    const std::lock_guard lock(mutex);
-    return failure != nullptr;
-  }
-  void fail(std::exception_ptr thrown) {
-    const std::lock_guard lock(mutex);
-    if (!failure) {
-      failure = std::move(thrown);
-    }
-  }
-
-  std::mutex mutex;
-  std::exception_ptr failure;
-};
-
-// What Apple calls back into. Data sources may outlive the graph, until work has completed.
-struct Context {
-  Encode* encode = nullptr;
-  // Of the last encode whose completion updates weights; the next one waits for it.
-  std::weak_ptr<Work> work;
-  std::shared_ptr<const Learned> learned;
-  Index images = 0;
-};
 
 // Why Apple's graph cannot take the place of the steps.
 struct Unsuitable {
   std::string reason;
-};
-
-// ---------------------------------------------------------------- data sources
-
-class MetalSource final : public metal::SourceUpdates {
- public:
-  MetalSource(std::shared_ptr<Context> context, std::shared_ptr<Device> device,
-              GraphDataSource description)
-      : context_(std::move(context)),
-        device_(std::move(device)),
-        description_(std::move(description)),
-        convolution_(dynamic_cast<const Convolution*>(description_.kernel.get())) {}
-
-  // The object that answers Apple, which owns `self`.
-  static Retained<id> make(const std::shared_ptr<MetalSource>& self) {
-    Retained<id> answering;
-    if (self->convolution_ != nullptr) {
-      const ConvolutionParameters parameters = self->convolution_->read_data_source();
-      self->has_biases_ = parameters.has_biases;
-      answering = metal::make_graph_convolution_source(parameters, self);
-    } else {
-      self->read_normalization();
-      answering = self->numbers_.groups > 0
-                      ? metal::make_group_normalization_source(self->numbers_, self)
-                      : metal::make_normalization_source(self->numbers_, self);
-    }
-    self->answering_ = answering.get();
-    return answering;
-  }
-
-  // Asks the source again; from now on that is what Apple gets.
-  void read() {
-    const PoolScope pool;
-    if (convolution_ != nullptr) {
-      metal::set_answers(answering_, convolution_->read_data_source());
-    } else {
-      read_normalization();
-    }
-  }
-
-  void set_state_slot(int slot) { state_slot_ = slot; }
-  int state_slot() const { return state_slot_; }
-
-  bool has(What what, bool on_completion) const override {
-    const GraphDataSource::Update& update = update_for(what);
-    return on_completion ? static_cast<bool>(update.on_completion) : static_cast<bool>(update.now);
-  }
-
-  // Apple counts reads of temporary states and expects one each; what the callback reads does not
-  // matter.
-  MPSState* now(What what, NSArray<MPSState*>* states, MPSState* source) override {
-    Encode* encode = context_->encode;
-    if (encode == nullptr) {
-      return nil;
-    }
-    std::vector<std::pair<MPSState*, NSUInteger>> counts;
-    std::set<MPSState*> seen;
-    const auto hold = [&](MPSState* state) {
-      if (state != nil && state.isTemporary && seen.insert(state).second) {
-        counts.emplace_back(state, state.readCount);
-        state.readCount = metal::kManyReads;
-      }
-    };
-    for (MPSState* state in states) {
-      hold(state);
-    }
-    hold(source);
-    Retained<MPSState*> made;
-    encode->call.in_turn([&] {
-      try {
-        if (!encode->has_failed()) {
-          made = update_now(*encode, what, states, source);
-        }
-      } catch (...) {
-        encode->fail(std::current_exception());
-      }
-    });
-    for (const auto& [state, count] : counts) {
-      state.readCount = count - 1;
-    }
-    return metal::autoreleased(made);
-  }
-
-  bool on_completion(What what, NSArray<MPSState*>* states, MPSState* source) override {
-    const PoolScope pool;
-    const std::shared_ptr<Work> work = context_->work.lock();
-    if (!work) {
-      return false;
-    }
-    try {
-      StateAdoption adoption;
-      adoption.device = device_;
-      adoption.images = context_->images;
-      adoption.lent = true;
-      const StateBatch batch = adopt(*context_->learned, states, adoption);
-      const std::shared_ptr<State> old = adopt_weights(source, adoption);
-      return update_for(what).on_completion(*work, batch, old, [this] { read(); });
-    } catch (...) {
-      work->note_handler_failure(
-          [failure = std::current_exception()] { std::rethrow_exception(failure); });
-    }
-    return false;
-  }
-
- private:
-  const GraphDataSource::Update& update_for(What what) const {
-    return what == What::Weights ? description_.update : description_.statistics;
-  }
-
-  void read_normalization() {
-    NormalizationWanted wanted;
-    wanted.settings = true;
-    std::shared_ptr<NormalizationDataSource> source;
-    if (const auto* batch = dynamic_cast<const BatchNormalization*>(description_.kernel.get())) {
-      wanted.mean_and_variance = true;
-      source = batch->data_source();
-    } else {
-      source = dynamic_cast<const GroupNormalizationBase&>(*description_.kernel).data_source();
-    }
-    NormalizationSourceData data = read_normalization_source(description_.kernel->class_name(),
-                                                             source, wanted, numbers_.channels);
-    numbers_.channels = data.channels;
-    numbers_.groups = data.groups.value_or(0);
-    numbers_.epsilon = data.epsilon.value_or(kDefaultNormalizationEpsilon);
-    const auto values = [](std::optional<std::vector<float>>& array) {
-      return array ? std::move(*array) : std::vector<float>();
-    };
-    numbers_.gamma = values(data.gamma);
-    numbers_.beta = values(data.beta);
-    numbers_.mean = values(data.mean);
-    numbers_.variance = values(data.variance);
-  }
-
-  StateBatch adopt(const Learned& learned, NSArray<MPSState*>* states,
-                   StateAdoption& adoption) const {
-    const StateAdopter& adopter = learned.adopters.at(at(state_slot_));
-    require<DeviceError>(static_cast<bool>(adopter), kGraph,
-                         ": the device updates weights by a state that none of ours is like");
-    StateBatch batch;
-    MPSState* previous = nil;
-    for (MPSState* state in states) {  // often one and the same
-      batch.push_back(state == previous ? batch.back() : adopter(state, adoption));
-      previous = state;
-    }
-    return batch;
-  }
-
-  std::shared_ptr<State> adopt_weights(MPSState* source, StateAdoption& adoption) const {
-    if (convolution_ == nullptr || source == nil) {
-      return nullptr;
-    }
-    auto* weights = static_cast<MPSCNNConvolutionWeightsAndBiasesState*>(source);
-    const auto buffer = [&](id<MTLBuffer> made) {
-      return adoption.floats(made, static_cast<Index>([made length] / sizeof(float)),
-                             "MPSCNNConvolutionWeightsAndBiasesState");
-    };
-    return std::make_shared<ConvolutionWeightsAndBiasesState>(
-        device_, convolution_->descriptor().weight_shape(), buffer(weights.weights),
-        static_cast<Index>(weights.weightsOffset), has_biases_ ? buffer(weights.biases) : nullptr,
-        has_biases_ ? static_cast<Index>(weights.biasesOffset) : 0);
-  }
-
-  Retained<MPSState*> update_now(Encode& encode, What what, NSArray<MPSState*>* states,
-                                 MPSState* source) {
-    const PoolScope pool;
-    const std::shared_ptr<CommandBuffer>& command_buffer = encode.call.command_buffer;
-    StateAdoption adoption;
-    adoption.device = device_;
-    adoption.command_buffer = command_buffer;
-    adoption.images = encode.images;
-    adoption.lent = true;
-    StateBatch batch = adopt(encode.learned, states, adoption);
-    std::shared_ptr<State> old = adopt_weights(source, adoption);
-    for (const auto& buffer : adoption.buffers) {
-      buffer->note_use(command_buffer->work(), true);
-    }
-    const std::shared_ptr<State> fresh = update_for(what).now(command_buffer, batch, old);
-    batch.clear();
-    old.reset();
-    for (const auto& payload : adoption.payloads) {
-      payload->borrow(nil);
-    }
-    make_last(*command_buffer, adoption);
-    return fresh ? to_mps(*command_buffer, what, *fresh) : Retained<MPSState*>();
-  }
-
-  // Apple's buffers are other states' soon: who kept one gets a copy.
-  void make_last(CommandBuffer& command_buffer, StateAdoption& adoption) const {
-    auto& own = as<MetalCommandBuffer>(command_buffer);
-    for (const std::shared_ptr<MetalBuffer>& buffer : adoption.buffers) {
-      if (buffer.use_count() == 1) {
-        continue;
-      }
-      const std::shared_ptr<Buffer> copy = device_->make_buffer([buffer->get() length]);
-      const id<MTLBuffer> target = as<MetalBuffer>(*copy).get();
-      id<MTLBlitCommandEncoder> encoder = [own.for_transfer() blitCommandEncoder];
-      [encoder copyFromBuffer:buffer->get()
-                 sourceOffset:0
-                     toBuffer:target
-            destinationOffset:0
-                         size:[buffer->get() length]];
-      [encoder endEncoding];
-      own.keep(target);
-      buffer->replace(Retained<id<MTLBuffer>>::share(target));
-    }
-  }
-
-  Retained<MPSState*> to_mps(CommandBuffer& command_buffer, What what, State& state) const {
-    Retained<MPSState*> made;
-    if (convolution_ != nullptr) {
-      auto& weights = dynamic_cast<ConvolutionWeightsAndBiasesState&>(state);
-      convolution_->check_reload(command_buffer, weights);
-      made = Retained<MPSState*>::share(
-          metal::mps_weights(weights, convolution_->descriptor()).get());
-    } else {
-      auto& pair = dynamic_cast<NormalizationPairState&>(state);
-      const char* who = description_.kernel->class_name();
-      pair.require_usable(who, command_buffer);
-      require(pair.channels() >= numbers_.channels, who, ": the ", pair.class_name(), " holds ",
-              pair.channels(), " values an array, but the kernel has ", numbers_.channels,
-              " channels");
-      const id<MTLBuffer> first = as<MetalBuffer>(*pair.first()).get();
-      const id<MTLBuffer> second = as<MetalBuffer>(*pair.second()).get();
-      if (what == What::Weights) {
-        made = Retained<MPSState*>::adopt([[MPSCNNNormalizationGammaAndBetaState alloc]
-            initWithGamma:first
-                     beta:second]);
-      } else {
-        made = Retained<MPSState*>::adopt([[MPSCNNNormalizationMeanAndVarianceState alloc]
-            initWithMean:first
-                variance:second]);
-      }
-      require<DeviceError>(static_cast<bool>(made), who, ": the device made no state");
-    }
-    for (Index i = 0; i < state.resource_count(); ++i) {
-      if (const auto buffer = state.resource_at(i, false)) {
-        buffer->note_use(command_buffer.work(), false);
-      }
-    }
-    as<MetalCommandBuffer>(command_buffer).keep(made.get());
-    state.spend_read();
-    return made;
-  }
-
-  std::shared_ptr<Context> context_;
-  std::shared_ptr<Device> device_;
-  GraphDataSource description_;
-  const Convolution* convolution_;  // null: of a normalization
-  bool has_biases_ = false;
-  metal::NormalizationNumbers numbers_;
-  id answering_ = nil;  // which owns this
-  int state_slot_ = kNone;
-};
-
-// ---------------------------------------------------------------- allocators
-
-// A node's allocator that is neither of Apple's two.
-class AllocatorCalls {
- public:
-  AllocatorCalls(std::shared_ptr<Context> context, std::shared_ptr<ImageAllocator> allocator,
-                 std::shared_ptr<KernelBase> kernel, int slot)
-      : context_(std::move(context)),
-        allocator_(std::move(allocator)),
-        kernel_(std::move(kernel)),
-        slot_(slot) {}
-
-  void begin_encode() {
-    made_.reset();
-    next_ = 0;
-  }
-
-  // The next image of the batch; nil if that went wrong.
-  MPSImage* next(MPSImageDescriptor* descriptor) {
-    Encode* encode = context_->encode;
-    if (encode == nullptr) {
-      return nil;
-    }
-    MPSImage* result = nil;
-    encode->call.in_turn([&] {
-      try {
-        result = next_of(*encode, descriptor);
-      } catch (...) {
-        encode->fail(std::current_exception());
-      }
-    });
-    return result;
-  }
-
- private:
-  MPSImage* next_of(Encode& encode, MPSImageDescriptor* descriptor) {
-    if (!made_) {
-      ImageDescriptor wanted = encode.call.descriptors.at(at(slot_)).value_or(ImageDescriptor());
-      wanted.width = static_cast<Index>(descriptor.width);
-      wanted.height = static_cast<Index>(descriptor.height);
-      wanted.feature_channels = static_cast<Index>(descriptor.featureChannels);
-      made_ = allocator_->allocate(encode.call.command_buffer, wanted, *kernel_, encode.images,
-                                   false);
-    }
-    require(next_ < made_->size(), kGraph, ": ", made_->size(),
-            " images were made for a batch of more");
-    const std::shared_ptr<Image>& image = (*made_)[next_++];
-    MPSImage* result = metal::mps_image(*image);
-    encode.given[result] = image;
-    return result;
-  }
-
-  std::shared_ptr<Context> context_;
-  std::shared_ptr<ImageAllocator> allocator_;
-  std::shared_ptr<KernelBase> kernel_;
-  int slot_;
-  std::shared_ptr<ImageBatch> made_;
-  Index next_ = 0;
-};
-
-// ---------------------------------------------------------------- padding policies
-
-// A node's policy that is not one of Apple's: our kernel places its window by it, and Apple's gets
-// what ours has then.
-class PaddingCalls {
- public:
-  PaddingCalls(std::shared_ptr<Context> context, std::shared_ptr<Padding> padding,
-               std::shared_ptr<UnaryKernel> kernel)
-      : context_(std::move(context)), padding_(std::move(padding)), kernel_(std::move(kernel)) {}
-
-  MPSNNPaddingMethod method() const {
-    return static_cast<MPSNNPaddingMethod>(padding_->method() | padding_method::kCustom);
-  }
-
-  MPSImageDescriptor* place(NSArray<MPSImage*>* sources, MPSKernel* kernel,
-                            MPSImageDescriptor* suggested) {
-    Encode* encode = context_->encode;
-    MPSImageDescriptor* result = suggested;
-    if (encode == nullptr) {
-      return result;
-    }
-    encode->call.in_turn([&] {
-      try {
-        result = placed(sources, static_cast<MPSCNNKernel*>(kernel), suggested);
-      } catch (...) {
-        encode->fail(std::current_exception());
-      }
-    });
-    return result;
-  }
-
- private:
-  // Images that stand for the sizes of Apple's.
-  ImageBatch::Images outlines(NSArray<MPSImage*>* sources) const {
-    ImageBatch::Images images;
-    for (MPSImage* source in sources) {
-      ImageDescriptor descriptor;
-      descriptor.width = static_cast<Index>(source.width);
-      descriptor.height = static_cast<Index>(source.height);
-      descriptor.feature_channels = static_cast<Index>(source.featureChannels);
-      descriptor.channel_format = static_cast<ChannelFormat>(source.featureChannelFormat);
-      images.push_back(Image::make(kernel_->device(), descriptor));
-    }
-    return images;
-  }
-
-  MPSImageDescriptor* placed(NSArray<MPSImage*>* sources, MPSCNNKernel* kernel,
-                             MPSImageDescriptor* suggested) const {
-    const ImageDescriptor ours = kernel_->destination_descriptor(outlines(sources), {});
-    const UnaryProperties& properties = kernel_->properties();
-    require<UnsupportedError>(
-        properties.clip_rect == Region{} && properties.source_channel_offset == 0 &&
-            properties.source_channel_maximum == kUnlimited &&
-            properties.destination_channel_offset == 0,
-        kernel_->class_name(),
-        ": a padding policy of your own may set offset and edge mode where Metal runs the graph");
-    const Offset& offset = properties.offset;
-    kernel.offset = {offset.x, offset.y, kernel.offset.z};
-    kernel.edgeMode = static_cast<MPSImageEdgeMode>(properties.edge_mode);
-    suggested.width = static_cast<NSUInteger>(ours.width);
-    suggested.height = static_cast<NSUInteger>(ours.height);
-    suggested.featureChannels = static_cast<NSUInteger>(ours.feature_channels);
-    return suggested;
-  }
-
-  std::shared_ptr<Context> context_;
-  std::shared_ptr<Padding> padding_;
-  std::shared_ptr<UnaryKernel> kernel_;
 };
 
 }  // namespace
@@ -479,84 +59,6 @@ class PaddingCalls {
 }
 - (nullable NSString*)label {
   return nil;
-}
-@end
-
-@interface MpsgradPadding : NSObject <MPSNNPadding> {
- @public
-  std::shared_ptr<mpsgrad::PaddingCalls>* calls_;
-}
-@end
-
-@implementation MpsgradPadding
-+ (BOOL)supportsSecureCoding {
-  return YES;
-}
-- (void)encodeWithCoder:(NSCoder*)coder {
-  (void)coder;
-}
-- (nullable instancetype)initWithCoder:(NSCoder*)coder {
-  (void)coder;
-  return [self init];
-}
-- (void)dealloc {
-  delete calls_;
-  [super dealloc];
-}
-- (MPSNNPaddingMethod)paddingMethod {
-  return (*calls_)->method();
-}
-- (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
-                                                    sourceStates:
-                                                        (nullable NSArray<MPSState*>*)sourceStates
-                                                       forKernel:(MPSKernel*)kernel
-                                             suggestedDescriptor:(MPSImageDescriptor*)inDescriptor {
-  (void)sourceStates;
-  return (*calls_)->place(sourceImages, kernel, inDescriptor);
-}
-@end
-
-@interface MpsgradImageAllocator : NSObject <MPSImageAllocator> {
- @public
-  std::shared_ptr<mpsgrad::AllocatorCalls>* calls_;
-}
-@end
-
-@implementation MpsgradImageAllocator
-+ (BOOL)supportsSecureCoding {
-  return YES;
-}
-- (void)encodeWithCoder:(NSCoder*)coder {
-  (void)coder;
-}
-- (nullable instancetype)initWithCoder:(NSCoder*)coder {
-  (void)coder;
-  return [self init];
-}
-- (void)dealloc {
-  delete calls_;
-  [super dealloc];
-}
-- (MPSImage*)imageForCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
-                   imageDescriptor:(MPSImageDescriptor*)descriptor
-                            kernel:(MPSKernel*)kernel {
-  MPSImage* image = (*calls_)->next(descriptor);
-  return image != nil ? image
-                      : [[MPSImage defaultAllocator] imageForCommandBuffer:commandBuffer
-                                                           imageDescriptor:descriptor
-                                                                    kernel:kernel];
-}
-- (MPSImageBatch*)imageBatchForCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
-                             imageDescriptor:(MPSImageDescriptor*)descriptor
-                                      kernel:(MPSKernel*)kernel
-                                       count:(NSUInteger)count {
-  NSMutableArray<MPSImage*>* images = [NSMutableArray arrayWithCapacity:count];
-  for (NSUInteger i = 0; i < count; ++i) {
-    [images addObject:[self imageForCommandBuffer:commandBuffer
-                                  imageDescriptor:descriptor
-                                           kernel:kernel]];
-  }
-  return images;
 }
 @end
 
@@ -598,8 +100,7 @@ StateAdopter plain_state_adopter(const State& like) {
   const auto& ours = dynamic_cast<const GradientState&>(like);
   return [snapshot = ours.snapshot()](MPSState* made,
                                       StateAdoption& adoption) -> std::shared_ptr<State> {
-    auto result =
-        std::make_shared<GradientState>(adoption.device, adoption.owner(), snapshot);
+    auto result = std::make_shared<GradientState>(adoption.device, adoption.owner(), snapshot);
     result->payload = adoption.payload(made);
     return result;
   };
@@ -635,7 +136,8 @@ metal::Node forward_node(const metal::NodeRequest& request) {
 MPSNNFilterNode* pick(NSArray<MPSNNGradientFilterNode*>* made, const GraphNode& node) {
   for (MPSNNGradientFilterNode* each in made) {
     if ([each isKindOfClass:[MPSNNArithmeticGradientNode class]]) {
-      const bool secondary = static_cast<MPSNNArithmeticGradientNode*>(each).isSecondarySourceFilter;
+      const bool secondary =
+          static_cast<MPSNNArithmeticGradientNode*>(each).isSecondarySourceFilter;
       if (secondary == (node.position == 1)) {
         return each;
       }
@@ -668,16 +170,12 @@ Retained<id<MPSNNPadding>> mps_padding(const GraphNode& node,
   if (!kernel || kernel->is_backwards() || node.forward != kNone) {
     throw Unsuitable{text("the padding policy of ", node.name, " is not one of Apple's")};
   }
-  auto made = Retained<MpsgradPadding*>::adopt([[MpsgradPadding alloc] init]);
-  made.get()->calls_ = new std::shared_ptr<PaddingCalls>(
-      std::make_shared<PaddingCalls>(context, node.padding, kernel));
-  return Policy::share(made.get());
+  return graph_metal::make_padding(context, node.padding, kernel);
 }
 
 int number_of(id handle) {
-  return [handle isKindOfClass:[MpsgradHandle class]]
-             ? static_cast<MpsgradHandle*>(handle)->number_
-             : kNone;
+  return [handle isKindOfClass:[MpsgradHandle class]] ? static_cast<MpsgradHandle*>(handle)->number_
+                                                      : kNone;
 }
 
 std::vector<int> numbers_of(NSArray* handles) {
@@ -754,19 +252,18 @@ class MetalGraph final : public GraphRunner {
     context_->encode = &encode;
     MPSCommandBuffer* buffer = own.for_graph();
     call.outside([&] {
-      result = [graph_.get() encodeBatchToCommandBuffer:buffer
-                                           sourceImages:images
-                                           sourceStates:states.count > 0 ? states : nil
-                                     intermediateImages:intermediate_order_.empty() ? nil
-                                                                                    : intermediates
-                                      destinationStates:state_result_order_.empty() ? nil
-                                                                                    : made_states];
+      result =
+          [graph_.get() encodeBatchToCommandBuffer:buffer
+                                      sourceImages:images
+                                      sourceStates:states.count > 0 ? states : nil
+                                intermediateImages:intermediate_order_.empty() ? nil : intermediates
+                                 destinationStates:state_result_order_.empty() ? nil : made_states];
     });
     context_->encode = nullptr;
     call.command_buffer->note_encoded();
-    for (id object : {static_cast<id>(images), static_cast<id>(states),
-                      static_cast<id>(intermediates), static_cast<id>(made_states),
-                      static_cast<id>(result), static_cast<id>(graph_.get())}) {
+    for (id object :
+         {static_cast<id>(images), static_cast<id>(states), static_cast<id>(intermediates),
+          static_cast<id>(made_states), static_cast<id>(result), static_cast<id>(graph_.get())}) {
       if (object != nil) {
         own.keep(object);
       }
@@ -925,9 +422,7 @@ class MetalGraph final : public GraphRunner {
     }
     const std::shared_ptr<KernelBase> kernel = node.kernel ? node.kernel : any_kernel();
     calls_.push_back(std::make_shared<AllocatorCalls>(context_, allocator, kernel, slot));
-    auto made = Retained<MpsgradImageAllocator*>::adopt([[MpsgradImageAllocator alloc] init]);
-    made.get()->calls_ = new std::shared_ptr<AllocatorCalls>(calls_.back());
-    return Retained<id<MPSImageAllocator>>::share(made.get());
+    return graph_metal::make_allocator(calls_.back());
   }
 
   // For allocators of what no kernel of ours makes.
@@ -966,10 +461,10 @@ class MetalGraph final : public GraphRunner {
       [images addObject:image_nodes_.at(results[i])];
       flags[i] = results[i] == description_.result ? YES : NO;
     }
-    graph_ = Retained<MPSNNGraph*>::adopt([[MPSNNGraph alloc]
-          initWithDevice:metal::mtl_device(*device_)
-            resultImages:images
-        resultsAreNeeded:flags.get()]);
+    graph_ =
+        Retained<MPSNNGraph*>::adopt([[MPSNNGraph alloc] initWithDevice:metal::mtl_device(*device_)
+                                                           resultImages:images
+                                                       resultsAreNeeded:flags.get()]);
     require<GraphError>(static_cast<bool>(graph_), kGraph, ": the device could not make it");
     read_order();
   }
@@ -1056,8 +551,8 @@ class MetalGraph final : public GraphRunner {
     }
   }
 
-  GraphMade adopt(Encode& encode, MPSImageBatch* result,
-                  NSArray<MPSImageBatch*>* intermediates, NSArray<MPSStateBatch*>* states) const {
+  GraphMade adopt(Encode& encode, MPSImageBatch* result, NSArray<MPSImageBatch*>* intermediates,
+                  NSArray<MPSStateBatch*>* states) const {
     GraphMade made;
     const auto take = [&](int slot, MPSImageBatch* images) {
       if (!made.images.contains(slot)) {
@@ -1100,7 +595,8 @@ class MetalGraph final : public GraphRunner {
       if ([image isKindOfClass:[MPSTemporaryImage class]]) {
         static_cast<MPSTemporaryImage*>(image).readCount = metal::kManyReads;
       }
-      as<MetalImageStorage>(given->second->storage()).note_written_by_kernel(given->second->index());
+      as<MetalImageStorage>(given->second->storage())
+          .note_written_by_kernel(given->second->index());
       ours.push_back(given->second);
     }
     if (ours.size() != images.count) {
@@ -1118,12 +614,11 @@ class MetalGraph final : public GraphRunner {
     MPSImage* first = [images objectAtIndex:0];
     ImageDescriptor descriptor = call.descriptors.at(at(slot)).value_or(ImageDescriptor());
     const auto size = [](NSUInteger value) { return static_cast<Index>(value); };
-    require<DeviceError>(size(first.width) == descriptor.width &&
-                             size(first.height) == descriptor.height &&
-                             size(first.featureChannels) == descriptor.feature_channels,
-                         kGraph, ": the device made ", description_.images[at(slot)].name, " ",
-                         first.width, "x", first.height, "x", first.featureChannels,
-                         ", expected ", descriptor);
+    require<DeviceError>(
+        size(first.width) == descriptor.width && size(first.height) == descriptor.height &&
+            size(first.featureChannels) == descriptor.feature_channels,
+        kGraph, ": the device made ", description_.images[at(slot)].name, " ", first.width, "x",
+        first.height, "x", first.featureChannels, ", expected ", descriptor);
     descriptor.channel_format = static_cast<ChannelFormat>(first.featureChannelFormat);
     const bool temporary = [first isKindOfClass:[MPSTemporaryImage class]];
     MetalImageStorage::Options options;
@@ -1141,8 +636,8 @@ class MetalGraph final : public GraphRunner {
     for (Index i = 0; i < count; ++i) {
       storage->note_written_by_kernel(i);
       if (temporary) {
-        ours.push_back(std::make_shared<TemporaryImage>(device_, descriptor, storage, i,
-                                                        call.command_buffer));
+        ours.push_back(
+            std::make_shared<TemporaryImage>(device_, descriptor, storage, i, call.command_buffer));
       } else {
         ours.push_back(std::make_shared<Image>(device_, descriptor, storage, i));
       }
@@ -1210,40 +705,4 @@ std::unique_ptr<GraphRunner> make_metal_graph(const std::shared_ptr<Device>& dev
   return nullptr;
 }
 
-namespace metal {
-
-std::shared_ptr<MetalStatePayload> StateAdoption::payload(MPSState* state) {
-  auto result = std::make_shared<MetalStatePayload>();
-  if (lent) {
-    result->borrow(state);
-    payloads.push_back(result);
-  } else {
-    result->assign(state, temporary ? as<MetalCommandBuffer>(*command_buffer).temporaries()
-                                    : nullptr);
-  }
-  return result;
-}
-
-std::shared_ptr<MetalBuffer> StateAdoption::floats(id<MTLBuffer> buffer, Index count,
-                                                   const char* who) {
-  require<DeviceError>(buffer != nil, who, ": the device made no buffer");
-  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
-  require<DeviceError>([buffer length] >= bytes, who, ": the device made a buffer of ",
-                       [buffer length], " bytes, expected ", bytes);
-  buffers.push_back(
-      std::make_shared<MetalBuffer>(device, bytes, Retained<id<MTLBuffer>>::share(buffer)));
-  return buffers.back();
-}
-
-std::shared_ptr<Buffer> StateAdoption::live_floats(id<MTLBuffer> buffer, Index count,
-                                                   const char* who) const {
-  if (buffer == nil) {
-    return nullptr;
-  }
-  StateAdoption other;
-  other.device = device;
-  return other.floats(buffer, count, who);
-}
-
-}  // namespace metal
 }  // namespace mpsgrad

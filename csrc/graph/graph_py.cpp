@@ -78,10 +78,9 @@ GraphDataSource::Update update_of(const py::object& now, const py::object& later
     };
   }
   if (!later.is_none()) {
-    update.on_completion = [held = share_python(later)](
-                               Work& work, const StateBatch& states,
-                               const std::shared_ptr<State>& source,
-                               const std::function<void()>& read) {
+    update.on_completion = [held = share_python(later)](Work& work, const StateBatch& states,
+                                                        const std::shared_ptr<State>& source,
+                                                        const std::function<void()>& read) {
       bool changed = false;
       call_on_completion(work, [&] {
         const py::object result = (*held)(states, source);
@@ -118,13 +117,13 @@ void call_outside(const std::function<void()>& call) {
 // For devices with graphs of their own.
 void bind_description(py::class_<Graph, KernelBase, py::smart_holder>& c) {
   c.def_property_readonly("_wants_description", &Graph::wants_description);
-  c.def("_add_data_source", [](Graph& self, std::shared_ptr<KernelBase> kernel,
-                               const py::object& now, const py::object& later,
-                               const py::object& statistics_now,
-                               const py::object& statistics_later) {
-    return self.add_data_source({std::move(kernel), update_of(now, later),
-                                 update_of(statistics_now, statistics_later)});
-  });
+  c.def("_add_data_source",
+        [](Graph& self, std::shared_ptr<KernelBase> kernel, const py::object& now,
+           const py::object& later, const py::object& statistics_now,
+           const py::object& statistics_later) {
+          return self.add_data_source({std::move(kernel), update_of(now, later),
+                                       update_of(statistics_now, statistics_later)});
+        });
   c.def(
       "_add_node",
       [](Graph& self, std::string kind, std::string name, std::string label,

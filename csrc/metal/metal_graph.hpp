@@ -68,7 +68,7 @@ class StateAdoption {
   std::shared_ptr<CommandBuffer> command_buffer;  // null once the work has completed
   Index images = 0;                               // of the batch
   bool temporary = false;
-  bool lent = false;  // Apple ends it, and its buffers with it
+  bool lent = false;                                  // Apple ends it, and its buffers with it
   std::vector<std::shared_ptr<MetalBuffer>> buffers;  // made for it
   std::vector<std::shared_ptr<MetalStatePayload>> payloads;  // lent
 

@@ -24,7 +24,8 @@ struct NormalizationNumbers {
 };
 
 // For batch and instance normalization. Lives as long as Apple's kernel, but is asked only while
-// ours makes or reloads it, with the numbers alive. One with updates, which graphs have, keeps them.
+// ours makes or reloads it, with the numbers alive. One with updates, which graphs have, keeps
+// them.
 Retained<id> make_normalization_source(NormalizationNumbers& numbers,
                                        std::shared_ptr<SourceUpdates> updates = nullptr);
 // For group normalization.

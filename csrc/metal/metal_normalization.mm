@@ -29,12 +29,12 @@ const std::vector<UpdateSelector>& update_selectors() {
   static const std::vector<UpdateSelector> all{
       {@selector(updateGammaAndBetaWithCommandBuffer:batchNormalizationState:), What::Weights,
        false},
-      {@selector(updateMeanAndVarianceWithCommandBuffer:batchNormalizationState:),
-       What::Statistics, false},
+      {@selector(updateMeanAndVarianceWithCommandBuffer:batchNormalizationState:), What::Statistics,
+       false},
       {@selector(updateGammaAndBetaWithCommandBuffer:instanceNormalizationStateBatch:),
        What::Weights, false},
-      {@selector(updateGammaAndBetaWithCommandBuffer:groupNormalizationStateBatch:),
-       What::Weights, false},
+      {@selector(updateGammaAndBetaWithCommandBuffer:groupNormalizationStateBatch:), What::Weights,
+       false},
       {@selector(updateGammaAndBetaWithBatchNormalizationState:), What::Weights, true},
       {@selector(updateMeanAndVarianceWithBatchNormalizationState:), What::Statistics, true},
       {@selector(updateGammaAndBetaWithInstanceNormalizationStateBatch:), What::Weights, true},
@@ -108,16 +108,15 @@ using What = mpsgrad::metal::SourceUpdates::What;
     updateGammaAndBetaWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
                 batchNormalizationState:(MPSCNNBatchNormalizationState*)batchNormalizationState {
   (void)commandBuffer;
-  return static_cast<MPSCNNNormalizationGammaAndBetaState*>((*updates_)->now(
-      What::Weights, [NSArray arrayWithObject:batchNormalizationState], nil));
+  return static_cast<MPSCNNNormalizationGammaAndBetaState*>(
+      (*updates_)->now(What::Weights, [NSArray arrayWithObject:batchNormalizationState], nil));
 }
 - (nullable MPSCNNNormalizationMeanAndVarianceState*)
     updateMeanAndVarianceWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
-                   batchNormalizationState:
-                       (MPSCNNBatchNormalizationState*)batchNormalizationState {
+                   batchNormalizationState:(MPSCNNBatchNormalizationState*)batchNormalizationState {
   (void)commandBuffer;
-  return static_cast<MPSCNNNormalizationMeanAndVarianceState*>((*updates_)->now(
-      What::Statistics, [NSArray arrayWithObject:batchNormalizationState], nil));
+  return static_cast<MPSCNNNormalizationMeanAndVarianceState*>(
+      (*updates_)->now(What::Statistics, [NSArray arrayWithObject:batchNormalizationState], nil));
 }
 - (nullable MPSCNNNormalizationGammaAndBetaState*)
     updateGammaAndBetaWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer

@@ -256,8 +256,8 @@ StateAdopter arithmetic_state_adopter(const State& like) {
   }
   return [snapshot = ours->snapshot()](MPSState* made,
                                        StateAdoption& adoption) -> std::shared_ptr<State> {
-    auto result = std::make_shared<ArithmeticGradientState>(adoption.device, adoption.owner(),
-                                                            snapshot);
+    auto result =
+        std::make_shared<ArithmeticGradientState>(adoption.device, adoption.owner(), snapshot);
     result->payload = adoption.payload(made);
     result->filled = true;
     return result;

@@ -383,15 +383,15 @@ StateAdopter batch_normalization_state_adopter(const State& like) {
     const char* who = "MPSCNNBatchNormalizationState";
     auto* state = static_cast<MPSCNNBatchNormalizationState*>(made);
     const auto pair = [&](id<MTLBuffer> first, id<MTLBuffer> second) {
-      return std::make_shared<const NormalizationPair>(
-          adoption.device, channels, adoption.live_floats(first, channels, who),
-          adoption.live_floats(second, channels, who));
+      return std::make_shared<const NormalizationPair>(adoption.device, channels,
+                                                       adoption.live_floats(first, channels, who),
+                                                       adoption.live_floats(second, channels, who));
     };
     // What nobody has computed is not there, and nobody looks.
     const auto floats = [&](id<MTLBuffer> buffer, bool computed) -> std::shared_ptr<Buffer> {
-      return computed ? adoption.floats(buffer, channels, who)
-                      : adoption.device->make_buffer(static_cast<std::size_t>(channels) *
-                                                     sizeof(float));
+      return computed
+                 ? adoption.floats(buffer, channels, who)
+                 : adoption.device->make_buffer(static_cast<std::size_t>(channels) * sizeof(float));
     };
     const auto mean = floats([state mean], has_statistics);
     const auto variance = floats([state variance], has_statistics);

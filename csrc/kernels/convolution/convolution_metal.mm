@@ -504,32 +504,32 @@ StateAdopter convolution_state_adopter(const State& like) {
     return nullptr;
   }
   const bool transposed = dynamic_cast<const ConvolutionTransposeGradientState*>(ours) != nullptr;
-  return [transposed, snapshot = ours->snapshot(), shape = ours->shape(),
-          producer = ours->producer(), untrainable = ours->untrainable(),
-          has_gradients = ours->has_gradients()](
-             MPSState* made, StateAdoption& adoption) -> std::shared_ptr<State> {
-    const char* who = "MPSCNNConvolutionGradientState";
-    auto* state = static_cast<MPSCNNConvolutionGradientState*>(made);
-    ConvolutionGradientState::Contents contents{
-        adoption.floats(state.gradientForWeights, shape.weight_count(), who),
-        adoption.floats(state.gradientForBiases, shape.output_channels, who),
-        adoption.payload(made)};
-    std::shared_ptr<ConvolutionGradientState> result;
-    if (transposed) {
-      result = std::make_shared<ConvolutionTransposeGradientState>(
-          adoption.device, adoption.owner(), snapshot, shape, producer, untrainable,
-          std::move(contents), nullptr);
-    } else {
-      result = std::make_shared<ConvolutionGradientState>(adoption.device, adoption.owner(),
-                                                          snapshot, shape, producer, untrainable,
-                                                          std::move(contents));
-    }
-    result->note_forward();
-    if (has_gradients) {
-      result->note_gradients();
-    }
-    return result;
-  };
+  return
+      [transposed, snapshot = ours->snapshot(), shape = ours->shape(), producer = ours->producer(),
+       untrainable = ours->untrainable(), has_gradients = ours->has_gradients()](
+          MPSState* made, StateAdoption& adoption) -> std::shared_ptr<State> {
+        const char* who = "MPSCNNConvolutionGradientState";
+        auto* state = static_cast<MPSCNNConvolutionGradientState*>(made);
+        ConvolutionGradientState::Contents contents{
+            adoption.floats(state.gradientForWeights, shape.weight_count(), who),
+            adoption.floats(state.gradientForBiases, shape.output_channels, who),
+            adoption.payload(made)};
+        std::shared_ptr<ConvolutionGradientState> result;
+        if (transposed) {
+          result = std::make_shared<ConvolutionTransposeGradientState>(
+              adoption.device, adoption.owner(), snapshot, shape, producer, untrainable,
+              std::move(contents), nullptr);
+        } else {
+          result = std::make_shared<ConvolutionGradientState>(adoption.device, adoption.owner(),
+                                                              snapshot, shape, producer,
+                                                              untrainable, std::move(contents));
+        }
+        result->note_forward();
+        if (has_gradients) {
+          result->note_gradients();
+        }
+        return result;
+      };
 }
 
 Retained<id> make_graph_convolution_source(const ConvolutionParameters& parameters,

@@ -185,9 +185,10 @@ StateAdopter group_normalization_state_adopter(const State& like) {
   StateAdopter adopter =
       adopter_of<InstanceNormalizationGradientState, MPSCNNInstanceNormalizationGradientState>(
           like, "MPSCNNInstanceNormalizationGradientState");
-  return adopter ? adopter
-                 : adopter_of<GroupNormalizationGradientState, MPSCNNGroupNormalizationGradientState>(
-                       like, "MPSCNNGroupNormalizationGradientState");
+  return adopter
+             ? adopter
+             : adopter_of<GroupNormalizationGradientState, MPSCNNGroupNormalizationGradientState>(
+                   like, "MPSCNNGroupNormalizationGradientState");
 }
 
 }  // namespace metal

@@ -173,10 +173,9 @@ Node make_local_normalization_node(const NodeRequest& request) {
   const auto size = static_cast<NSUInteger>(kernel->kernel_size());
   const Parameters parameters = kernel->parameters();
   if (request.kernel<CrossChannelNormalization>() != nullptr) {
-    return configured(
-        [[MPSCNNCrossChannelNormalizationNode alloc] initWithSource:request.source()
-                                                         kernelSize:size],
-        parameters);
+    return configured([[MPSCNNCrossChannelNormalizationNode alloc] initWithSource:request.source()
+                                                                       kernelSize:size],
+                      parameters);
   }
   if (request.kernel<SpatialNormalization>() != nullptr) {
     return configured([[MPSCNNSpatialNormalizationNode alloc] initWithSource:request.source()

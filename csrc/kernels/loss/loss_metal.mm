@@ -278,8 +278,8 @@ StateAdopter loss_state_adopter(const State& like) {
   }
   return [snapshot = ours->snapshot(), loss = ours->loss()](
              MPSState* made, StateAdoption& adoption) -> std::shared_ptr<State> {
-    auto result = std::make_shared<ForwardLossState>(adoption.device, adoption.owner(), snapshot,
-                                                     loss);
+    auto result =
+        std::make_shared<ForwardLossState>(adoption.device, adoption.owner(), snapshot, loss);
     result->payload = adoption.payload(made);
     return result;
   };
