@@ -35,7 +35,7 @@ def convolution(source, weights, bias=None, **options):
 
 
 def is_one_graph(graph):
-    return "encoded as MPSNNGraph" in repr(graph)
+    return "encoded by one MPSNNGraph" in graph.debug_description
 
 
 def test_it_is_one_graph(device, rng):

@@ -510,7 +510,9 @@ class Graph(_core.Graph):
         rows = [header, *self._rows()]
         widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
         lines = [repr(self)]
-        if self._why_no_runner:
+        if self._has_runner:
+            lines.append("encoded by one MPSNNGraph")
+        elif self._why_no_runner:
             lines.append(f"encoded kernel by kernel: {self._why_no_runner}")
         lines += [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -532,12 +534,9 @@ class Graph(_core.Graph):
         if not _core._is_constructed(self):
             return "<Graph that was never constructed>"
         compiled = self._compiled
-        way = ""
-        if self._wants_description:
-            way = f", encoded {'as MPSNNGraph' if self._has_runner else 'kernel by kernel'}"
         return (
             f"Graph({len(compiled.order)} nodes, images={self.source_image_handles!r}, "
-            f"states={self.source_state_handles!r}, device={self.device.kind!r}{way})"
+            f"states={self.source_state_handles!r}, device={self.device.kind!r})"
         )
 
 
