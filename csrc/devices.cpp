@@ -95,8 +95,9 @@ void drain_all_devices() {
 }
 
 #if defined(MPSGRAD_HAVE_METAL)
+// Throws GraphUnsuitable.
 std::unique_ptr<GraphRunner> make_metal_graph(const std::shared_ptr<Device>& device,
-                                              GraphDescription description, std::string& reason);
+                                              GraphDescription description);
 #endif
 
 bool has_graphs(const Device& device) { return device.kind() == "metal"; }
@@ -106,7 +107,11 @@ std::unique_ptr<GraphRunner> make_graph_runner(
     [[maybe_unused]] GraphDescription description, [[maybe_unused]] std::string& reason) {
 #if defined(MPSGRAD_HAVE_METAL)
   if (has_graphs(*device)) {
-    return make_metal_graph(device, std::move(description), reason);
+    try {
+      return make_metal_graph(device, std::move(description));
+    } catch (const GraphUnsuitable& unsuitable) {
+      reason = unsuitable.what();
+    }
   }
 #endif
   return nullptr;

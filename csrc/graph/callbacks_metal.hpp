@@ -28,7 +28,7 @@ struct Encode {
   Index images;
   std::map<MPSImage*, std::shared_ptr<Image>> given;  // by allocators of ours
 
-  // Called on any thread; the first failure stays.
+  // Called on any thread; null is no failure, and the first one stays.
   bool has_failed() {
     const std::lock_guard lock(mutex);
     return failure != nullptr;

@@ -19,13 +19,7 @@ MPSImage* AllocatorCalls::next(MPSImageDescriptor* descriptor) {
     return nil;
   }
   MPSImage* result = nil;
-  encode->call.in_turn([&] {
-    try {
-      result = next_of(*encode, descriptor);
-    } catch (...) {
-      encode->fail(std::current_exception());
-    }
-  });
+  encode->fail(encode->call.in_turn([&] { result = next_of(*encode, descriptor); }));
   return result;
 }
 
@@ -67,13 +61,8 @@ class PaddingCalls {
     if (encode == nullptr) {
       return result;
     }
-    encode->call.in_turn([&] {
-      try {
-        result = placed(sources, static_cast<MPSCNNKernel*>(kernel), suggested);
-      } catch (...) {
-        encode->fail(std::current_exception());
-      }
-    });
+    encode->fail(encode->call.in_turn(
+        [&] { result = placed(sources, static_cast<MPSCNNKernel*>(kernel), suggested); }));
     return result;
   }
 

@@ -75,15 +75,11 @@ MPSState* MetalSource::now(What what, NSArray<MPSState*>* states, MPSState* sour
   }
   hold(source);
   Retained<MPSState*> made;
-  encode->call.in_turn([&] {
-    try {
-      if (!encode->has_failed()) {
-        made = update_now(*encode, what, states, source);
-      }
-    } catch (...) {
-      encode->fail(std::current_exception());
+  encode->fail(encode->call.in_turn([&] {
+    if (!encode->has_failed()) {
+      made = update_now(*encode, what, states, source);
     }
-  });
+  }));
   for (const auto& [state, count] : counts) {
     state.readCount = count - 1;
   }
@@ -96,19 +92,20 @@ bool MetalSource::on_completion(What what, NSArray<MPSState*>* states, MPSState*
   if (!work) {
     return false;
   }
-  try {
+  bool changed = false;
+  const std::exception_ptr thrown = thrown_by([&] {
     StateAdoption adoption;
     adoption.device = device_;
     adoption.images = context_->images;
     adoption.lent = true;
     const StateBatch batch = adopt(*context_->learned, states, adoption);
     const std::shared_ptr<State> old = adopt_weights(source, adoption);
-    return update_for(what).on_completion(*work, batch, old, [this] { read(); });
-  } catch (...) {
-    work->note_handler_failure(
-        [failure = std::current_exception()] { std::rethrow_exception(failure); });
+    changed = update_for(what).on_completion(*work, batch, old, [this] { read(); });
+  });
+  if (thrown) {
+    work->note_handler_failure([thrown] { std::rethrow_exception(thrown); });
   }
-  return false;
+  return changed;
 }
 
 const GraphDataSource::Update& MetalSource::update_for(What what) const {

@@ -2,10 +2,12 @@
 // steps.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -20,8 +22,8 @@ class NormalizationDataSource;
 
 enum class TrainingStyle : int { None = 0, Cpu = 1, Gpu = 2 };
 
-// One filter node that runs, or whose result is a copy. Images, states and nodes are numbers:
-// images and states those of the graph's slots, and images of copies come after all slots.
+// One filter node that runs. Images, states and nodes are numbers: images and states those of the
+// graph's slots.
 struct GraphNode {
   static constexpr int kNone = GraphStep::kNone;
 
@@ -89,8 +91,8 @@ struct GraphCall {
   const std::shared_ptr<void>& learned;
   // Calls with the GIL released.
   const std::function<void(const std::function<void()>&)>& outside;
-  // Calls the caller's turn the calling thread's meanwhile: for callbacks.
-  const std::function<void(const std::function<void()>&)>& in_turn;
+  // For callbacks on any thread: calls, in the caller's turn, and returns what was thrown.
+  const std::function<std::exception_ptr(const std::function<void()>&)>& in_turn;
 };
 
 // Results by slot.
@@ -110,6 +112,15 @@ class GraphRunner {
   // Whether weights are updated when an encode's work has completed.
   virtual bool updates_on_completion() const = 0;
   virtual void reload_from_data_sources() = 0;
+};
+
+// Calls, and returns what was thrown: Objective-C++ is not everywhere able to catch it.
+std::exception_ptr thrown_by(const std::function<void()>& call);
+
+// Why a device's graph cannot take the place of the steps.
+class GraphUnsuitable : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 // Whether a device has graphs of its own.

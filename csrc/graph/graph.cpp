@@ -342,6 +342,15 @@ void spend_reads(const ImageBatch::Images& images, Index reads) {
 
 }  // namespace
 
+std::exception_ptr thrown_by(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
 GraphResult Graph::encode_by_runner(const std::shared_ptr<CommandBuffer>& command_buffer,
                                     const std::vector<ImageBatch::Images>& source_images,
                                     const std::vector<StateBatch>& source_states,
@@ -351,8 +360,9 @@ GraphResult Graph::encode_by_runner(const std::shared_ptr<CommandBuffer>& comman
                             "it while none is set");
   const auto in_turn = [this](const std::function<void()>& call) {
     const std::thread::id owner = turn_of_.exchange(std::this_thread::get_id());
-    call();
+    std::exception_ptr thrown = thrown_by(call);
     turn_of_ = owner;
+    return thrown;
   };
   GraphMade made;
   const std::shared_ptr<Work> work = command_buffer->work();

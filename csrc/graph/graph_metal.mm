@@ -28,11 +28,6 @@ using metal::StateAdoption;
 
 constexpr int kNone = GraphStep::kNone;
 
-// Why Apple's graph cannot take the place of the steps.
-struct Unsuitable {
-  std::string reason;
-};
-
 }  // namespace
 }  // namespace mpsgrad
 
@@ -129,7 +124,7 @@ metal::Node forward_node(const metal::NodeRequest& request) {
       return made;
     }
   }
-  throw Unsuitable{text(node.name, " is a node that MPSNNGraph does not have")};
+  throw GraphUnsuitable(text(node.name, " is a node that MPSNNGraph does not have"));
 }
 
 // Not by the place in the array where the node itself can tell.
@@ -150,7 +145,7 @@ MPSNNFilterNode* pick(NSArray<MPSNNGradientFilterNode*>* made, const GraphNode& 
       return each;
     }
   }
-  throw Unsuitable{text("Metal makes no gradient node for ", node.name)};
+  throw GraphUnsuitable(text("Metal makes no gradient node for ", node.name));
 }
 
 Retained<id<MPSNNPadding>> mps_padding(const GraphNode& node,
@@ -168,7 +163,7 @@ Retained<id<MPSNNPadding>> mps_padding(const GraphNode& node,
   }
   const auto kernel = std::dynamic_pointer_cast<UnaryKernel>(node.kernel);
   if (!kernel || kernel->is_backwards() || node.forward != kNone) {
-    throw Unsuitable{text("the padding policy of ", node.name, " is not one of Apple's")};
+    throw GraphUnsuitable(text("the padding policy of ", node.name, " is not one of Apple's"));
   }
   return graph_metal::make_padding(context, node.padding, kernel);
 }
@@ -288,10 +283,6 @@ class MetalGraph final : public GraphRunner {
   }
 
  private:
-  const GraphImage* slot_of(int image) const {
-    return at(image) < description_.images.size() ? &description_.images[at(image)] : nullptr;
-  }
-
   void make_sources() {
     for (GraphDataSource& source : description_.data_sources) {
       sources_.push_back(std::make_shared<MetalSource>(context_, device_, std::move(source)));
@@ -382,15 +373,12 @@ class MetalGraph final : public GraphRunner {
   void set_result(const GraphNode& node, MPSNNImageNode* result) {
     image_nodes_[node.result] = result;
     result.handle = handle(node.result).get();
-    const GraphImage* slot = slot_of(node.result);
-    if (slot == nullptr) {  // a copy that nobody but the next nodes sees
-      return;
+    const GraphImage& slot = description_.images[at(node.result)];
+    if (slot.format != ChannelFormat::None) {
+      result.format = static_cast<MPSImageFeatureChannelFormat>(slot.format);
     }
-    if (slot->format != ChannelFormat::None) {
-      result.format = static_cast<MPSImageFeatureChannelFormat>(slot->format);
-    }
-    if (slot->allocator) {
-      allocators_.push_back(to_mps(slot->allocator, node, node.result));
+    if (slot.allocator) {
+      allocators_.push_back(to_mps(slot.allocator, node, node.result));
       result.imageAllocator = allocators_.back().get();
     }
     result.exportFromGraph = is_intermediate(node.result) ? YES : NO;
@@ -405,7 +393,7 @@ class MetalGraph final : public GraphRunner {
       return;
     }
     if (!node.kernel) {
-      throw Unsuitable{text("the state of ", node.name, " is none of ours")};
+      throw GraphUnsuitable(text("the state of ", node.name, " is none of ours"));
     }
     state.handle = handle(node.state).get();
     state.exportFromGraph = YES;
@@ -430,7 +418,7 @@ class MetalGraph final : public GraphRunner {
     const auto found = std::find_if(description_.nodes.begin(), description_.nodes.end(),
                                     [](const GraphNode& node) { return node.kernel != nullptr; });
     if (found == description_.nodes.end()) {
-      throw Unsuitable{"the image allocator is not one of Apple's"};
+      throw GraphUnsuitable("the image allocator is not one of Apple's");
     }
     return found->kernel;
   }
@@ -475,7 +463,7 @@ class MetalGraph final : public GraphRunner {
     const auto place = [](const std::vector<int>& ours, int number, const char* what) {
       const auto found = std::find(ours.begin(), ours.end(), number);
       if (found == ours.end()) {
-        throw Unsuitable{text("MPSNNGraph has ", what, " that we do not know of")};
+        throw GraphUnsuitable(text("MPSNNGraph has ", what, " that we do not know of"));
       }
       return static_cast<std::size_t>(found - ours.begin());
     };
@@ -491,7 +479,8 @@ class MetalGraph final : public GraphRunner {
                                  const char* what) {
       for (const int number : ours) {
         if (std::find(theirs.begin(), theirs.end(), number) == theirs.end()) {
-          throw Unsuitable{text("MPSNNGraph does not return ", what, " that it was asked for")};
+          throw GraphUnsuitable(
+              text("MPSNNGraph does not return ", what, " that it was asked for"));
         }
       }
     };
@@ -696,13 +685,8 @@ class MetalGraph final : public GraphRunner {
 }  // namespace
 
 std::unique_ptr<GraphRunner> make_metal_graph(const std::shared_ptr<Device>& device,
-                                              GraphDescription description, std::string& reason) {
-  try {
-    return std::make_unique<MetalGraph>(device, std::move(description));
-  } catch (const Unsuitable& unsuitable) {
-    reason = unsuitable.reason;
-  }
-  return nullptr;
+                                              GraphDescription description) {
+  return std::make_unique<MetalGraph>(device, std::move(description));
 }
 
 }  // namespace mpsgrad

@@ -353,17 +353,14 @@ class Compiler:
 
     def _describe(self) -> None:
         """Tell the graph its nodes, which a graph of the device's is made of."""
-        images = dict(self._images)
-        for image in self.copies:
-            images[image] = len(images)
         sources: dict[int, int] = {}
         names = {
             id(self.data_sources[node._forward]): node._name()
-            for node in self.order
+            for node in self.steps
             if isinstance(node, GradientFilterNode) and isinstance(node, TrainableNode)
         }
-        places = {node: place for place, node in enumerate(self.order)}
-        for node in self.order:
+        places = {node: place for place, node in enumerate(self.steps)}
+        for node in self.steps:
             kernel = None if node._kernel is None else self.kernel(node)
             forward = node._forward if isinstance(node, GradientFilterNode) else None
             number = _NONE
@@ -382,8 +379,8 @@ class Compiler:
                 name=node._name(),
                 label=node.label or "",
                 kernel=kernel,
-                sources=[images[source] for source in node._sources],
-                result=images[node.result_image],
+                sources=[self.image(source) for source in node._sources],
+                result=self.image(node.result_image),
                 state=self.state(node._state),
                 forward=_NONE if forward is None else places[forward],
                 position=node._place() if isinstance(node, GradientFilterNode) else 0,
