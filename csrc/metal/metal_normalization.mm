@@ -98,7 +98,7 @@ using What = mpsgrad::metal::SourceUpdates::What;
 
 - (BOOL)respondsToSelector:(SEL)selector {
   for (const mpsgrad::metal::UpdateSelector& update : mpsgrad::metal::update_selectors()) {
-    if (update.selector == selector) {
+    if (sel_isEqual(update.selector, selector) != NO) {
       return updates_ != nullptr && (*updates_)->has(update.what, update.on_completion);
     }
   }

@@ -3,6 +3,7 @@
 
 #import <Foundation/Foundation.h>
 #import <MetalPerformanceShaders/MetalPerformanceShaders.h>
+#import <objc/runtime.h>
 
 namespace mpsgrad::metal {
 

@@ -169,15 +169,12 @@ def test_states_that_an_update_keeps(device, rng):
         gradient.gradient_for_weights.to_numpy(), np.einsum("nyxo,nyxi->oi", error, x).ravel()
     )
     command_buffer = device.command_queue().command_buffer()
+    result = mg.ConvolutionWeightsAndBiasesState.for_descriptor(
+        device, mg.ArrayConvolutionDataSource(w, np.zeros(4)).descriptor()
+    )
     with pytest.raises(mg.errors.StateError, match="lent this state to an update"):
         mg.SGD(1.0, device=device).encode_convolution(
-            command_buffer,
-            gradient,
-            source,
-            None,
-            mg.ConvolutionWeightsAndBiasesState.temporary(
-                command_buffer, mg.ArrayConvolutionDataSource(w).descriptor()
-            ),
+            command_buffer, gradient, source, None, result
         )
 
 

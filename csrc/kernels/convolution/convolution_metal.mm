@@ -102,8 +102,9 @@ struct SourceAnswers {
   return [[[self class] allocWithZone:zone] initWithAnswers:*answers_ updates:*updates_];
 }
 - (BOOL)respondsToSelector:(SEL)selector {
-  const bool now = selector == @selector(updateWithCommandBuffer:gradientState:sourceState:);
-  if (now || selector == @selector(updateWithGradientState:sourceState:)) {
+  const bool now = sel_isEqual(selector, @selector(updateWithCommandBuffer:
+                                                             gradientState:sourceState:)) != NO;
+  if (now || sel_isEqual(selector, @selector(updateWithGradientState:sourceState:)) != NO) {
     return *updates_ && (*updates_)->has(mpsgrad::metal::SourceUpdates::What::Weights, !now);
   }
   return [super respondsToSelector:selector];
