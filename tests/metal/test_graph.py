@@ -23,15 +23,11 @@ def float_graph(device, results, **options):
 
 def trained(device, node):
     """The training graph of a squared error."""
-    return float_graph(
-        device, networks.loss_of(node).training_graph(), results_are_needed=False
-    )
+    return float_graph(device, networks.loss_of(node).training_graph(), results_are_needed=False)
 
 
 def convolution(source, weights, bias=None, **options):
-    return g.ConvolutionNode(
-        source, mg.ArrayConvolutionDataSource(weights, bias, **options)
-    )
+    return g.ConvolutionNode(source, mg.ArrayConvolutionDataSource(weights, bias, **options))
 
 
 def is_one_graph(graph):
@@ -140,7 +136,7 @@ class Inverted(Shifted):
         return Shifted()
 
 
-def test_what_apple_has_not_is_encoded_kernel_by_kernel(device, rng):
+def test_what_apple_has_not_is_encoded_kernel_by_kernel(device):
     node = g.PoolingMaxNode(g.ImageNode("x"), 3, 1)
     node.padding_policy = Inverted()
     gradient = node.gradient_filter(g.ImageNode("dy"))
@@ -163,6 +159,7 @@ def test_states_that_an_update_keeps(device, rng):
     graph = trained(device, g.ConvolutionNode(g.ImageNode("x"), Keeps(w, np.zeros(4))))
     graph(x, labels)
     ((gradient, source),) = kept
+    kept.clear()  # nothing keeps itself
     error = 2 * (np.einsum("nyxi,oi->nyxo", x, w[:, 0, 0]) - labels)
     assert_exact(source.weights.to_numpy(), w.ravel())
     assert_exact(
@@ -227,6 +224,91 @@ def test_an_exception_of_an_allocator_comes_out_of_the_encode(device, queue, rng
     graph = float_graph(device, [g.NeuronLinearNode(g.ImageNode("x"), 2.0)])
     graph.destination_image_allocator = allocator
     with pytest.raises(LookupError, match="no room"):
-        graph.encode_batch(
-            queue.command_buffer(), [mg.ImageBatch.from_array(device, sample(rng))]
-        )
+        graph.encode_batch(queue.command_buffer(), [mg.ImageBatch.from_array(device, sample(rng))])
+
+
+class Channels:
+    """A data source of any normalization: gamma 2, beta 1, mean 0, variance 1."""
+
+    number_of_feature_channels = 4
+    number_of_groups = 2
+    gamma = np.full(4, 2.0, np.float32)
+    beta = np.ones(4, np.float32)
+    mean = np.zeros(4, np.float32)
+    variance = np.ones(4, np.float32)
+    epsilon = 1e-3
+    label = None
+
+    def load(self):
+        return True
+
+    def purge(self):
+        pass
+
+
+def always(node):
+    node.flags = g.BatchNormalizationFlags.CALCULATE_STATISTICS_ALWAYS
+    return node
+
+
+STATES = {
+    "ConvolutionGradientState": lambda x, rng: convolution(x, sample(rng, (4, 3, 3, 4))),
+    "ConvolutionTransposeGradientState": lambda x, rng: g.ConvolutionTransposeNode(
+        x, mg.ArrayConvolutionDataSource(sample(rng, (4, 3, 3, 4)))
+    ),
+    "BatchNormalizationState": lambda x, _: always(g.BatchNormalizationNode(x, Channels())),
+    "InstanceNormalizationGradientState": lambda x, _: g.InstanceNormalizationNode(x, Channels()),
+    "GroupNormalizationGradientState": lambda x, _: g.GroupNormalizationNode(x, Channels()),
+    "DropoutGradientState": lambda x, _: g.DropoutNode(x),
+    "ArithmeticGradientState": lambda x, _: g.AdditionNode(x, x),
+    "ForwardLossState": lambda x, _: g.ForwardLossNode(
+        x,
+        x,
+        loss_descriptor=mg.LossDescriptor(mg.LossType.MEAN_SQUARED_ERROR, mg.ReductionType.SUM),
+    ),
+    "GradientState": lambda x, _: g.SoftMaxNode(x),
+}
+
+
+@pytest.mark.parametrize("temporary", [False, True], ids=["ordinary", "temporary"])
+@pytest.mark.parametrize("name", STATES)
+def test_exported_states(device, queue, rng, name, temporary):
+    node = STATES[name](g.ImageNode("x"), rng)
+    node.result_state.export_from_graph = True
+    graph = float_graph(device, [node])
+    graph.output_state_is_temporary = temporary
+    assert is_one_graph(graph)
+    command_buffer = queue.command_buffer()
+    images = mg.ImageBatch.from_array(device, sample(rng))
+    (states,) = graph.encode_batch(command_buffer, [images]).states
+    assert len(states) == len(images)
+    assert {type(state).__name__ for state in states} == {name}
+    assert {state.is_temporary for state in states} == {temporary}
+    for state in set(states):
+        if temporary:
+            assert state.read_count == 1
+            state.read_count = 0
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+
+
+def test_an_exported_state_serves_a_kernel(device, queue, rng):
+    node = convolution(g.ImageNode("x"), sample(rng, (4, 3, 3, 4)), np.zeros(4))
+    node.result_state.export_from_graph = True
+    graph = float_graph(device, [node])
+    x, dy = sample(rng), sample(rng)
+    images, gradients = (mg.ImageBatch.from_array(device, values) for values in (x, dy))
+    gradient = mg.ConvolutionGradient(node.weights, device=device)
+    with queue.command_buffer() as command_buffer:
+        (states,) = graph.encode_batch(command_buffer, [images]).states
+        dx = gradient.encode_batch(command_buffer, gradients, images, states, allocator=mg.DEFAULT)
+        mg.synchronize(dx, command_buffer)
+        mg.synchronize(states, command_buffer)
+    command_buffer.wait_until_completed()
+    forward = mg.Convolution(node.weights, device="cpu")
+    backward = mg.ConvolutionGradient(node.weights, device="cpu")
+    _, state = forward(x, with_state=True)
+    assert_same_bytes(dx.to_array(), backward(dy, x, state))
+    assert_same_bytes(
+        states[0].gradient_for_weights.to_numpy(), state.gradient_for_weights.to_numpy()
+    )

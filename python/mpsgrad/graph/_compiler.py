@@ -369,7 +369,8 @@ class Compiler:
                 if id(source) not in sources:
                     name = names.get(id(source), node._name())
                     sources[id(source)] = self.graph._add_data_source(
-                        kernel, *_updates(node, source, f"{name}: update of {type(source).__name__}")
+                        kernel,
+                        *_updates(node, source, f"{name}: update of {type(source).__name__}"),
                     )
                 number = sources[id(source)]
             undone = getattr(node, "_undone", None)
@@ -461,9 +462,7 @@ def _updates(node: FilterNode, source: Any, name: str) -> list[Any]:
     elif isinstance(node, BatchNormalizationNode):
         kinds = [
             (f"update_{what}", state_class, lambda states, _: (states[0],))
-            for what, state_class in zip(
-                ("gamma_and_beta", "mean_and_variance"), pair, strict=True
-            )
+            for what, state_class in zip(("gamma_and_beta", "mean_and_variance"), pair, strict=True)
         ]
     else:
         kinds = [("update_gamma_and_beta", pair[0], lambda states, _: (states,))]
