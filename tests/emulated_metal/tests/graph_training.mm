@@ -194,3 +194,37 @@ EXAMPLE(graph_frozen_layers_and_reload) {
   [graph reloadFromDataSources];
   EXPECT_VALUES(read([run(graph, inputs).result objectAtIndex:0]), {7});
 }
+
+// The gradient of the source is made of the weights before the update, the next of those after it.
+EXAMPLE(graph_gradient_kernels_follow_updates) {
+  for (const MPSNNTrainingStyle style :
+       {MPSNNTrainingStyleUpdateDeviceGPU, MPSNNTrainingStyleUpdateDeviceCPU}) {
+    GraphSource* source = graph_source(1, 1, {2}, {0});
+    auto* convolution = [[[MPSCNNConvolutionNode alloc] initWithSource:node(@"x")
+                                                               weights:source] autorelease];
+    [convolution setTrainingStyle:style];
+    MPSNNFilterNode* back = [convolution gradientFilterWithSource:node(@"g")];
+    MPSNNGraph* graph = graph_of(@[ [back resultImage] ]);
+    const Inputs inputs{{"x", @[ row({3}), row({1}) ]}, {"g", @[ row({1}), row({1}) ]}};
+    EXPECT_VALUES(read([run(graph, inputs).result objectAtIndex:1]), {2});
+    EXPECT_VALUES(read([run(graph, inputs).result objectAtIndex:1]), {0});
+    EXPECT_VALUES(read([run(graph, inputs).result objectAtIndex:1]), {-2});
+  }
+}
+
+// An encode waits for the CPU's update of a step that was committed and is still running.
+EXAMPLE(graph_waits_for_updates_on_the_cpu) {
+  GraphSource* source = graph_source(2, 2, kWeights, kBiases);
+  const Net trained = net(source, MPSNNTrainingStyleUpdateDeviceCPU);
+  emulated_metal_set_option("delay_us", 20000);
+  const id<MTLCommandBuffer> buffer = [queue() commandBuffer];
+  encode(trained.graph, buffer, {{"x", two_images()}}, two_labels());
+  [buffer commit];
+  EXPECT(source->updates_ == 0);
+  const Outputs second = run(trained.graph, {{"x", two_images()}}, two_labels());
+  EXPECT(source->updates_ == 2);
+  const Hand first =
+      by_hand(graph_source(2, 2, kWeights, kBiases), two_images(), {kLabels, kLabels});
+  EXPECT(read([second.images.at("convolved") objectAtIndex:0]) != first.convolved[0]);
+  [buffer waitUntilCompleted];
+}
