@@ -618,3 +618,12 @@ EXAMPLE(graph_nodes_live_by_their_last) {
   [pool release];
   EXPECT(emulated_metal_live_objects() == 0);
 }
+
+OFFENCE(normalization_phase) {
+  auto* frozen = [[[MPSCNNBatchNormalizationNode alloc] initWithSource:node(@"x")
+                                                            dataSource:scale_source()] autorelease];
+  [frozen setFlags:MPSCNNBatchNormalizationFlagsCalculateStatisticsNever];
+  MPSNNFilterNode* back = [frozen gradientFilterWithSource:node(@"g")];
+  NSArray* x = @[ image({1, 1, 2, {1, 2}}) ];
+  run(graph_of(@[ [back resultImage] ]), {{"x", x}, {"g", x}});
+}
