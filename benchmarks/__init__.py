@@ -21,6 +21,7 @@ FAMILIES = (
     "softmax",
     "dropout",
     "upsampling",
+    "resize",
     "reshape",
     "reduction",
     "loss",

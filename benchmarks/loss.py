@@ -1,4 +1,4 @@
-"""Losses: the combined kernel, and the separate forward and gradient kernels."""
+"""Losses: the combined kernel, the separate forward and gradient kernels, and object detection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import mpsgrad as mg
 import numpy as np
 
-from . import layers
+from . import layers, yolo_loss
 from .check import Samples, places
 from .suite import COMPILED, Case, Output, Work
 
@@ -101,7 +101,7 @@ TYPES = {
 
 
 def cases(request: Request) -> Iterator[Case]:
-    """Yield the three kernels for the losses of every layer; labels are float32."""
+    """Yield the three kernels for the losses of every layer, then `yolo_loss`; float32 labels."""
     for line in layers.read("losses"):
         if request.quick:
             line = line.quick()
@@ -120,6 +120,7 @@ def cases(request: Request) -> Iterator[Case]:
                             ),
                             (batch, *line.shape),
                         )
+    yield from yolo_loss.cases(request)
 
 
 def _inputs(

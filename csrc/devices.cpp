@@ -24,6 +24,7 @@ const OptimizerBackend& cpu_optimizer();
 const PoolingBackend& cpu_pooling();
 const ReductionBackend& cpu_reduction();
 const ReshapeBackend& cpu_reshape();
+const ResizeBackend& cpu_resize();
 const SoftMaxBackend& cpu_softmax();
 const UpsamplingBackend& cpu_upsampling();
 #if defined(MPSGRAD_HAVE_METAL)
@@ -53,6 +54,7 @@ class CpuDevice final : public cpu::CpuDeviceBase {
   const PoolingBackend* pooling() const override { return &cpu_pooling(); }
   const ReductionBackend* reduction() const override { return &cpu_reduction(); }
   const ReshapeBackend* reshape() const override { return &cpu_reshape(); }
+  const ResizeBackend* resize() const override { return &cpu_resize(); }
   const SoftMaxBackend* softmax() const override { return &cpu_softmax(); }
   const UpsamplingBackend* upsampling() const override { return &cpu_upsampling(); }
 };

@@ -32,6 +32,7 @@ void bind_pooling(py::module_& m);
 void bind_prober(py::module_& m);
 void bind_reduction(py::module_& m);
 void bind_reshape(py::module_& m);
+void bind_resize(py::module_& m);
 void bind_softmax(py::module_& m);
 void bind_upsampling(py::module_& m);
 void bind_vector(py::module_& m);
@@ -194,6 +195,7 @@ PYBIND11_MODULE(_core, m) {
   bind_prober(m);
   bind_reduction(m);
   bind_reshape(m);
+  bind_resize(m);
   bind_softmax(m);
   bind_upsampling(m);
   bind_graph(m);

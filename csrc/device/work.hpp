@@ -72,7 +72,8 @@ class Work {
   bool wait_finished(std::chrono::milliseconds limit);
   void wait_finished();
   bool finished() const;
-  // What went wrong in a completed handler: `rethrow` throws it, for whoever waits. The first stays.
+  // What went wrong in a completed handler: `rethrow` throws it, for whoever waits. The first
+  // stays.
   void note_handler_failure(Handler rethrow);
   void rethrow_handler_failure() const;
 

@@ -219,9 +219,10 @@ void bind_steps(py::class_<Graph, KernelBase, py::smart_holder>& c) {
         [](Graph& self, Name node, int gradient, int source, int state, int result) {
           add<s::SpatialMeanBackward>(self, node, gradient, source, state, result);
         });
-  c.def("_add_loss", [](Graph& self, Name node, std::shared_ptr<Loss> kernel, int source,
-                        int labels, int result) {
-    add<s::LossAndGradient>(self, node, std::move(kernel), source, labels, result);
+  c.def("_add_loss", [](Graph& self, Name node, const std::shared_ptr<UnaryKernel>& kernel,
+                        int source, int labels, int result) {
+    add<s::LossAndGradient>(self, node, std::dynamic_pointer_cast<LabelledLoss>(kernel), source,
+                            labels, result);
   });
   c.def("_add_forward_loss", [](Graph& self, Name node, std::shared_ptr<ForwardLoss> kernel,
                                 int source, int labels, int weights, int result, int state) {

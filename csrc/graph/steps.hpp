@@ -237,7 +237,7 @@ class SpatialMeanBackward final : public GraphStep {
 // Its result is the gradient; the loss goes into the labels.
 class LossAndGradient final : public GraphStep {
  public:
-  LossAndGradient(std::string node, std::shared_ptr<Loss> kernel, int source, int labels,
+  LossAndGradient(std::string node, std::shared_ptr<LabelledLoss> kernel, int source, int labels,
                   int result)
       : GraphStep(std::move(node)),
         kernel_(std::move(kernel)),
@@ -249,7 +249,7 @@ class LossAndGradient final : public GraphStep {
   void encode(GraphRun& run) override;
 
  private:
-  std::shared_ptr<Loss> kernel_;
+  std::shared_ptr<LabelledLoss> kernel_;
   int source_, labels_, result_;
 };
 

@@ -17,6 +17,7 @@ const OptimizerBackend& metal_optimizer();
 const PoolingBackend& metal_pooling();
 const ReductionBackend& metal_reduction();
 const ReshapeBackend& metal_reshape();
+const ResizeBackend& metal_resize();
 const SoftMaxBackend& metal_softmax();
 const UpsamplingBackend& metal_upsampling();
 
@@ -48,6 +49,7 @@ class MetalDevice final : public MetalDeviceBase {
   const PoolingBackend* pooling() const override { return &metal_pooling(); }
   const ReductionBackend* reduction() const override { return &metal_reduction(); }
   const ReshapeBackend* reshape() const override { return &metal_reshape(); }
+  const ResizeBackend* resize() const override { return &metal_resize(); }
   const SoftMaxBackend* softmax() const override { return &metal_softmax(); }
   const UpsamplingBackend* upsampling() const override { return &metal_upsampling(); }
 };

@@ -57,6 +57,9 @@ void encode(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel, const G
 // For kernels whose properties have their final values.
 void encode_prepared(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel,
                      const GradientCall& call);
+// For kernels without states whose properties have their final values.
+void encode_prepared(CommandBuffer& command_buffer, MPSCNNBinaryKernel* kernel,
+                     const BinaryCall& call);
 // Zeros into every pixel and produced channel of the destinations, clip rectangle or not.
 void encode_zeros(CommandBuffer& command_buffer, const GradientCall& call);
 

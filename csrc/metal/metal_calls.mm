@@ -299,6 +299,29 @@ void encode_prepared(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel
   }
 }
 
+void encode_prepared(CommandBuffer& command_buffer, MPSCNNBinaryKernel* kernel,
+                     const BinaryCall& call) {
+  auto& own = as<MetalCommandBuffer>(command_buffer);
+  NSArray<MPSImage*>* primaries = mps_images(call.primaries, false);
+  NSArray<MPSImage*>* secondaries = mps_images(call.secondaries, false);
+  NSArray<MPSImage*>* destinations = mps_images(call.destinations, true);
+  if (call.batch) {
+    [kernel encodeBatchToCommandBuffer:own.for_kernel()
+                         primaryImages:primaries
+                       secondaryImages:secondaries
+                     destinationImages:destinations];
+  } else {
+    [kernel encodeToCommandBuffer:own.for_kernel()
+                     primaryImage:[primaries objectAtIndex:0]
+                   secondaryImage:[secondaries objectAtIndex:0]
+                 destinationImage:[destinations objectAtIndex:0]];
+  }
+  for (id object : {static_cast<id>(primaries), static_cast<id>(secondaries),
+                    static_cast<id>(destinations), static_cast<id>(kernel)}) {
+    own.keep(object);
+  }
+}
+
 void encode_zeros(CommandBuffer& command_buffer, const GradientCall& call) {
   auto& own = as<MetalCommandBuffer>(command_buffer);
   NSArray<MPSImage*>* destinations = mps_images(call.destinations, true);

@@ -137,6 +137,8 @@ from mpsgrad.loss import (
     LossLabels,
     LossType,
     ReductionType,
+    YOLOLoss,
+    YOLOLossDescriptor,
 )
 from mpsgrad.neuron import Neuron, NeuronDescriptor, NeuronGradient, NeuronType
 from mpsgrad.optimizer import (
@@ -182,6 +184,7 @@ from mpsgrad.reduction import (
     ReduceUnary,
 )
 from mpsgrad.reshape import Pad, PadGradient, Reshape, ReshapeGradient, Slice
+from mpsgrad.resize import CropAndResizeBilinear, GridSample, ResizeBilinear
 from mpsgrad.softmax import LogSoftMax, LogSoftMaxGradient, SoftMax, SoftMaxGradient
 from mpsgrad.upsampling import (
     Upsampling,
@@ -234,6 +237,7 @@ __all__ = [
     "ConvolutionTransposeGradientState",
     "ConvolutionWeightsAndBiasesState",
     "ConvolutionWeightsLayout",
+    "CropAndResizeBilinear",
     "CrossChannelNormalization",
     "CrossChannelNormalizationGradient",
     "DataLayout",
@@ -258,6 +262,7 @@ __all__ = [
     "GradientState",
     "GramMatrixCalculation",
     "GramMatrixCalculationGradient",
+    "GridSample",
     "GroupNormalization",
     "GroupNormalizationDataSource",
     "GroupNormalizationGradient",
@@ -334,6 +339,7 @@ __all__ = [
     "RegularizationType",
     "Reshape",
     "ReshapeGradient",
+    "ResizeBilinear",
     "ResourceList",
     "Slice",
     "SoftMax",
@@ -362,10 +368,13 @@ __all__ = [
     "Vector",
     "VectorDescriptor",
     "WeightsQuantizationType",
+    "YOLOLoss",
+    "YOLOLossDescriptor",
     "__version__",
     "cpu_instruction_set",
     "errors",
     "get_num_threads",
+    "graph",
     "increment_read_count",
     "iterate",
     "memory_statistics",

@@ -80,6 +80,7 @@ __all__: list[str] = [
     "InstanceNormalizationGradient",
     "InstanceNormalizationGradientState",
     "Kernel",
+    "LabelledLoss",
     "LocalContrastNormalization",
     "LocalContrastNormalizationGradient",
     "LocalCorrelation",
@@ -167,6 +168,8 @@ __all__: list[str] = [
     "UpsamplingNearestGradient",
     "Vector",
     "VectorDescriptor",
+    "YOLOLoss",
+    "YOLOLossDescriptor",
     "copy_bandwidth",
     "cpu_instruction_set",
     "fma_peak",
@@ -4014,8 +4017,11 @@ class LossLabels(State):
         None if there are none.
         """
 
-class Loss(UnaryKernel):
-    def __init__(self, device: Device, descriptor: LossDescriptor) -> None: ...
+class LabelledLoss(UnaryKernel):
+    """
+    What `Loss` and `YOLOLoss` share: their labels are a state an image.
+    """
+
     def encode(
         self,
         command_buffer: CommandBuffer,
@@ -4064,6 +4070,8 @@ class Loss(UnaryKernel):
         Encode a batch in one call; see `encode`.
         """
 
+class Loss(LabelledLoss):
+    def __init__(self, device: Device, descriptor: LossDescriptor) -> None: ...
     @property
     def delta(self) -> float: ...
     @property
@@ -4082,6 +4090,98 @@ class Loss(UnaryKernel):
     def reduction_type(self) -> ReductionType: ...
     @property
     def weight(self) -> float: ...
+
+class YOLOLossDescriptor:
+    reduce_across_batch: bool
+    reduction_type: ReductionType
+    rescore: bool
+
+    def __init__(
+        self,
+        reduction_type: ReductionType,
+        anchor_boxes: typing.Any,
+        reduce_across_batch: bool,
+        rescore: bool,
+        scale_xy: typing.SupportsFloat | typing.SupportsIndex,
+        scale_wh: typing.SupportsFloat | typing.SupportsIndex,
+        scale_no_object: typing.SupportsFloat | typing.SupportsIndex,
+        scale_object: typing.SupportsFloat | typing.SupportsIndex,
+        scale_class: typing.SupportsFloat | typing.SupportsIndex,
+        min_iou_for_object_presence: typing.SupportsFloat | typing.SupportsIndex,
+        max_iou_for_object_absence: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
+    def __reduce__(self) -> tuple[typing.Any, ...]: ...
+    @property
+    def anchor_boxes(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]: ...
+    @anchor_boxes.setter
+    def anchor_boxes(self, arg1: typing.Any) -> None: ...
+    @property
+    def max_iou_for_object_absence(self) -> float: ...
+    @max_iou_for_object_absence.setter
+    def max_iou_for_object_absence(
+        self, arg1: typing.SupportsFloat | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def min_iou_for_object_presence(self) -> float: ...
+    @min_iou_for_object_presence.setter
+    def min_iou_for_object_presence(
+        self, arg1: typing.SupportsFloat | typing.SupportsIndex
+    ) -> None: ...
+    @property
+    def number_of_anchor_boxes(self) -> int: ...
+    @property
+    def scale_class(self) -> float: ...
+    @scale_class.setter
+    def scale_class(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def scale_no_object(self) -> float: ...
+    @scale_no_object.setter
+    def scale_no_object(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def scale_object(self) -> float: ...
+    @scale_object.setter
+    def scale_object(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def scale_wh(self) -> float: ...
+    @scale_wh.setter
+    def scale_wh(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def scale_xy(self) -> float: ...
+    @scale_xy.setter
+    def scale_xy(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+
+class YOLOLoss(LabelledLoss):
+    def __init__(
+        self,
+        device: Device,
+        descriptor: YOLOLossDescriptor,
+        xy: LossDescriptor,
+        wh: LossDescriptor,
+        confidence: LossDescriptor,
+        classes: LossDescriptor,
+    ) -> None: ...
+    @property
+    def anchor_boxes(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]: ...
+    @property
+    def max_iou_for_object_absence(self) -> float: ...
+    @property
+    def min_iou_for_object_presence(self) -> float: ...
+    @property
+    def number_of_anchor_boxes(self) -> int: ...
+    @property
+    def reduce_across_batch(self) -> bool: ...
+    @property
+    def reduction_type(self) -> ReductionType: ...
+    @property
+    def scale_class(self) -> float: ...
+    @property
+    def scale_no_object(self) -> float: ...
+    @property
+    def scale_object(self) -> float: ...
+    @property
+    def scale_wh(self) -> float: ...
+    @property
+    def scale_xy(self) -> float: ...
 
 class ForwardLossState(GradientState):
     """

@@ -1,8 +1,8 @@
-"""Losses: `Loss` with its `LossLabels`, and the separate `ForwardLoss` and `LossGradient`."""
+"""Losses: `Loss` with its `LossLabels`, `YOLOLoss`, separate `ForwardLoss` and `LossGradient`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -32,6 +32,8 @@ __all__ = [
     "LossLabels",
     "LossType",
     "ReductionType",
+    "YOLOLoss",
+    "YOLOLossDescriptor",
 ]
 
 _FIELDS = (
@@ -46,6 +48,32 @@ _FIELDS = (
 )
 # What ForwardLoss and LossGradient let change between encodes.
 _SETTINGS = ("weight", "label_smoothing", "epsilon", "delta")
+# Of a YOLOLossDescriptor: its parts, and the rest.
+_PARTS = (
+    "xy_loss_descriptor",
+    "wh_loss_descriptor",
+    "confidence_loss_descriptor",
+    "classes_loss_descriptor",
+)
+_USUAL_PARTS = (
+    LossType.MEAN_SQUARED_ERROR,
+    LossType.HUBER,
+    LossType.SIGMOID_CROSS_ENTROPY,
+    LossType.SOFT_MAX_CROSS_ENTROPY,
+)
+_YOLO_FIELDS = (
+    "reduction_type",
+    "anchor_boxes",
+    "reduce_across_batch",
+    "rescore",
+    "scale_xy",
+    "scale_wh",
+    "scale_no_object",
+    "scale_object",
+    "scale_class",
+    "min_iou_for_object_presence",
+    "max_iou_for_object_absence",
+)
 
 
 class LossDescriptor(_core.LossDescriptor):
@@ -149,6 +177,23 @@ class _LossKernel(KernelFacade):
         return {"descriptor": _copied(self.descriptor)}
 
 
+def _part(name: str, summary: str) -> property:
+    """Return the property of a `YOLOLossDescriptor` that holds the loss of a part."""
+
+    def read(self: YOLOLossDescriptor) -> LossDescriptor:
+        return cast("LossDescriptor", self.__dict__[name])
+
+    def write(self: YOLOLossDescriptor, part: _core.LossDescriptor) -> None:
+        if not isinstance(part, _core.LossDescriptor):
+            raise TypeError(
+                f"YOLOLossDescriptor: {name}_loss_descriptor must be a LossDescriptor, got "
+                f"{type(part).__name__}"
+            )
+        self.__dict__[name] = part if isinstance(part, LossDescriptor) else _copied(part)
+
+    return property(read, write, doc=summary)
+
+
 def _as_labels(labels: Any, name: str, like: npt.NDArray[Any], single: bool) -> npt.NDArray[Any]:
     """Return labels or weights as a float32 ``(N, H, W, C)`` array of the predictions' shape."""
     array, one = as_image_array(labels, name)
@@ -168,30 +213,12 @@ def _per_image(losses: npt.NDArray[Any], descriptor: Any, single: bool) -> npt.N
     return values[0, ...] if single or descriptor.reduce_across_batch else values
 
 
-class Loss(_LossKernel, _core.Loss):
-    """Loss and its gradient in one kernel (``MPSCNNLoss``).
+class _LabelledLoss(KernelFacade):
+    """What the kernels share that are given labels and return the gradient."""
 
-    What an encode writes or returns is the gradient with respect to the source; the loss itself is
-    left in the labels. The gradient is that of the summed loss: ``weight`` and the weights scale
-    it, the reduction does not. To train on a mean, put ``1 / N`` into ``weight``.
-
-    Parameters
-    ----------
-    descriptor : LossDescriptor
-        Copied.
-    device : Device or str, optional
-        Where it runs; by default Metal where there is a supported GPU, else the CPU.
-
-    Raises
-    ------
-    ValueError
-        If the descriptor asks for what is invalid.
-    """
-
-    def __init__(
-        self, descriptor: _core.LossDescriptor, *, device: _core.Device | str | None = None
-    ) -> None:
-        super().__init__(resolve_device(device), descriptor)
+    device: _core.Device
+    reduction_type: ReductionType
+    encode_batch: Any
 
     def __call__(
         self, predictions: Any, labels: Any, weights: Any = None, *, out: Any = None
@@ -238,6 +265,251 @@ class Loss(_LossKernel, _core.Loss):
         gradient = finish(command_buffer, images, out, single)
         losses = np.stack([state.loss for state in states])
         return gradient, _per_image(losses, self, single)
+
+
+class Loss(_LossKernel, _LabelledLoss, _core.Loss):
+    """Loss and its gradient in one kernel (``MPSCNNLoss``).
+
+    What an encode writes or returns is the gradient with respect to the source; the loss itself is
+    left in the labels. The gradient is that of the summed loss: ``weight`` and the weights scale
+    it, the reduction does not. To train on a mean, put ``1 / N`` into ``weight``.
+
+    Parameters
+    ----------
+    descriptor : LossDescriptor
+        Copied.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        If the descriptor asks for what is invalid.
+    """
+
+    def __init__(
+        self, descriptor: _core.LossDescriptor, *, device: _core.Device | str | None = None
+    ) -> None:
+        super().__init__(resolve_device(device), descriptor)
+
+
+class YOLOLossDescriptor(_core.YOLOLossDescriptor):
+    """What `YOLOLoss` compares boxes by (``MPSCNNYOLOLossDescriptor``).
+
+    Four losses for the parts of a box, each with a scale that multiplies its loss and gradient.
+    Every property but ``number_of_anchor_boxes`` can be set; a kernel copies them when it is made.
+
+    Parameters
+    ----------
+    xy_loss_type, wh_loss_type, confidence_loss_type, classes_loss_type : LossType
+        Of the centre, the size, the confidence and the classes; usually ``MEAN_SQUARED_ERROR``,
+        ``HUBER``, ``SIGMOID_CROSS_ENTROPY`` and ``SOFT_MAX_CROSS_ENTROPY``. Not
+        ``COSINE_DISTANCE``. Their other settings are those of ``xy_loss_descriptor`` and its like,
+        each a `LossDescriptor` whose ``weight``, ``delta``, ``epsilon`` and label smoothing count,
+        and whose reduction does not.
+    reduction_type : ReductionType
+        Of all elements together; ``MEAN`` divides by all channels.
+    anchor_boxes : array_like of float32, shape (boxes, 2), or bytes
+        Width and height of each anchor in grid cells; bytes are pairs of float32.
+    number_of_anchor_boxes : int, optional
+        Must be that of ``anchor_boxes``.
+    reduce_across_batch : bool, default False
+        One value for the batch, in the first loss image; the others become 0.
+    rescore : bool, default True
+        A present box should have the confidence ``label * IoU``, the overlap of predicted and true
+        box, instead of the label.
+    scale_xy, scale_wh : float, default 10.0
+        For centre and size of boxes that are present.
+    scale_no_object : float, default 5.0
+        For the confidence of boxes that are absent.
+    scale_object : float, default 100.0
+        For the confidence of boxes that are present.
+    scale_class : float, default 2.0
+        For the classes of boxes that are present.
+    min_iou_for_object_presence : float, default 0.7
+        A box in a cell with an object is present above this IoU, and where its anchor fits the
+        object best.
+    max_iou_for_object_absence : float, default 0.3
+        A box that is not present is absent below this IoU, which is 0 without an object. Others
+        do not count.
+
+    Raises
+    ------
+    TypeError
+        If ``anchor_boxes`` are no numbers.
+    ValueError
+        If ``anchor_boxes`` are not positive pairs, or another number of them.
+    """
+
+    def __init__(
+        self,
+        xy_loss_type: LossType,
+        wh_loss_type: LossType,
+        confidence_loss_type: LossType,
+        classes_loss_type: LossType,
+        reduction_type: ReductionType,
+        anchor_boxes: Any,
+        number_of_anchor_boxes: int | None = None,
+        *,
+        reduce_across_batch: bool = False,
+        rescore: bool = True,
+        scale_xy: float = 10.0,
+        scale_wh: float = 10.0,
+        scale_no_object: float = 5.0,
+        scale_object: float = 100.0,
+        scale_class: float = 2.0,
+        min_iou_for_object_presence: float = 0.7,
+        max_iou_for_object_absence: float = 0.3,
+    ) -> None:
+        super().__init__(
+            reduction_type,
+            anchor_boxes,
+            reduce_across_batch,
+            rescore,
+            scale_xy,
+            scale_wh,
+            scale_no_object,
+            scale_object,
+            scale_class,
+            min_iou_for_object_presence,
+            max_iou_for_object_absence,
+        )
+        if number_of_anchor_boxes not in (None, self.number_of_anchor_boxes):
+            raise ValueError(
+                f"YOLOLossDescriptor: anchor_boxes has {self.number_of_anchor_boxes} boxes, "
+                f"but number_of_anchor_boxes is {number_of_anchor_boxes}"
+            )
+        self.xy_loss_descriptor = LossDescriptor(xy_loss_type, reduction_type)
+        self.wh_loss_descriptor = LossDescriptor(wh_loss_type, reduction_type)
+        self.confidence_loss_descriptor = LossDescriptor(confidence_loss_type, reduction_type)
+        self.classes_loss_descriptor = LossDescriptor(classes_loss_type, reduction_type)
+
+    xy_loss_descriptor = _part("xy", "The loss of the centre.")
+    wh_loss_descriptor = _part("wh", "The loss of the size.")
+    confidence_loss_descriptor = _part("confidence", "The loss of the confidence.")
+    classes_loss_descriptor = _part("classes", "The loss of the classes.")
+
+    def _state(self) -> dict[str, Any]:
+        parts = {name: _copied(getattr(self, name)) for name in _PARTS}
+        return {**parts, **{name: getattr(self, name) for name in _YOLO_FIELDS}}
+
+    def copy(self) -> YOLOLossDescriptor:
+        """Return an equal descriptor with parts of its own."""
+        return _rebuild_yolo_descriptor(self._state())
+
+    def __copy__(self) -> YOLOLossDescriptor:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> YOLOLossDescriptor:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by value."""
+        return _rebuild_yolo_descriptor, (self._state(),)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare everything, the parts included."""
+        if not isinstance(other, YOLOLossDescriptor):
+            return NotImplemented
+        mine, others = self._state(), other._state()
+        return all(np.array_equal(mine[name], others[name]) for name in mine)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Show parts, reduction, anchors and what differs from the defaults."""
+        anchors = self.anchor_boxes.tolist()
+        usual = YOLOLossDescriptor(*_USUAL_PARTS, ReductionType.SUM, anchors)
+        parts = [f"{name}={getattr(self, name)!r}" for name in _PARTS]
+        parts += [f"ReductionType.{self.reduction_type.name}", f"anchor_boxes={anchors}"]
+        parts += [
+            f"{name}={getattr(self, name)!r}"
+            for name in _YOLO_FIELDS[2:]
+            if getattr(self, name) != getattr(usual, name)
+        ]
+        return f"YOLOLossDescriptor({', '.join(parts)})"
+
+
+def _rebuild_yolo_descriptor(state: dict[str, Any]) -> YOLOLossDescriptor:
+    fields = dict(state)
+    parts = {name: fields.pop(name) for name in _PARTS}
+    result = YOLOLossDescriptor(*_USUAL_PARTS, **fields)
+    for name, part in parts.items():
+        setattr(result, name, part)
+    return result
+
+
+class YOLOLoss(_LabelledLoss, _core.YOLOLoss):
+    """Loss of object detection and its gradient in one kernel (``MPSCNNYOLOLoss``).
+
+    Each pixel is a cell of a grid, which predicts one box for each anchor: anchor ``a`` has the
+    channels from ``(5 + K) a`` on, in the order x, y, width, height, confidence and K classes. The
+    box has its centre at the sigmoids of x and y within the cell, and the anchor's size times e to
+    the power of width and height. Labels hold x and y within the cell, width and height in cells, 1
+    where there is an object and else 0, and the classes, the same for every anchor.
+
+    A box in a cell with an object is present where its anchor fits the object best, or where it
+    overlaps the object by more than ``min_iou_for_object_presence``. Presence and overlap are
+    constants for the gradient, which is that of the summed loss: scales, weights of the parts and
+    a weights image scale it, the reduction does not. Elements that do not count are 0.
+
+    Parameters
+    ----------
+    descriptor : YOLOLossDescriptor
+        Copied.
+    device : Device or str, optional
+        Where it runs; by default Metal where there is a supported GPU, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        If the descriptor asks for what is invalid.
+    """
+
+    def __init__(
+        self, descriptor: YOLOLossDescriptor, *, device: _core.Device | str | None = None
+    ) -> None:
+        if not isinstance(descriptor, YOLOLossDescriptor):
+            raise TypeError(
+                "YOLOLoss: descriptor must be a YOLOLossDescriptor, got "
+                f"{type(descriptor).__name__}"
+            )
+        own = descriptor.copy()
+        parts = [getattr(own, name) for name in _PARTS]
+        super().__init__(resolve_device(device), own, *parts)
+        for part in parts:
+            part.reduction_type = own.reduction_type
+            part.reduce_across_batch = own.reduce_across_batch
+        self._descriptor = own
+        self._losses = [Loss(part, device=self.device) for part in parts]
+
+    @property
+    def descriptor(self) -> YOLOLossDescriptor:
+        """Copy of the descriptor; its parts have the reduction of the whole."""
+        return self._descriptor.copy()
+
+    @property
+    def loss_xy(self) -> Loss:
+        """Kernel of the loss of the centre, by itself."""
+        return self._losses[0]
+
+    @property
+    def loss_wh(self) -> Loss:
+        """Kernel of the loss of the size, by itself."""
+        return self._losses[1]
+
+    @property
+    def loss_confidence(self) -> Loss:
+        """Kernel of the loss of the confidence, by itself."""
+        return self._losses[2]
+
+    @property
+    def loss_classes(self) -> Loss:
+        """Kernel of the loss of the classes, by itself."""
+        return self._losses[3]
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"descriptor": self.descriptor}
 
 
 class ForwardLoss(_LossKernel, _core.ForwardLoss):

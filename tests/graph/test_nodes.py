@@ -242,6 +242,7 @@ OTHERS = {
     "LossNode",
     "ReductionSpatialMeanNode",
     "ReshapeNode",
+    "YOLOLossNode",
 }
 ABSTRACT = {
     "BinaryArithmeticNode",
@@ -281,7 +282,8 @@ def test_every_class_of_filter_nodes_has_a_test():
 def test_every_gradient_node_belongs_to_a_forward_node():
     made = {
         getattr(g, name)._gradient_node
-        for name in {*ONE_SOURCE, *TWO_SOURCES, *OTHERS} - {"InitialGradientNode", "LossNode"}
+        for name in {*ONE_SOURCE, *TWO_SOURCES, *OTHERS}
+        - {"InitialGradientNode", "LossNode", "YOLOLossNode"}
     }
     declared = {
         getattr(g, name)
@@ -495,6 +497,28 @@ def test_loss(device, rng):
     gradient, losses = mg.Loss(node.loss_descriptor, device=device)(x, labels)
     assert_same_bytes(result.result, gradient)
     assert_same_bytes(result.losses["labels"].reshape(-1), losses)
+
+
+def test_loss_of_object_detection(device, rng):
+    descriptor = mg.YOLOLossDescriptor(
+        mg.LossType.MEAN_SQUARED_ERROR,
+        mg.LossType.HUBER,
+        mg.LossType.SIGMOID_CROSS_ENTROPY,
+        mg.LossType.SOFT_MAX_CROSS_ENTROPY,
+        mg.ReductionType.SUM,
+        anchor_boxes=[[1, 2], [2, 1]],
+    )
+    node = g.YOLOLossNode(g.ImageNode("x"), descriptor)
+    x = sample(rng, (2, 3, 3, 14))
+    labels = np.abs(sample(rng, x.shape)) + np.float32(0.5)
+
+    result = float_graph(device, [node])(x, labels)
+
+    gradient, losses = mg.YOLOLoss(descriptor, device=device)(x, labels)
+    assert_same_bytes(result.result, gradient)
+    assert_same_bytes(result.losses[0].reshape(-1), losses)
+    with pytest.raises(TypeError, match="loss_descriptor must be a YOLOLossDescriptor, got Loss"):
+        g.YOLOLossNode(g.ImageNode(), LOSS)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

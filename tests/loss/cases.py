@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tests.loss.oracle import REDUCTIONS, TYPES, Loss
+from tests.loss.yolo import assign
 from tests.softmax.oracle import log_softmax, softmax
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from tests.loss.yolo import YOLO
 
     Batch = npt.NDArray[np.float32]
 
@@ -154,19 +157,62 @@ YOLO_CASES = [
     YOLOCase("equal anchors", 1, (4, 3), 3, ((1, 1), (1, 1), (2, 2))),
 ]
 
-_DARKNET = ((1.3221, 1.73145), (3.19275, 4.00944), (5.05587, 8.09892), (9.47112, 4.84053))
-YOLO_LAYERS = {"darknet": YOLOCase("darknet", 32, (13, 13), 20, (*_DARKNET, (11.2364, 10.0071)))}
+_DARKNET = (
+    (1.3221, 1.73145),
+    (3.19275, 4.00944),
+    (5.05587, 8.09892),
+    (9.47112, 4.84053),
+    (11.2364, 10.0071),
+)
+# Cells of more boxes than loops take at a time, and grids of real networks.
+YOLO_LAYERS = [
+    YOLOCase("many anchors", 2, (3, 1), 2, tuple((0.5 + i / 32, 2 - i / 64) for i in range(70))),
+    YOLOCase("pascal", 3, (13, 13), 20, _DARKNET),
+    YOLOCase("coco", 1, (19, 19), 80, _DARKNET),
+]
 
 
-def yolo_labels(rng: np.random.Generator, case: YOLOCase) -> Batch:
+def yolo_labels(
+    rng: np.random.Generator, case: YOLOCase, sizes: tuple[float, float] = (0.3, 3.0)
+) -> Batch:
     """Labels with an object in about half the cells, the same box repeated for every anchor."""
     cells = (case.batch, case.grid[1], case.grid[0])
     box = np.zeros((*cells, 5 + case.classes))
     there = rng.random(cells) < 0.5
     there.flat[0] = True
-    box[..., :2] = rng.uniform(0, 1, (*cells, 2))
-    box[..., 2:4] = rng.uniform(0.3, 3, (*cells, 2))
+    box[..., :2] = rng.uniform(0.02, 0.98, (*cells, 2))
+    box[..., 2:4] = rng.uniform(*sizes, (*cells, 2))
     box[..., 4] = 1
     box[..., 5:] = np.eye(case.classes)[rng.integers(0, case.classes, cells)]
     box *= there[..., None]
     return np.tile(box, len(case.anchors)).astype(np.float32)
+
+
+def yolo_predictions(rng: np.random.Generator, d: YOLO, case: YOLOCase, t: Batch) -> Batch:
+    """Predictions of which some come close to the labels, and no overlap to a threshold.
+
+    Numbers of each part are of the kind that its loss expects.
+    """
+    boxes = (*case.shape[:3], len(case.anchors), 5 + case.classes)
+    q = t.reshape(boxes).astype(np.float64)
+    with np.errstate(divide="ignore"):
+        aim = np.concatenate(
+            [np.log(q[..., :2] / (1 - q[..., :2])), np.log(q[..., 2:4] / d.anchors)], axis=-1
+        )
+    aim = np.where(np.isfinite(aim), aim, 0.0)
+    p = 1.5 * rng.standard_normal(boxes)
+    if d.confidence.type in ("CATEGORICAL_CROSS_ENTROPY", "LOG"):
+        p[..., 4] = rng.uniform(0.05, 0.95, boxes[:4])
+    p[..., 5:] = predictions(rng, d.classes, p[..., 5:].shape)
+    unfit = np.ones(boxes[:4], np.bool_)
+    while unfit.any():
+        spread = rng.choice([0.05, 0.3, 1.5], boxes[:4])[..., None]
+        drawn = aim + spread * rng.standard_normal(aim.shape)
+        if d.wh.type in ("CATEGORICAL_CROSS_ENTROPY", "LOG"):
+            drawn[..., 2:4] = rng.uniform(0.05, 0.95, drawn[..., 2:4].shape)
+        p[..., :4] = np.where(unfit[..., None], drawn, p[..., :4])
+        iou = assign(d, p.astype(np.float32).astype(np.float64), q).iou
+        thresholds = d.min_iou_for_object_presence, d.max_iou_for_object_absence
+        near = [np.abs(iou - threshold) < 1e-4 for threshold in thresholds]
+        unfit = (near[0] | near[1]) & (q[..., 4] > 0)
+    return p.astype(np.float32).reshape(case.shape)

@@ -332,3 +332,25 @@ def test_object_detection_reductions():
     np.testing.assert_allclose(mean, single / 14)
     across = YOLO(ANCHORS, reduction="MEAN", reduce_across_batch=True)
     np.testing.assert_allclose(yolo.loss_images(across, y, t).ravel(), [single.sum() / 28, 0])
+
+
+def test_labels_of_one_anchor_alone():
+    """Anchors fit by what their own labels hold: an empty label fits nothing."""
+    y = np.zeros((1, 1, 1, 14))
+    t = pixel(*[0] * 7, *LABEL)  # anchor 1 would not be the best for this box
+    split = y.reshape(1, 1, 1, 2, 7), t.reshape(1, 1, 1, 2, 7)
+    assert yolo.assign(YOLO(ANCHORS), *split).present.ravel().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("case", cases.YOLO_LAYERS, ids=str)
+def test_inputs_have_boxes_of_every_kind(case, rng):
+    d = YOLO(case.anchors)
+    t = cases.yolo_labels(rng, case)
+    y = cases.yolo_predictions(rng, d, case, t)
+    boxes = (*case.shape[:3], len(case.anchors), -1)
+    m = yolo.assign(d, y.reshape(boxes).astype(np.float64), t.reshape(boxes).astype(np.float64))
+    there = t.reshape(boxes)[..., 4] > 0
+    more = m.present.sum(axis=-1) > 1  # not only the best anchor
+    ignored = there & ~m.present & ~m.absent
+    for kind in (m.present, more, ignored, there & m.absent, ~there):
+        assert kind.any()

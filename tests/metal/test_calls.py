@@ -255,6 +255,18 @@ def reduction(batch):
     )
 
 
+def resize(batch):
+    """Of two regions, two of Apple's kernels."""
+    kernel = mg.ResizeBilinear(3, 3, device=batch.device)
+    crop = mg.CropAndResizeBilinear(2, 2, [(0, 0, 1, 1), (0, 0, 0.5, 1)], device=batch.device)
+    sample = mg.GridSample(device=batch.device)
+    sample.secondary_source_feature_channel_max_count = 2
+    source, grid = batch.images(), batch.images()
+    batch.encode("resize", lambda to: kernel.encode_batch(to, source, allocator=mg.DEFAULT))
+    batch.encode("crop", lambda to: crop.encode_batch(to, source, allocator=mg.DEFAULT))
+    batch.encode("grid", lambda to: sample.encode_batch(to, source, grid, allocator=mg.DEFAULT))
+
+
 CASES = [
     convolution,
     pooling,
@@ -262,6 +274,7 @@ CASES = [
     softmax,
     dropout,
     upsampling,
+    resize,
     reshape,
     gram_matrix,
     reduction,

@@ -14,6 +14,7 @@ OTHERS = [
         "softmax": 1,
         "dropout": 4,
         "upsampling": 4,
+        "resize": 6,
         "reshape": 3,
         "optimizer": 2,
         "convolution": 2,

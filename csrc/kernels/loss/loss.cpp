@@ -43,6 +43,27 @@ ImageDescriptor loss_image_descriptor(const LossDescriptor& loss, const ImageDes
   return result;
 }
 
+const LossBackend& loss_backend(const Device& device, const char* who) {
+  const LossBackend* backend = device.loss();
+  require<UnsupportedError>(backend != nullptr, who, ": device '", device.kind(),
+                            "' has no loss kernels");
+  return *backend;
+}
+
+void warn_of_classes(const KernelBase& kernel, const LossDescriptor& loss, Index count,
+                     const char* counted, bool& warned) {
+  if (warned || !loss.smooths() || loss.type != LossType::SoftMaxCrossEntropy ||
+      loss.number_of_classes == count) {
+    return;
+  }
+  warned = true;
+  warn(WarningKind::Runtime,
+       text(kernel.class_name(),
+            ": label_smoothing adds label_smoothing / number_of_classes to "
+            "every label, and number_of_classes is ",
+            loss.number_of_classes, ", but the source has ", count, " ", counted));
+}
+
 LossBackend::LossStorage LossBackend::make_losses(const std::shared_ptr<Device>& device,
                                                   const ImageBatch& labels, const ImageBatch*,
                                                   const ImageDescriptor& loss) const {
@@ -50,13 +71,6 @@ LossBackend::LossStorage LossBackend::make_losses(const std::shared_ptr<Device>&
 }
 
 namespace {
-
-const LossBackend& backend_of(const Device& device, const char* who) {
-  const LossBackend* backend = device.loss();
-  require<UnsupportedError>(backend != nullptr, who, ": device '", device.kind(),
-                            "' has no loss kernels");
-  return *backend;
-}
 
 // Width, height and channels, without the format.
 struct Extent {
@@ -76,7 +90,7 @@ std::ostream& operator<<(std::ostream& out, const Extent& extent) {
 
 LossLabelsBatch LossLabels::make(const std::shared_ptr<Device>& device, const ImageBatch& labels,
                                  const ImageBatch* weights, const Size& loss_image_size) {
-  const LossBackend& backend = backend_of(*device, "LossLabels");
+  const LossBackend& backend = loss_backend(*device, "LossLabels");
   ImageDescriptor loss;
   loss.width = loss_image_size.width;
   loss.height = loss_image_size.height;
@@ -171,19 +185,6 @@ void check_label_aliasing(const KernelBase& kernel, const LabelImages& labels,
   }
 }
 
-void warn_once(const KernelBase& kernel, const LossDescriptor& loss, Index channels, bool& warned) {
-  if (warned || !loss.smooths() || loss.type != LossType::SoftMaxCrossEntropy ||
-      loss.number_of_classes == channels) {
-    return;
-  }
-  warned = true;
-  warn(WarningKind::Runtime,
-       text(kernel.class_name(),
-            ": label_smoothing adds label_smoothing / number_of_classes to "
-            "every label, and number_of_classes is ",
-            loss.number_of_classes, ", but the source has ", channels, " channels"));
-}
-
 // Reads of one encode.
 Reads reads_of(const ImageBatch::Images& sources, const LabelImages& labels) {
   Reads reads;
@@ -220,13 +221,11 @@ LossDescriptor with_settings(LossDescriptor loss, const LossDescriptor& settings
 
 // ---- combined
 
-Loss::Loss(std::shared_ptr<Device> device, const LossDescriptor& loss)
-    : UnaryKernel(std::move(device), "Loss", {}), loss_(loss) {
-  check_loss(class_name(), loss_);
-  encoder_ = backend_of(*this->device(), class_name()).make_loss(*this->device(), loss_);
-}
+LabelledLoss::LabelledLoss(std::shared_ptr<Device> device, const char* class_name,
+                           const LossDescriptor& reduced)
+    : UnaryKernel(std::move(device), class_name, {}), reduced_(reduced) {}
 
-void Loss::check_call(const UnaryCall& call) const {
+void LabelledLoss::check_call(const UnaryCall& call) const {
   check_unclipped(*this, "offset", call.properties.offset, call.properties.clip_rect);
   const ImageDescriptor& source = call.sources.front()->descriptor();
   const ImageDescriptor& result = call.destinations.front()->descriptor();
@@ -235,15 +234,16 @@ void Loss::check_call(const UnaryCall& call) const {
           "x", source.height);
   require(source.number_of_images == 1, class_name(),
           ": source must hold one image; pass several as a batch, got ", source.number_of_images);
+  check_channels(call.consumed_channels);
 }
 
-void Loss::encode_on_device(CommandBuffer&, const UnaryCall&) {
+void LabelledLoss::encode_on_device(CommandBuffer&, const UnaryCall&) {
   fail<TypeError>(class_name(), ": an encode needs labels");
 }
 
-void Loss::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
-                  const ImageBatch::Images& sources, const StateBatch& states,
-                  const ImageBatch::Images& destinations, bool batch) {
+void LabelledLoss::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
+                          const ImageBatch::Images& sources, const StateBatch& states,
+                          const ImageBatch::Images& destinations, bool batch) {
   const UnaryProperties properties = current_properties();
   const StateBatch no_gradient_states;  // which the call refers to
   const UnaryCall call =
@@ -269,10 +269,10 @@ void Loss::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
           ": labels holds the same object twice, and its loss image can hold one loss");
   require(images.weights.empty() || images.weights.size() == own.size(), class_name(),
           ": some labels have weights and some have none");
-  check_labels(*this, *command_buffer, loss_, images, sources, call.consumed_channels);
+  check_labels(*this, *command_buffer, reduced_, images, sources, call.consumed_channels);
   ImageDescriptor read = sources.front()->descriptor();
   read.feature_channels = call.consumed_channels;
-  const Extent expected = extent_of(loss_image_descriptor(loss_, read));
+  const Extent expected = extent_of(loss_image_descriptor(reduced_, read));
   for (const auto& image : losses) {
     const Extent got = extent_of(image->descriptor());
     require(got == expected, class_name(), ": labels have a loss_image_size of ", got,
@@ -284,7 +284,7 @@ void Loss::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   check_aliasing(*this, {"source", &sources, batch}, {"the loss image", &losses, true});
   Reads reads = reads_of(sources, images);
   reads.check();
-  warn_once(*this, loss_, call.consumed_channels, warned_);
+  warn_of(call.consumed_channels);
 
   encoder_->encode(*command_buffer, {call, images, losses, own});
   command_buffer->note_encoded();
@@ -297,7 +297,7 @@ void Loss::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   reads.spend();
 }
 
-std::shared_ptr<ImageBatch> Loss::encode_creating(
+std::shared_ptr<ImageBatch> LabelledLoss::encode_creating(
     const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& sources,
     const StateBatch& labels, bool batch, ImageAllocator* allocator) {
   const auto images = make_destinations(command_buffer, sources, batch, allocator);
@@ -310,12 +310,22 @@ std::shared_ptr<ImageBatch> Loss::encode_creating(
   return images;
 }
 
+Loss::Loss(std::shared_ptr<Device> device, const LossDescriptor& loss)
+    : LabelledLoss(std::move(device), "Loss", loss) {
+  check_loss(class_name(), loss);
+  encoder_ = loss_backend(*this->device(), class_name()).make_loss(*this->device(), loss);
+}
+
+void Loss::warn_of(Index consumed) {
+  warn_of_classes(*this, reduced_, consumed, "channels", warned_);
+}
+
 // ---- separate forward
 
 ForwardLoss::ForwardLoss(std::shared_ptr<Device> device, const LossDescriptor& loss)
     : UnaryKernel(std::move(device), "ForwardLoss", {}), loss_(loss) {
   check_loss(class_name(), loss_);
-  encoder_ = backend_of(*this->device(), class_name()).make_forward(*this->device(), loss_);
+  encoder_ = loss_backend(*this->device(), class_name()).make_forward(*this->device(), loss_);
 }
 
 void ForwardLoss::set_loss(const LossDescriptor& loss) {
@@ -367,7 +377,7 @@ void ForwardLoss::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   check_label_aliasing(*this, labels, {"destination", &destinations, true});
   Reads reads = reads_of(sources, labels);
   reads.check();
-  warn_once(*this, loss_, call.consumed_channels, warned_);
+  warn_of_classes(*this, loss_, call.consumed_channels, "channels", warned_);
   encoder_->encode(*command_buffer, {call, labels, loss_});
   command_buffer->note_encoded();
   note_reads(*command_buffer, sources, labels);
@@ -399,7 +409,7 @@ EncodeResult ForwardLoss::encode_creating(const std::shared_ptr<CommandBuffer>& 
 LossGradient::LossGradient(std::shared_ptr<Device> device, const LossDescriptor& loss)
     : BinaryKernel(std::move(device), "LossGradient"), loss_(loss) {
   check_loss(class_name(), loss_);
-  encoder_ = backend_of(*this->device(), class_name()).make_gradient(*this->device(), loss_);
+  encoder_ = loss_backend(*this->device(), class_name()).make_gradient(*this->device(), loss_);
 }
 
 void LossGradient::set_loss(const LossDescriptor& loss) {
@@ -480,7 +490,7 @@ void LossGradient::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
       states.empty()
           ? loss_
           : with_settings(loss_, static_cast<const ForwardLossState&>(*states.front()).loss());
-  warn_once(*this, settings, channels, warned_);
+  warn_of_classes(*this, settings, channels, "channels", warned_);
   const BinaryProperties encoded = properties();
   encoder_->encode(*command_buffer, {gradients, sources, labels, destinations, encoded, channels,
                                      settings, compute_label_gradients, states, *this});
@@ -520,7 +530,7 @@ std::shared_ptr<ImageBatch> LossGradient::encode_creating(
 
 InitialGradient::InitialGradient(std::shared_ptr<Device> device)
     : UnaryKernel(std::move(device), "InitialGradient", {}) {
-  encoder_ = backend_of(*this->device(), class_name()).make_initial_gradient(*this->device());
+  encoder_ = loss_backend(*this->device(), class_name()).make_initial_gradient(*this->device());
 }
 
 void InitialGradient::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {

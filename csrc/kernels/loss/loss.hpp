@@ -1,6 +1,6 @@
 // Loss kernels: Loss (MPSCNNLoss) and the states that carry its labels, and the separate kernels
 // ForwardLoss, LossGradient and InitialGradient (MPSNNForwardLoss, MPSNNLossGradient,
-// MPSNNInitialGradient).
+// MPSNNInitialGradient). The loss of object detection is in yolo_loss.hpp.
 #pragma once
 
 #include <memory>
@@ -40,9 +40,17 @@ struct LossDescriptor {  // MPSCNNLossDescriptor
   // One value for all images, in the first loss image.
   bool reduces_batch() const { return reduce_across_batch && reduction != ReductionType::None; }
 };
+class LossBackend;
+
 // Throw std::invalid_argument, naming `who`, unless each field is in range; and unless they agree.
 void check_loss_fields(const char* who, const LossDescriptor& loss);
 void check_loss(const char* who, const LossDescriptor& loss);
+// Warns, once in the life of a kernel, of labels that are smoothed over another number of classes
+// than the `count` that the source has; `counted` names these.
+void warn_of_classes(const KernelBase& kernel, const LossDescriptor& loss, Index count,
+                     const char* counted, bool& warned);
+// The device's, unless it has none.
+const LossBackend& loss_backend(const Device& device, const char* who);
 // Of the loss image of one source.
 ImageDescriptor loss_image_descriptor(const LossDescriptor& loss, const ImageDescriptor& source);
 
@@ -140,12 +148,16 @@ class LossGradientEncoder {
   virtual void encode(CommandBuffer& command_buffer, const LossGradientCall& call) = 0;
 };
 
+struct YOLOLossDescriptor;
+
 // What a device supplies to run the family.
 class LossBackend {
  public:
   virtual ~LossBackend() = default;
   virtual std::unique_ptr<LossEncoder> make_loss(Device& device,
                                                  const LossDescriptor& loss) const = 0;
+  virtual std::unique_ptr<LossEncoder> make_yolo_loss(Device& device,
+                                                      const YOLOLossDescriptor& loss) const = 0;
   virtual std::unique_ptr<ForwardLossEncoder> make_forward(Device& device,
                                                            const LossDescriptor& loss) const = 0;
   virtual std::unique_ptr<LossGradientEncoder> make_gradient(Device& device,
@@ -162,12 +174,9 @@ class LossBackend {
                                   const ImageBatch* weights, const ImageDescriptor& loss) const;
 };
 
-// Labels are a state an image; what it writes or returns is the gradient.
-class Loss final : public UnaryKernel {
+// A kernel whose labels are a state an image; what it writes or returns is the gradient.
+class LabelledLoss : public UnaryKernel {
  public:
-  Loss(std::shared_ptr<Device> device, const LossDescriptor& loss);
-  const LossDescriptor& loss() const { return loss_; }
-
   void encode(const std::shared_ptr<CommandBuffer>& command_buffer,
               const ImageBatch::Images& sources, const StateBatch& labels,
               const ImageBatch::Images& destinations, bool batch);
@@ -177,6 +186,14 @@ class Loss final : public UnaryKernel {
                                               ImageAllocator* allocator);
 
  protected:
+  // `reduced`: what the elements of all channels become.
+  LabelledLoss(std::shared_ptr<Device> device, const char* class_name,
+               const LossDescriptor& reduced);
+  // Throws std::invalid_argument if the kernel cannot read that many channels.
+  virtual void check_channels(Index consumed) const = 0;
+  // Before an encode of which nothing can fail any more.
+  virtual void warn_of(Index consumed) = 0;
+
   void check_call(const UnaryCall& call) const override;
   std::shared_ptr<GradientState> make_state(ForwardSnapshot,
                                             const std::shared_ptr<CommandBuffer>&) override {
@@ -184,10 +201,19 @@ class Loss final : public UnaryKernel {
   }
   void encode_on_device(CommandBuffer&, const UnaryCall&) override;
 
- private:
-  LossDescriptor loss_;
+  LossDescriptor reduced_;
   std::unique_ptr<LossEncoder> encoder_;
   bool warned_ = false;
+};
+
+class Loss final : public LabelledLoss {
+ public:
+  Loss(std::shared_ptr<Device> device, const LossDescriptor& loss);
+  const LossDescriptor& loss() const { return reduced_; }
+
+ protected:
+  void check_channels(Index) const override {}
+  void warn_of(Index consumed) override;
 };
 
 // The four settings of a ForwardLoss when it was encoded, for its LossGradient.

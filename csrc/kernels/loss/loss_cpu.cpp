@@ -1,19 +1,17 @@
 // Loss kernels of the CPU device: one pass over runs of pixels, sums in double in a fixed order.
+#include "kernels/loss/loss_cpu.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "cpu/cpu_calls.hpp"
-#include "kernels/loss/loss.hpp"
-#include "kernels/loss/loss_simd.hpp"
+#include "kernels/loss/yolo_loss.hpp"
 
 namespace mpsgrad {
-namespace {
 
-// Roles of the calling thread's scratch arrays.
-enum Scratch : int { kSource, kLabels, kWeights, kGradient, kSlopes, kLosses, kFree };
-
-LossFunction function_of(const LossDescriptor& loss) {
+LossFunction loss_function(const LossDescriptor& loss) {
   LossFunction f;
   f.type = static_cast<int>(loss.type);
   if (loss.smooths()) {
@@ -27,6 +25,11 @@ LossFunction function_of(const LossDescriptor& loss) {
   f.delta = loss.delta;
   return f;
 }
+
+namespace {
+
+// Roles of the calling thread's scratch arrays.
+enum Scratch : int { kSource, kLabels, kWeights, kGradient, kSlopes, kLosses, kFree };
 
 // Views of the images that every loss kernel reads; no samples where there are no weights.
 struct Inputs {
@@ -179,15 +182,28 @@ void store_losses(const LossDescriptor& loss, const Inputs& inputs, std::vector<
   }
 }
 
+// One of the ten losses.
+class PlainElements final : public LossElements {
+ public:
+  explicit PlainElements(const LossDescriptor& loss) : function_(loss_function(loss)) {}
+  void compute(const float* y, const float* t, float* losses, float* slopes, float* scratch,
+               Index pixels, Index channels) const override {
+    loss_loops().elements(function_, y, t, losses, slopes, scratch, pixels, channels);
+  }
+
+ private:
+  LossFunction function_;
+};
+
 // Losses, and gradients unless there is no `gradients`.
 struct ForwardWork {
   LossDescriptor loss;
+  std::shared_ptr<const LossElements> elements;
   Inputs inputs;
   cpu::CpuImages losses, gradients;
 };
 
 void run_forward(const ForwardWork& work) {
-  const LossFunction f = function_of(work.loss);
   const LossLoops& loops = loss_loops();
   const Inputs& in = work.inputs;
   const bool whole = work.loss.reduction == ReductionType::None;
@@ -209,8 +225,8 @@ void run_forward(const ForwardWork& work) {
       slopes = cpu::begin_store(work.gradients, run.sample, run.y, run.x,
                                 cpu::thread_scratch(kSlopes, floats));
     }
-    loops.elements(f, y, t, losses, slopes, cpu::thread_scratch(kFree, floats), run.pixels,
-                   in.channels());
+    work.elements->compute(y, t, losses, slopes, cpu::thread_scratch(kFree, floats), run.pixels,
+                           in.channels());
     loops.weigh(work.loss.weight, w, nullptr, losses, count);
     if (whole) {
       cpu::finish_store(work.losses, run.sample, run.y, run.x, run.pixels, losses);
@@ -264,7 +280,7 @@ std::vector<float> factors_of(const GradientWork& work) {
 }
 
 void run_gradient(const GradientWork& work) {
-  const LossFunction f = function_of(work.loss);
+  const LossFunction f = loss_function(work.loss);
   const LossLoops& loops = loss_loops();
   const Inputs& in = work.inputs;
   const bool whole = work.loss.reduction == ReductionType::None;
@@ -290,19 +306,21 @@ void run_gradient(const GradientWork& work) {
   });
 }
 
-class CpuLoss final : public LossEncoder {
+class CpuLabelledLoss final : public LossEncoder {
  public:
-  explicit CpuLoss(const LossDescriptor& loss) : loss_(loss) {}
+  CpuLabelledLoss(const LossDescriptor& reduced, std::shared_ptr<const LossElements> elements)
+      : reduced_(reduced), elements_(std::move(elements)) {}
   void encode(CommandBuffer& command_buffer, const LossCall& call) override {
-    cpu::record(command_buffer,
-                [work = ForwardWork{loss_, inputs_of(cpu::view_source(call.images), call.labels),
-                                    view_all(call.losses), cpu::view_destination(call.images)}] {
-                  run_forward(work);
-                });
+    cpu::record(
+        command_buffer,
+        [work = ForwardWork{
+             reduced_, elements_, inputs_of(cpu::view_source(call.images), call.labels),
+             view_all(call.losses), cpu::view_destination(call.images)}] { run_forward(work); });
   }
 
  private:
-  LossDescriptor loss_;
+  LossDescriptor reduced_;
+  std::shared_ptr<const LossElements> elements_;
 };
 
 class CpuForwardLoss final : public ForwardLossEncoder {
@@ -310,6 +328,7 @@ class CpuForwardLoss final : public ForwardLossEncoder {
   void encode(CommandBuffer& command_buffer, const ForwardLossCall& call) override {
     cpu::record(command_buffer,
                 [work = ForwardWork{call.loss,
+                                    std::make_shared<PlainElements>(call.loss),
                                     inputs_of(cpu::view_source(call.images), call.labels),
                                     cpu::view_destination(call.images),
                                     {}}] { run_forward(work); });
@@ -361,7 +380,11 @@ class CpuInitialGradient final : public UnaryEncoder {
 class CpuLossBackend final : public LossBackend {
  public:
   std::unique_ptr<LossEncoder> make_loss(Device&, const LossDescriptor& loss) const override {
-    return std::make_unique<CpuLoss>(loss);
+    return std::make_unique<CpuLabelledLoss>(loss, std::make_shared<PlainElements>(loss));
+  }
+  std::unique_ptr<LossEncoder> make_yolo_loss(Device&,
+                                              const YOLOLossDescriptor& loss) const override {
+    return std::make_unique<CpuLabelledLoss>(loss.reduced(), make_yolo_elements(loss));
   }
   std::unique_ptr<ForwardLossEncoder> make_forward(Device&, const LossDescriptor&) const override {
     return std::make_unique<CpuForwardLoss>();

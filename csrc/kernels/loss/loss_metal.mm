@@ -1,6 +1,7 @@
-// Loss kernels of the Metal device (MPSCNNLoss, MPSNNForwardLoss, MPSNNLossGradient,
-// MPSNNInitialGradient).
+// Loss kernels of the Metal device (MPSCNNLoss, MPSCNNYOLOLoss, MPSNNForwardLoss,
+// MPSNNLossGradient, MPSNNInitialGradient).
 #include "kernels/loss/loss.hpp"
+#include "kernels/loss/yolo_loss.hpp"
 #include "metal/metal_calls.hpp"
 #include "metal/metal_graph.hpp"
 
@@ -25,6 +26,33 @@ MPSCNNLossDescriptor* to_mps(const LossDescriptor& loss) {
   result.numberOfClasses = to_ns(loss.number_of_classes);
   result.epsilon = loss.epsilon;
   result.delta = loss.delta;
+  return result;
+}
+
+MPSCNNYOLOLossDescriptor* to_mps(const YOLOLossDescriptor& loss) {
+  NSData* anchors = [NSData dataWithBytes:loss.anchors.data()
+                                   length:loss.anchors.size() * sizeof(loss.anchors.front())];
+  MPSCNNYOLOLossDescriptor* result = [MPSCNNYOLOLossDescriptor
+      cnnLossDescriptorWithXYLossType:static_cast<MPSCNNLossType>(loss.xy.type)
+                           WHLossType:static_cast<MPSCNNLossType>(loss.wh.type)
+                   confidenceLossType:static_cast<MPSCNNLossType>(loss.confidence.type)
+                      classesLossType:static_cast<MPSCNNLossType>(loss.classes.type)
+                        reductionType:static_cast<MPSCNNReductionType>(loss.reduction)
+                          anchorBoxes:anchors
+                  numberOfAnchorBoxes:to_ns(loss.anchor_count())];
+  result.XYLossDescriptor = to_mps(loss.xy);
+  result.WHLossDescriptor = to_mps(loss.wh);
+  result.confidenceLossDescriptor = to_mps(loss.confidence);
+  result.classesLossDescriptor = to_mps(loss.classes);
+  result.reduceAcrossBatch = loss.reduce_across_batch;
+  result.rescore = loss.rescore;
+  result.scaleXY = loss.scale_xy;
+  result.scaleWH = loss.scale_wh;
+  result.scaleNoObject = loss.scale_no_object;
+  result.scaleObject = loss.scale_object;
+  result.scaleClass = loss.scale_class;
+  result.minIOUForObjectPresence = loss.min_iou_for_object_presence;
+  result.maxIOUForObjectAbsence = loss.max_iou_for_object_absence;
   return result;
 }
 
@@ -55,9 +83,11 @@ void keep(MetalCommandBuffer& command_buffer, std::initializer_list<id> objects)
   }
 }
 
-class MetalLoss final : public LossEncoder {
+// MPSCNNLoss and MPSCNNYOLOLoss have their encodes in common, but no class.
+template <class Kernel>
+class MetalLabelledLoss final : public LossEncoder {
  public:
-  explicit MetalLoss(Retained<MPSCNNLoss*> kernel) : kernel_(std::move(kernel)) {}
+  explicit MetalLabelledLoss(Retained<Kernel*> kernel) : kernel_(std::move(kernel)) {}
 
   void encode(CommandBuffer& command_buffer, const LossCall& call) override {
     const PoolScope pool;
@@ -91,7 +121,7 @@ class MetalLoss final : public LossEncoder {
   }
 
  private:
-  Retained<MPSCNNLoss*> kernel_;
+  Retained<Kernel*> kernel_;
 };
 
 class MetalForwardLoss final : public ForwardLossEncoder {
@@ -180,9 +210,17 @@ class MetalLossBackend final : public LossBackend {
   std::unique_ptr<LossEncoder> make_loss(Device& device,
                                          const LossDescriptor& loss) const override {
     const PoolScope pool;
-    return std::make_unique<MetalLoss>(metal::adopt_kernel(
+    return std::make_unique<MetalLabelledLoss<MPSCNNLoss>>(metal::adopt_kernel(
         [[MPSCNNLoss alloc] initWithDevice:metal::mtl_device(device) lossDescriptor:to_mps(loss)],
         "MPSCNNLoss"));
+  }
+  std::unique_ptr<LossEncoder> make_yolo_loss(Device& device,
+                                              const YOLOLossDescriptor& loss) const override {
+    const PoolScope pool;
+    return std::make_unique<MetalLabelledLoss<MPSCNNYOLOLoss>>(
+        metal::adopt_kernel([[MPSCNNYOLOLoss alloc] initWithDevice:metal::mtl_device(device)
+                                                    lossDescriptor:to_mps(loss)],
+                            "MPSCNNYOLOLoss"));
   }
   std::unique_ptr<ForwardLossEncoder> make_forward(Device& device,
                                                    const LossDescriptor& loss) const override {

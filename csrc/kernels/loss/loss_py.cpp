@@ -1,5 +1,5 @@
 // bind_loss: descriptors, labels and kernels of the loss family; the kernels are documented in
-// python/mpsgrad/loss.py.
+// python/mpsgrad/loss.py, and those of object detection are bound in yolo_loss_py.cpp.
 #include <pybind11/numpy.h>
 
 #include <cstring>
@@ -389,7 +389,7 @@ void bind_settings(Class& c) {
   setting("delta", &LossDescriptor::delta);
 }
 
-py::object encode_loss(Loss& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+py::object encode_loss(LabelledLoss& self, const std::shared_ptr<CommandBuffer>& command_buffer,
                        const py::object& source_object, const py::object& label_object,
                        const py::object& destination_object, const py::object& allocator_object) {
   const ImageArgument source = image_argument(source_object, "source");
@@ -415,9 +415,8 @@ py::object encode_loss(Loss& self, const std::shared_ptr<CommandBuffer>& command
 }
 
 void bind_combined(py::module_& m) {
-  py::class_<Loss, UnaryKernel, py::smart_holder> c(m, "Loss");
-  c.def(py::init<std::shared_ptr<Device>, const LossDescriptor&>(), "device"_a, "descriptor"_a);
-  bind_settings(c);
+  py::class_<LabelledLoss, UnaryKernel, py::smart_holder> c(
+      m, "LabelledLoss", "What `Loss` and `YOLOLoss` share: their labels are a state an image.");
   def_often_called(c, "encode", &encode_loss, "command_buffer"_a.none(false), "source"_a,
                    "labels"_a, "destination"_a = py::none(), py::kw_only(),
                    "allocator"_a = py::none(),
@@ -448,6 +447,9 @@ TypeError, ValueError
   def_often_called(c, "encode_batch", &encode_loss, "command_buffer"_a.none(false), "sources"_a,
                    "labels"_a, "destinations"_a = py::none(), py::kw_only(),
                    "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.");
+  py::class_<Loss, LabelledLoss, py::smart_holder> loss(m, "Loss");
+  loss.def(py::init<std::shared_ptr<Device>, const LossDescriptor&>(), "device"_a, "descriptor"_a);
+  bind_settings(loss);
 }
 
 void bind_forward(py::module_& m) {
@@ -601,11 +603,14 @@ ImageBatch
 
 }  // namespace
 
+void bind_yolo_loss(py::module_& m);
+
 void bind_loss(py::module_& m) {
   bind_loss_descriptor(m);
   bind_loss_data(m);
   bind_labels(m);
   bind_combined(m);
+  bind_yolo_loss(m);
   bind_forward(m);
   bind_gradient(m);
   py::class_<InitialGradient, UnaryKernel, py::smart_holder>(m, "InitialGradient")

@@ -92,7 +92,6 @@ class MetalReduceBinary final : public BinaryEncoder {
 
   void encode(CommandBuffer& command_buffer, const BinaryCall& call) override {
     const metal::PoolScope pool;
-    auto& own = as<metal::MetalCommandBuffer>(command_buffer);
     MPSNNReduceBinary* kernel = kernel_.get();
     metal::set_properties(kernel, call);
     kernel.primarySourceClipRect = region_of(call, false);
@@ -105,24 +104,7 @@ class MetalReduceBinary final : public BinaryEncoder {
       correlation.strideInX = to_ns(window.stride_x);
       correlation.strideInY = to_ns(window.stride_y);
     }
-    NSArray<MPSImage*>* primaries = metal::mps_images(call.primaries, false);
-    NSArray<MPSImage*>* secondaries = metal::mps_images(call.secondaries, false);
-    NSArray<MPSImage*>* destinations = metal::mps_images(call.destinations, true);
-    if (call.batch) {
-      [kernel encodeBatchToCommandBuffer:own.for_kernel()
-                           primaryImages:primaries
-                         secondaryImages:secondaries
-                       destinationImages:destinations];
-    } else {
-      [kernel encodeToCommandBuffer:own.for_kernel()
-                       primaryImage:[primaries objectAtIndex:0]
-                     secondaryImage:[secondaries objectAtIndex:0]
-                   destinationImage:[destinations objectAtIndex:0]];
-    }
-    for (id object : {static_cast<id>(primaries), static_cast<id>(secondaries),
-                      static_cast<id>(destinations), static_cast<id>(kernel)}) {
-      own.keep(object);
-    }
+    metal::encode_prepared(command_buffer, kernel, call);
   }
 
  private:

@@ -6,59 +6,20 @@
 namespace mpsgrad::cpu::upsampling {
 namespace {
 
-// A place between two pixels, counted from the first one.
-struct Position {
-  Index pixel = 0;
-  double beyond = 0.0;  // of the way to the next pixel, below 1
-};
-
-// Where result i of a bilinear axis lies. Apple does not say it for corners that are not aligned:
-// this is the one place that decides.
-Position position_of(const AxisRule& rule, Index i) {
-  const Index along = rule.align_corners ? i * (rule.length - 1) : i;
-  const Index of = rule.align_corners ? rule.length * rule.factor - 1 : rule.factor;
-  if (of == 0) {
-    return {};
-  }
-  return {along / of, static_cast<double>(along % of) / static_cast<double>(of)};
-}
-
-void add_tap(const AxisRule& rule, Index pixel, double weight, UpsamplingTaps& taps) {
-  if (rule.edge == EdgeMode::Clamp) {
-    pixel = std::clamp<Index>(pixel, 0, rule.length - 1);
-  } else if (pixel < 0 || pixel >= rule.length) {
-    return;
-  }
-  if (taps.count == 1 && taps.pixel[0] == pixel) {
-    taps.weight[0] = 1.0F;  // both weights together
-    return;
-  }
-  taps.pixel[taps.count] = static_cast<std::int32_t>(pixel);
-  taps.weight[taps.count] = static_cast<float>(weight);
-  ++taps.count;
-}
-
 // The source pixels of result i.
-UpsamplingTaps taps_of(const AxisRule& rule, Index i) {
-  UpsamplingTaps taps{};
+InterpolationTaps taps_of(const AxisRule& rule, Index i) {
   if (rule.kind == UpsamplingKind::Nearest) {
-    add_tap(rule, rule.offset + i / rule.factor, 1.0, taps);
-    return taps;
+    return taps_on(rule.source, i / rule.factor);
   }
-  const Position position = position_of(rule, i);
-  const Index pixel = rule.offset + position.pixel;
-  add_tap(rule, pixel, 1.0 - position.beyond, taps);
-  if (position.beyond > 0.0) {
-    // Behind the last pixel of the source there is nothing to go to, in any edge mode.
-    add_tap(rule, pixel == rule.length - 1 ? pixel : pixel + 1, position.beyond, taps);
-  }
-  return taps;
+  const Index length = rule.source.length;
+  return taps_between(rule.source,
+                      position_of(i, length, length * rule.factor, rule.align_corners));
 }
 
 }  // namespace
 
-std::vector<UpsamplingTaps> taps_of_all(const AxisRule& rule, Index results) {
-  std::vector<UpsamplingTaps> all;
+std::vector<InterpolationTaps> taps_of_all(const AxisRule& rule, Index results) {
+  std::vector<InterpolationTaps> all;
   all.reserve(static_cast<std::size_t>(results));
   for (Index i = 0; i < results; ++i) {
     all.push_back(taps_of(rule, i));
@@ -66,7 +27,7 @@ std::vector<UpsamplingTaps> taps_of_all(const AxisRule& rule, Index results) {
   return all;
 }
 
-AxisSums::AxisSums(const std::vector<UpsamplingTaps>& taps, Index primary, Index given,
+AxisSums::AxisSums(const std::vector<InterpolationTaps>& taps, Index primary, Index given,
                    Index pixels)
     : sums_(static_cast<std::size_t>(pixels)) {
   const auto results = static_cast<Index>(taps.size());
@@ -74,7 +35,7 @@ AxisSums::AxisSums(const std::vector<UpsamplingTaps>& taps, Index primary, Index
   const Index last = std::clamp<Index>(given - primary, first, results);
   const auto visit = [&](const auto& body) {
     for (Index i = first; i < last; ++i) {
-      const UpsamplingTaps& own = taps[static_cast<std::size_t>(i)];
+      const InterpolationTaps& own = taps[static_cast<std::size_t>(i)];
       for (int k = 0; k < own.count; ++k) {
         if (own.pixel[k] < pixels) {
           body(sums_[static_cast<std::size_t>(own.pixel[k])], primary + i, own.weight[k]);

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/interpolation.hpp"
 #include "kernels/upsampling/upsampling.hpp"
 #include "kernels/upsampling/upsampling_simd.hpp"
 
@@ -14,20 +15,18 @@ struct AxisRule {
   UpsamplingKind kind = UpsamplingKind::Nearest;
   Index factor = 1;
   bool align_corners = false;
-  Index offset = 0;  // source pixel under the first result
-  EdgeMode edge = EdgeMode::Zero;
-  Index length = 0;  // of the source
+  InterpolationAxis source;  // its offset is the pixel under the first result
 };
 
 // The source pixels of the first `results` results.
-std::vector<UpsamplingTaps> taps_of_all(const AxisRule& rule, Index results);
+std::vector<InterpolationTaps> taps_of_all(const AxisRule& rule, Index results);
 
 // The transpose, of results that exist only in part.
 class AxisSums {
  public:
   // Result i is pixel primary + i of an incoming gradient `given` pixels long; `pixels` pixels of
   // the source are wanted, which may be fewer than it has, or more: those get nothing.
-  AxisSums(const std::vector<UpsamplingTaps>& taps, Index primary, Index given, Index pixels);
+  AxisSums(const std::vector<InterpolationTaps>& taps, Index primary, Index given, Index pixels);
 
   const UpsamplingSum* sums() const { return sums_.data(); }
   const float* weights() const { return weights_.data(); }

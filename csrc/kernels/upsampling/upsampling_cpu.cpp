@@ -1,6 +1,5 @@
-// Upsampling of the CPU device. A row of results is made of at most two source rows, nearest ones
-// by copying. Backwards, rows of incoming gradients go by once, in order: each is summed along the
-// columns and added, weighted, to the one or two source rows it was made of.
+// Upsampling of the CPU device. Backwards, rows of incoming gradients go by once, in order: each is
+// summed along the columns and added, weighted, to the one or two source rows it was made of.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -18,64 +17,11 @@ namespace {
 using cpu::CpuImages;
 using namespace cpu::upsampling;
 
-constexpr Index kTaskFloats = 1 << 16;  // about what one task reads or writes of the larger image
-constexpr int kRows = 0;                // scratch of a thread: two rows read
-constexpr int kResultRows = 2;          // two rows made
+constexpr Index kTaskFloats = 1 << 16;  // about what one task reads
+constexpr int kRow = 0;                 // scratch of a thread: a row read
+constexpr int kResultRows = 1;          // two rows made
 
 // --- Forward --------------------------------------------------------------------------------
-
-struct ForwardWork {
-  UpsamplingKind kind;
-  Index factor;  // down
-  AxisRule x, y;
-  CpuImages source, destination;
-  Region clip;
-};
-
-template <class Element>
-void make_row(const ForwardWork& work, const std::vector<UpsamplingTaps>& columns,
-              const UpsamplingTaps& rows, Index sample, Index j) {
-  const CpuImages& source = work.source;
-  const Index floats = work.clip.size.width * source.channels;
-  const Index y = work.clip.origin.y + j, x = work.clip.origin.x;
-  const auto slot = [&](int k, Index elements) { return cpu::scratch_of<Element>(k, elements); };
-  const bool placed = cpu::lies_as<Element>(source);
-  UpsamplingRow<Element> row{
-      rows.count,     {}, {rows.weight[0], rows.weight[1]}, columns.data(), work.clip.size.width,
-      source.channels};
-  for (int k = 0; k < rows.count; ++k) {
-    row.x[k] = cpu::load_run(source, sample, rows.pixel[k], 0, source.width,
-                             slot(kRows + k, placed ? 0 : source.width * source.channels));
-  }
-  const Results<Element> out =
-      cpu::begin_results(work.destination, sample, y, x, slot(kResultRows, floats));
-  const auto& loops = upsampling_loops().of(out.at);
-  if (rows.count == 0) {
-    std::fill_n(out.at, floats, Element{});
-  } else if (work.kind == UpsamplingKind::Nearest) {
-    loops.copy(row, out);
-  } else {
-    loops.interpolate(row, out);
-  }
-  cpu::finish_results(work.destination, sample, y, x, work.clip.size.width, out);
-}
-
-template <class Element>
-void run(const ForwardWork& work) {
-  const Size& size = work.clip.size;
-  const std::vector<UpsamplingTaps> columns = taps_of_all(work.x, size.width);
-  const std::vector<UpsamplingTaps> rows = taps_of_all(work.y, size.height);
-  // Results of the same source rows stay together.
-  const Index wanted = std::max<Index>(1, kTaskFloats / (size.width * work.source.channels));
-  const Index group = cpu::chunks_of(wanted, work.factor) * work.factor;
-  const Index groups = cpu::chunks_of(size.height, group);
-  cpu::parallel_for(size.depth * groups, [&](Index task) {
-    const Index first = task % groups * group;
-    for (Index j = first; j < std::min(size.height, first + group); ++j) {
-      make_row<Element>(work, columns, rows[static_cast<std::size_t>(j)], task / groups, j);
-    }
-  });
-}
 
 class CpuUpsampling final : public UnaryEncoder {
  public:
@@ -85,12 +31,15 @@ class CpuUpsampling final : public UnaryEncoder {
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
     const UnaryProperties& p = call.properties;
     CpuImages source = cpu::view_source(call);
-    const AxisRule x{kind_, factors_.x, align_corners_, p.offset.x, p.edge_mode, source.width};
-    const AxisRule y{kind_, factors_.y, align_corners_, p.offset.y, p.edge_mode, source.height};
-    cpu::record(command_buffer, [work = ForwardWork{kind_, factors_.y, x, y, std::move(source),
-                                                    cpu::view_destination(call), call.clip}] {
-      work.source.has_halves() && work.destination.has_halves() ? run<Half>(work)
-                                                                : run<float>(work);
+    const AxisRule x{kind_, factors_.x, align_corners_, {source.width, p.offset.x, p.edge_mode}};
+    const AxisRule y{kind_, factors_.y, align_corners_, {source.height, p.offset.y, p.edge_mode}};
+    cpu::record(command_buffer, [x, y,
+                                 work = cpu::Interpolation{
+                                     std::move(source), cpu::view_destination(call), call.clip,
+                                     kind_ == UpsamplingKind::Nearest, factors_.y}] {
+      const Size& size = work.clip.size;
+      const cpu::InterpolationGrid grid{taps_of_all(x, size.width), taps_of_all(y, size.height)};
+      cpu::interpolate(work, {&grid, 1});
     });
   }
 
@@ -177,7 +126,7 @@ void run(const GradientWork& work) {
     Index k = begin;
     const auto [from, to] = rows.readers(begin, end);
     for (Index i = from; i < to; ++i) {
-      const UpsamplingTaps& own = row_taps[static_cast<std::size_t>(i - work.primary.y)];
+      const InterpolationTaps& own = row_taps[static_cast<std::size_t>(i - work.primary.y)];
       std::array<UpsamplingTarget, 2> targets{};
       Index count = 0;
       for (int tap = 0; tap < own.count; ++tap) {
@@ -192,7 +141,7 @@ void run(const GradientWork& work) {
       }
       if (count > 0) {
         const Element* gradient = cpu::load_run(work.gradient, sample, i, 0, work.gradient.width,
-                                                cpu::scratch_of<Element>(kRows, scratch_floats));
+                                                cpu::scratch_of<Element>(kRow, scratch_floats));
         upsampling_loops().of(gradient).gather(gradient, sums, targets.data(), count);
       }
     }
@@ -212,9 +161,9 @@ class CpuUpsamplingGradient final : public GradientEncoder {
     const ForwardSnapshot& shot = call.state().snapshot();
     const bool aligned = aligns_corners(shot.properties);
     const AxisRule x{
-        kind_, factors_.x, aligned, forward.offset.x, forward.edge_mode, shot.source_width};
+        kind_, factors_.x, aligned, {shot.source_width, forward.offset.x, forward.edge_mode}};
     const AxisRule y{
-        kind_, factors_.y, aligned, forward.offset.y, forward.edge_mode, shot.source_height};
+        kind_, factors_.y, aligned, {shot.source_height, forward.offset.y, forward.edge_mode}};
     cpu::record(command_buffer,
                 [work = GradientWork{x, y, shot.clip.size, call.properties.primary.offset,
                                      cpu::view_gradient(call), cpu::view_destination(call, 1, 0),

@@ -498,6 +498,49 @@ def _upsampling(device: mg.Device) -> Iterator[Answer]:
         yield _on_both(device, f"upsampling {number}", question, compute)
 
 
+def _resize(device: mg.Device) -> Iterator[Answer]:
+    row = np.arange(1, 5, dtype=np.float32).reshape(1, 1, 4, 1)
+    square = np.arange(1, 5, dtype=np.float32).reshape(1, 2, 2, 1)
+    nine = np.arange(9, dtype=np.float32).reshape(1, 3, 3, 1)
+
+    def crop(on: mg.Device, *region: float) -> Any:
+        return mg.CropAndResizeBilinear(2, 2, [region], device=on)(nine)
+
+    def sample(on: mg.Device, places: list[list[float]], *, positions: bool) -> Any:
+        kernel = mg.GridSample(device=on)
+        kernel.use_grid_value_as_input_coordinate = positions
+        return kernel(square, np.array(places, np.float32).reshape(1, 1, -1, 2))
+
+    cases: list[tuple[str, Callable[[mg.Device], Any]]] = [
+        (
+            "1 2 3 4 resized to 3, corners not aligned: positions",
+            lambda on: mg.ResizeBilinear(3, 1, device=on)(row),
+        ),
+        (
+            "the same with corners aligned",
+            lambda on: mg.ResizeBilinear(3, 1, True, device=on)(row),
+        ),
+        (
+            "the first quarter of 3x3 cropped to 2x2: what normalised coordinates are parts of",
+            lambda on: crop(on, 0.0, 0.0, 0.5, 0.5),
+        ),
+        (
+            "a crop of which all but a corner is outside: the extrapolation value",
+            lambda on: crop(on, 0.25, 0.25, 1.0, 1.0),
+        ),
+        (
+            "1 2 over 3 4 sampled at (0.5, 0.5), (1.5, 0) and (0, 1): units, outside, x before y",
+            lambda on: sample(on, [[0.5, 0.5], [1.5, 0.0], [0.0, 1.0]], positions=True),
+        ),
+        (
+            "the same image half a pixel to the right of each of its first row",
+            lambda on: sample(on, [[0.5, 0.0], [0.5, 0.0]], positions=False),
+        ),
+    ]
+    for number, (question, compute) in enumerate(cases, start=1):
+        yield _on_both(device, f"resize {number}", question, compute)
+
+
 def _reshape(device: mg.Device) -> Iterator[Answer]:
     x = np.arange(32, dtype=np.float32).reshape(1, 2, 2, 8)
 
@@ -754,6 +797,7 @@ _QUESTIONS: list[Callable[[mg.Device], Iterator[Answer]]] = [
     _softmax,
     _dropout,
     _upsampling,
+    _resize,
     _reshape,
     _optimizer,
     _convolution,

@@ -51,6 +51,7 @@ from mpsgrad.graph.loss import (
     LabelsNode,
     LossGradientNode,
     LossNode,
+    YOLOLossNode,
 )
 from mpsgrad.graph.neuron import (
     NeuronAbsoluteNode,
@@ -249,4 +250,5 @@ __all__ = [
     "UpsamplingBilinearNode",
     "UpsamplingNearestGradientNode",
     "UpsamplingNearestNode",
+    "YOLOLossNode",
 ]

@@ -25,6 +25,7 @@ __all__ = [
     "LabelsNode",
     "LossGradientNode",
     "LossNode",
+    "YOLOLossNode",
 ]
 
 
@@ -113,6 +114,36 @@ class LossNode(SelfGradientNode):
 
     def __init__(self, source: Any, loss_descriptor: Any, *, label: str | None = None) -> None:
         super().__init__(source, _descriptor_argument("LossNode", loss_descriptor), label=label)
+
+
+class YOLOLossNode(SelfGradientNode):
+    """The loss of object detection (``MPSCNNYOLOLossNode``), of `mpsgrad.YOLOLoss`.
+
+    As `LossNode`.
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+        Predictions: for each box x, y, width, height, confidence and classes.
+    loss_descriptor : YOLOLossDescriptor
+        Copied.
+    label : str, optional
+
+    Raises
+    ------
+    TypeError
+        If an argument is of another class.
+    """
+
+    _kernel: ClassVar[Any] = loss.YOLOLoss
+
+    def __init__(self, source: Any, loss_descriptor: Any, *, label: str | None = None) -> None:
+        if not isinstance(loss_descriptor, loss.YOLOLossDescriptor):
+            raise TypeError(
+                "YOLOLossNode: loss_descriptor must be a YOLOLossDescriptor, got "
+                f"{type(loss_descriptor).__name__}"
+            )
+        super().__init__(source, loss_descriptor.copy(), label=label)
 
 
 _FIELDS = (

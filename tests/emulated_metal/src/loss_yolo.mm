@@ -140,16 +140,24 @@ float overlap(float x0, float y0, float w0, float h0, float x1, float y1, float 
   return w * h / (w0 * h0 + w1 * h1 - w * h);
 }
 
-// Loss and slope of one number, with the part's own weight.
-struct Scalar {
-  float loss, slope;
+// Losses and slopes of one part's channels, with the part's own weight.
+struct Part {
+  std::vector<float> losses, slopes;
 };
-Scalar scalar(const LossFunction& f, float y, float t) {
-  Tensor p(1, 1, 1), q(1, 1, 1), loss(1, 1, 1), d(1, 1, 1);
-  p.at(0, 0, 0) = y;
-  q.at(0, 0, 0) = t;
+Part part_of(const LossFunction& f, const std::vector<float>& y, const std::vector<float>& t) {
+  const auto count = static_cast<long>(y.size());
+  Tensor p(1, 1, count), q(1, 1, count), loss(1, 1, count), d(1, 1, count);
+  for (long k = 0; k < count; ++k) {
+    p.at(0, 0, k) = y[static_cast<size_t>(k)];
+    q.at(0, 0, k) = t[static_cast<size_t>(k)];
+  }
   f.evaluate(p, q, &loss, &d, nullptr);
-  return {f.weight * loss.at(0, 0, 0), f.weight * d.at(0, 0, 0)};
+  Part result;
+  for (long k = 0; k < count; ++k) {
+    result.losses.push_back(f.weight * loss.at(0, 0, k));
+    result.slopes.push_back(f.weight * d.at(0, 0, k));
+  }
+  return result;
 }
 
 // One grid cell.
@@ -185,32 +193,34 @@ void cell(const YOLOParams& p, const Tensor& y, const Tensor& t, long row, long 
                           : 0;
     const bool present = object && (a == best || iou > p.minimum);
     const bool absent = !present && iou < p.maximum;
-    for (long k = 0; k < 2; ++k) {
-      const float s = sigmoid(predicted(a, k));
-      const Scalar part = scalar(p.xy, s, label(a, k));
-      const float scale = present ? p.scale_xy : 0;
-      set(a, k, scale * part.loss, scale * part.slope * s * (1 - s));
-    }
-    for (long k = 2; k < 4; ++k) {
-      const float target = std::log(label(a, k) / (k == 2 ? aw : ah) + 1e-5F);
-      const Scalar part = present ? scalar(p.wh, predicted(a, k), target) : Scalar{0, 0};
-      set(a, k, p.scale_wh * part.loss, p.scale_wh * part.slope);
-    }
+    const auto set_part = [&](long first, float scale, const Part& part,
+                              const std::vector<float>& inner) {
+      for (size_t k = 0; k < part.losses.size(); ++k) {
+        // What does not count is 0, whatever it is.
+        set(a, first + static_cast<long>(k), scale == 0 ? 0 : scale * part.losses[k],
+            scale == 0 ? 0 : scale * part.slopes[k] * inner[k]);
+      }
+    };
+    const float sx = sigmoid(predicted(a, 0)), sy = sigmoid(predicted(a, 1));
+    set_part(0, present ? p.scale_xy : 0, part_of(p.xy, {sx, sy}, {label(a, 0), label(a, 1)}),
+             {sx * (1 - sx), sy * (1 - sy)});
+    const std::vector<float> sizes = {std::log(label(a, 2) / aw + 1e-5F),
+                                      std::log(label(a, 3) / ah + 1e-5F)};
+    set_part(2, present ? p.scale_wh : 0, part_of(p.wh, {predicted(a, 2), predicted(a, 3)}, sizes),
+             {1, 1});
     const float target = present ? label(a, 4) * (p.rescore ? iou : 1) : 0;
-    const Scalar confidence = scalar(p.confidence, predicted(a, 4), target);
-    const float scale = present ? p.scale_object : absent ? p.scale_no_object : 0;
-    set(a, 4, scale * confidence.loss, scale * confidence.slope);
-    const long classes = stride - 5;
-    Tensor py(1, 1, classes), pt(1, 1, classes), pl(1, 1, classes), pd(1, 1, classes);
-    for (long k = 0; k < classes; ++k) {
-      py.at(0, 0, k) = predicted(a, 5 + k);
-      pt.at(0, 0, k) = label(a, 5 + k);
+    set_part(4,
+             present  ? p.scale_object
+             : absent ? p.scale_no_object
+                      : 0,
+             part_of(p.confidence, {predicted(a, 4)}, {target}), {1});
+    std::vector<float> scores, kinds;
+    for (long k = 5; k < stride; ++k) {
+      scores.push_back(predicted(a, k));
+      kinds.push_back(label(a, k));
     }
-    p.classes.evaluate(py, pt, &pl, &pd, nullptr);
-    const float class_scale = present ? p.scale_class * p.classes.weight : 0;
-    for (long k = 0; k < classes; ++k) {
-      set(a, 5 + k, class_scale * pl.at(0, 0, k), class_scale * pd.at(0, 0, k));
-    }
+    set_part(5, present ? p.scale_class : 0, part_of(p.classes, scores, kinds),
+             std::vector<float>(scores.size(), 1));
   }
 }
 
@@ -293,9 +303,11 @@ READ(NSUInteger, numberOfAnchorBoxes, anchors.size() / 2)
 // The function of the shared encodes, after the channels were checked.
 - (const LossFunction&)total:(NSArray<MPSImage*>*)sources where:(const Where&)where {
   const auto& p = body_->as<YOLOParams>();
+  const Operand& read = body_->sources[0];
   for (MPSImage* source in sources) {
     const NSUInteger anchors = p.anchors.size() / 2;
-    const NSUInteger channels = [source featureChannels];
+    const NSUInteger channels =
+        std::min(read.channel_max, [source featureChannels] - read.channel_offset);
     REQUIRE(channels % anchors == 0 && channels / anchors > 5, source_channels, where,
             "%lu channels for %lu anchors", static_cast<unsigned long>(channels),
             static_cast<unsigned long>(anchors));

@@ -122,6 +122,11 @@
   /* reductions */                                                                             \
   TRAP(reduction_region, "a source clip rectangle leaves nothing, or less than is written")    \
   TRAP(reduction_channels, "the feature channels of the sources differ")                       \
+  /* resize */                                                                                 \
+  TRAP(resize_regions, "where the results of several regions go is not documented")            \
+  TRAP(resize_edge, "this kernel has an extrapolation value in place of an edge mode")         \
+  TRAP(grid_channels, "a grid has two feature channels")                                       \
+  TRAP(grid_stride, "a stride of a grid sample is not 1")                                      \
   /* optimizers */                                                                             \
   TRAP(optimizer_settings, "a setting of the optimizer is not valid")                          \
   TRAP(optimizer_lengths, "gradients, values, history and result differ in length")            \

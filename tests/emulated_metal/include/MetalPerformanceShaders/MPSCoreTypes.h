@@ -58,6 +58,19 @@ typedef struct {
   NSInteger x, y, z;
 } MPSOffset;
 
+typedef struct MPSOrigin {
+  double x, y, z;
+} MPSOrigin;
+
+typedef struct MPSSize {
+  double width, height, depth;
+} MPSSize;
+
+typedef struct MPSRegion {
+  MPSOrigin origin;
+  MPSSize size;
+} MPSRegion;
+
 typedef struct MPSImageCoordinate {
   NSUInteger x, y, channel;
 } MPSImageCoordinate;

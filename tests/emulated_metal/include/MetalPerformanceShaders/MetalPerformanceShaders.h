@@ -25,9 +25,11 @@
 #import <MetalPerformanceShaders/MPSNNGradientState.h>
 #import <MetalPerformanceShaders/MPSNNGraph.h>
 #import <MetalPerformanceShaders/MPSNNGraphNodes.h>
+#import <MetalPerformanceShaders/MPSNNGridSample.h>
 #import <MetalPerformanceShaders/MPSNNOptimizers.h>
 #import <MetalPerformanceShaders/MPSNNReduce.h>
 #import <MetalPerformanceShaders/MPSNNReshape.h>
+#import <MetalPerformanceShaders/MPSNNResize.h>
 #import <MetalPerformanceShaders/MPSNNSlice.h>
 #import <MetalPerformanceShaders/MPSNeuralNetworkTypes.h>
 #import <MetalPerformanceShaders/MPSState.h>

@@ -1,0 +1,145 @@
+// Loops of GridSample.
+#include "kernels/resize/resize_simd.hpp"
+
+#include "cpu/simd/lanes.hpp"
+#include "cpu/simd/put_pixels.hpp"
+
+namespace mpsgrad::MPSGRAD_ISA {
+namespace {
+
+using Index = std::int64_t;
+
+// Sums of positions and pixels fit 32 bits; nobody tells apart what lies further away than that.
+constexpr std::int32_t kFarPixel = 1 << 30;
+constexpr float kFarPosition = 1 << 29;
+
+MPSGRAD_INLINE std::int32_t within(std::int32_t value, std::int32_t least, std::int32_t most) {
+  const std::int32_t low = value < least ? least : value;
+  return low > most ? most : low;
+}
+
+// Without a jump, for the compiler to take several results at once.
+template <bool kClamps>
+void find_taps(const float* grid, Index results, const GridAxis& axis, GridTaps& taps) {
+  const auto last = static_cast<std::int32_t>(axis.length - 1);
+  const auto step = static_cast<std::int32_t>(axis.step);
+  const Index first = axis.first < -kFarPixel  ? -kFarPixel
+                      : axis.first > kFarPixel ? kFarPixel
+                                               : axis.first;
+  const auto begin = static_cast<std::int32_t>(first);
+  const float* const own = grid + axis.channel;
+  const float* const other = grid + 1 - axis.channel;
+  const auto count = static_cast<std::int32_t>(results);
+  for (std::int32_t i = 0; i < count; ++i) {
+    const float given = own[2 * i];
+    const bool is_number = (given == given) & (other[2 * i] == other[2 * i]);
+    const float near = given < -kFarPosition ? -kFarPosition : given;
+    const float near_on_both = near > kFarPosition ? kFarPosition : near;
+    const float position = is_number ? near_on_both : __builtin_nanf("");
+    const float below = __builtin_floorf(is_number ? position : 0.0F);
+    const float beyond = position - below;  // NaN if a number is, and then the result is
+    const std::int32_t at = begin + i * step + static_cast<std::int32_t>(below);
+    const std::int32_t low = within(at, 0, last);
+    const std::int32_t high = within(at + 1, 0, last);
+    taps.pixel[0][i] = low;
+    taps.pixel[1][i] = high;
+    if constexpr (kClamps) {
+      const bool is_one = (low == high) & is_number;
+      taps.weight[0][i] = is_one ? 1.0F : 1.0F - beyond;
+      taps.weight[1][i] = is_one ? 0.0F : beyond;
+    } else {
+      const bool reads_low = (low == at) | !is_number;
+      const bool reads_high = (high == at + 1) | !is_number;
+      taps.weight[0][i] = reads_low ? 1.0F - beyond : 0.0F;
+      taps.weight[1][i] = reads_high ? beyond : 0.0F;
+    }
+  }
+}
+
+void find(const float* grid, Index results, const GridAxis& axis, GridTaps& taps) {
+  axis.clamps ? find_taps<true>(grid, results, axis, taps)
+              : find_taps<false>(grid, results, axis, taps);
+}
+
+// A pixel as the sum of others.
+template <class Element>
+struct Terms {
+  const Element* from[4];
+  float weight[4];
+  int count = 0;
+
+  MPSGRAD_INLINE void add(const Element* pixel, float times) {
+    from[count] = pixel;
+    weight[count] = times;
+    ++count;
+  }
+};
+
+template <int kLanes, int kCount, class Element>
+MPSGRAD_INLINE void add_terms(const Terms<Element>& terms, Index c, Index count, Element* to) {
+  using V = Floats<kLanes>;
+  const Element* from[kCount];
+  float weight[kCount];
+  for (int k = 0; k < kCount; ++k) {
+    from[k] = terms.from[k] + c;
+    weight[k] = terms.weight[k];
+  }
+  fill_row<kLanes>(count, to, [=](Index i) MPSGRAD_MELT {
+    V sum = load<V>(from[0] + i) * weight[0];
+    for (int k = 1; k < kCount; ++k) {
+      sum += load<V>(from[k] + i) * weight[k];
+    }
+    return sum;
+  });
+}
+
+template <int kLanes, class Element>
+MPSGRAD_INLINE void sample_pixels(const GridSource<Element>& source, const GridTaps& x,
+                                  const GridTaps& y, Index first, Index count,
+                                  Results<Element> out) {
+  put_pixels(count, source.channels, out, [&](Index p, Index c, Index some, Element* to) {
+    const Index i = first + p;
+    Terms<Element> terms;
+    for (int row = 0; row < 2; ++row) {
+      const float down = y.weight[row][i];
+      if (down == 0.0F) {
+        continue;
+      }
+      const Element* const begin = source.image + y.pixel[row][i] * source.row_stride;
+      for (int column = 0; column < 2; ++column) {
+        const float across = x.weight[column][i];
+        if (across != 0.0F) {
+          terms.add(begin + x.pixel[column][i] * source.pixel_stride, down * across);
+        }
+      }
+    }
+    switch (terms.count) {
+      case 4:
+        return add_terms<kLanes, 4>(terms, c, some, to);
+      case 2:
+        return add_terms<kLanes, 2>(terms, c, some, to);
+      case 1:
+        return add_terms<kLanes, 1>(terms, c, some, to);
+      default:
+        return clear(to, some);
+    }
+  });
+}
+
+template <class Element>
+void sample(const GridSource<Element>& source, const GridTaps& x, const GridTaps& y, Index first,
+            Index count, Results<Element> out) {
+  with_lanes_for(source.channels, [&](auto lanes) {
+    constexpr int kLanes = lanes;
+    sample_pixels<kLanes>(source, x, y, first, count, out);
+  });
+}
+
+template <class Element>
+constexpr GridLoops<Element> kLoops{&find, &sample<Element>};
+
+}  // namespace
+
+const ByElement<GridLoops> grid_loops{kLoops<float>, kLoops<Half>};
+
+}  // namespace mpsgrad::MPSGRAD_ISA

@@ -1,0 +1,1 @@
+"""Tests of resizing, cropping and grid sampling."""
