@@ -313,7 +313,7 @@ class MetalGraph final : public GraphRunner {
       }
       set_result(node, made.get().resultImage);
       set_state(node, made.get().resultState);
-      if (node.labels != kNone) {
+      if (node.labels != kNone) {  // the two classes of such nodes have this in common
         static_cast<MPSCNNLossNode*>(made.get()).inputLabels.handle = handle(node.labels).get();
       }
       nodes_.push_back(std::move(made));

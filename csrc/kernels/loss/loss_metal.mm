@@ -295,6 +295,10 @@ Node make_loss_node(const NodeRequest& request) {
     return adopt_node([[MPSCNNLossNode alloc] initWithSource:request.source()
                                               lossDescriptor:to_mps(kernel->loss())]);
   }
+  if (const auto* kernel = request.kernel<YOLOLoss>()) {
+    return adopt_node([[MPSCNNYOLOLossNode alloc] initWithSource:request.source()
+                                                  lossDescriptor:to_mps(kernel->loss())]);
+  }
   if (const auto* kernel = request.kernel<ForwardLoss>()) {
     NSArray<MPSNNImageNode*>* sources = request.sources;
     return adopt_node([[MPSNNForwardLossNode alloc]

@@ -450,6 +450,7 @@ def _updates(node: FilterNode, source: Any, name: str) -> list[Any]:
     def completing(method: Any, prepare: Any) -> Any:
         return lambda states, old: method(*prepare(states, old))
 
+    kinds: list[tuple[str, type, Any]]
     pair = _core.NormalizationGammaAndBetaState, _core.NormalizationMeanAndVarianceState
     if isinstance(node, ConvolutionNode):
         kinds = [
