@@ -4,6 +4,7 @@
 #include "cpu/cpu_queue.hpp"
 #include "device/device.hpp"
 #include "device/prober.hpp"
+#include "graph/description.hpp"
 #if defined(MPSGRAD_HAVE_METAL)
 #include "metal/metal_device.hpp"
 #endif
@@ -93,6 +94,29 @@ void drain_all_devices() {
 #if defined(MPSGRAD_HAVE_METAL)
   metal::drain();
 #endif
+}
+
+#if defined(MPSGRAD_HAVE_METAL)
+// Throws GraphUnsuitable.
+std::unique_ptr<GraphRunner> make_metal_graph(const std::shared_ptr<Device>& device,
+                                              GraphDescription description);
+#endif
+
+bool has_graphs(const Device& device) { return device.kind() == "metal"; }
+
+std::unique_ptr<GraphRunner> make_graph_runner(
+    [[maybe_unused]] const std::shared_ptr<Device>& device,
+    [[maybe_unused]] GraphDescription description, [[maybe_unused]] std::string& reason) {
+#if defined(MPSGRAD_HAVE_METAL)
+  if (has_graphs(*device)) {
+    try {
+      return make_metal_graph(device, std::move(description));
+    } catch (const GraphUnsuitable& unsuitable) {
+      reason = unsuitable.what();
+    }
+  }
+#endif
+  return nullptr;
 }
 
 }  // namespace mpsgrad

@@ -76,6 +76,16 @@ class NormalizationPair {
         first_neutral_(first_neutral),
         second_neutral_(second_neutral) {}
 
+  // Of arrays that exist; either may be null.
+  NormalizationPair(std::shared_ptr<Device> device, Index channels, std::shared_ptr<Buffer> first,
+                    std::shared_ptr<Buffer> second)
+      : device_(std::move(device)),
+        channels_(channels),
+        first_neutral_(0.0F),
+        second_neutral_(0.0F),
+        first_(std::move(first)),
+        second_(std::move(second)) {}
+
   const std::shared_ptr<Buffer>& first() const { return first_; }
   const std::shared_ptr<Buffer>& second() const { return second_; }
   bool complete() const { return first_ && second_; }

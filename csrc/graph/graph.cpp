@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/errors.hpp"
+#include "graph/description.hpp"
 #include "kernels/loss/loss.hpp"
 
 namespace mpsgrad {
@@ -135,6 +136,40 @@ void Graph::set_results(int result, std::vector<int> intermediates, std::vector<
   }
 }
 
+bool Graph::wants_description() const { return has_graphs(*device()); }
+
+void Graph::add_node(GraphNode node) {
+  if (!description_) {
+    description_ = std::make_unique<GraphDescription>();
+  }
+  description_->nodes.push_back(std::move(node));
+}
+
+int Graph::add_data_source(GraphDataSource source) {
+  if (!description_) {
+    description_ = std::make_unique<GraphDescription>();
+  }
+  description_->data_sources.push_back(std::move(source));
+  return static_cast<int>(description_->data_sources.size()) - 1;
+}
+
+void Graph::make_runner() {
+  const std::unique_ptr<GraphDescription> description = std::move(description_);
+  if (!description) {
+    return;
+  }
+  description->images = images_;
+  description->states = states_;
+  description->source_images = source_images_;
+  description->source_states = source_states_;
+  description->result = result_;
+  description->intermediates = intermediates_;
+  description->result_states = result_states_;
+  runner_ = make_graph_runner(device(), std::move(*description), why_no_runner_);
+}
+
+void Graph::reload_runner() { runner_->reload_from_data_sources(); }
+
 void Graph::set_format(ChannelFormat format) {
   require(format == ChannelFormat::Float16 || format == ChannelFormat::Float32 ||
               format == ChannelFormat::Unorm8 || format == ChannelFormat::Unorm16,
@@ -226,8 +261,8 @@ void Graph::check_inputs(const CommandBuffer& command_buffer,
   }
 }
 
-void Graph::rehearse(const std::vector<ImageBatch::Images>& source_images,
-                     const std::vector<StateBatch>& source_states) {
+Graph::Rehearsal Graph::rehearse(const std::vector<ImageBatch::Images>& source_images,
+                                 const std::vector<StateBatch>& source_states) {
   GraphRun run(*this, device()->make_queue()->make_command_buffer(), true);
   for (std::size_t i = 0; i < source_images.size(); ++i) {
     run.set_input(source_images_[i], ImageBatch::Images{Image::make(
@@ -238,6 +273,7 @@ void Graph::rehearse(const std::vector<ImageBatch::Images>& source_images,
     run.set_input(source_states_[i], StateBatch{stand_in_for(labels, device())});
   }
   run_steps(run);
+  return {run.descriptors(), runner_ ? runner_->learn(run.first_states()) : nullptr};
 }
 
 void Graph::run_steps(GraphRun& run) {
@@ -252,9 +288,12 @@ GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   check_inputs(*command_buffer, source_images, source_states);
   pending_updates(command_buffer.get());
   std::vector<Index> kind = kind_of(format_, source_images, source_states);
-  if (!rehearsed_.contains(kind)) {
-    rehearse(source_images, source_states);
-    rehearsed_.insert(std::move(kind));
+  auto rehearsal = rehearsed_.find(kind);
+  if (rehearsal == rehearsed_.end()) {
+    rehearsal = rehearsed_.emplace(std::move(kind), rehearse(source_images, source_states)).first;
+  }
+  if (runner_) {
+    return encode_by_runner(command_buffer, source_images, source_states, rehearsal->second);
   }
   GraphRun run(*this, command_buffer, false);
   for (std::size_t i = 0; i < source_images.size(); ++i) {
@@ -274,18 +313,101 @@ GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
       }
     });
   }
-  {
-    const std::lock_guard lock(work_mutex_);
-    std::erase_if(outstanding_,
-                  [](const auto& other) { return other->finished() || other->abandoned(); });
-    if (outstanding_.empty() || outstanding_.back() != work) {
-      outstanding_.push_back(work);
-    }
-    if (!run.completions().empty()) {
-      pending_updates_ = work;
+  note_outstanding(work, !run.completions().empty());
+  return run.take_result();
+}
+
+void Graph::note_outstanding(const std::shared_ptr<Work>& work, bool updates) {
+  const std::lock_guard lock(work_mutex_);
+  std::erase_if(outstanding_,
+                [](const auto& other) { return other->finished() || other->abandoned(); });
+  if (outstanding_.empty() || outstanding_.back() != work) {
+    outstanding_.push_back(work);
+  }
+  if (updates) {
+    pending_updates_ = work;
+  }
+}
+
+namespace {
+
+// One read for each step that would have read it, once for an image that is there several times.
+void spend_reads(const ImageBatch::Images& images, Index reads) {
+  std::vector<const Image*> seen;
+  for (const auto& image : images) {
+    ReadCount* count = image->read_count();
+    if (count && std::find(seen.begin(), seen.end(), image.get()) == seen.end()) {
+      seen.push_back(image.get());
+      count->add(-reads);
+      image->after_count_change();
     }
   }
-  return run.take_result();
+}
+
+}  // namespace
+
+std::exception_ptr thrown_by(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+GraphResult Graph::encode_by_runner(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                    const std::vector<ImageBatch::Images>& source_images,
+                                    const std::vector<StateBatch>& source_states,
+                                    const Rehearsal& rehearsal) {
+  require<UnsupportedError>(command_buffer->predicate == nullptr, kGraph,
+                            ": the device cannot make a whole graph depend on a predicate; encode "
+                            "it while none is set");
+  const auto in_turn = [this](const std::function<void()>& call) {
+    const std::thread::id owner = turn_of_.exchange(std::this_thread::get_id());
+    std::exception_ptr thrown = thrown_by(call);
+    turn_of_ = owner;
+    return thrown;
+  };
+  GraphMade made;
+  const std::shared_ptr<Work> work = command_buffer->work();
+  try {
+    made = runner_->encode({command_buffer, source_images, source_states, format_, allocator_,
+                            output_state_is_temporary, rehearsal.descriptors, rehearsal.learned,
+                            outside, in_turn});
+  } catch (...) {  // some of it is encoded
+    note_outstanding(work, runner_->updates_on_completion());
+    throw;
+  }
+  note_outstanding(work, runner_->updates_on_completion());
+  last_descriptors_ = rehearsal.descriptors;
+  for (std::size_t i = 0; i < source_images.size(); ++i) {
+    spend_reads(source_images[i], images_[static_cast<std::size_t>(source_images_[i])].reads);
+  }
+  for (auto& [slot, batch] : made.images) {
+    const GraphImage& image = images_[static_cast<std::size_t>(slot)];
+    increment_read_count(batch->images(), image.returned - 1);
+    if (image.synchronize) {
+      synchronize(batch->images(), *command_buffer);
+    }
+  }
+  for (auto& [slot, states] : made.states) {
+    const GraphState& state = states_[static_cast<std::size_t>(slot)];
+    increment_read_count(states, state.returned - 1);
+    if (state.synchronize) {
+      synchronize(states, *command_buffer);
+    }
+  }
+  GraphResult result;
+  if (result_ != GraphStep::kNone) {
+    result.result = made.images.at(result_);
+  }
+  for (const int slot : intermediates_) {
+    result.intermediates.push_back(made.images.at(slot));
+  }
+  for (const int slot : result_states_) {
+    result.states.push_back(made.states.at(slot));
+  }
+  return result;
 }
 
 std::shared_ptr<Work> Graph::pending_updates(const CommandBuffer* next) {
@@ -442,13 +564,28 @@ std::vector<Index>& GraphRun::channel_offsets(int state_slot) {
   return channel_offsets_.at(static_cast<std::size_t>(state_slot));
 }
 
-GraphResult GraphRun::take_result() {
-  graph_.last_descriptors_.assign(images_.size(), std::nullopt);
+std::vector<std::optional<ImageDescriptor>> GraphRun::descriptors() const {
+  std::vector<std::optional<ImageDescriptor>> result(images_.size());
   for (std::size_t i = 0; i < images_.size(); ++i) {
     if (images_[i]) {
-      graph_.last_descriptors_[i] = images_[i]->images().front()->descriptor();
+      result[i] = images_[i]->images().front()->descriptor();
     }
   }
+  return result;
+}
+
+std::vector<std::shared_ptr<State>> GraphRun::first_states() const {
+  std::vector<std::shared_ptr<State>> result(states_.size());
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (!states_[i].empty()) {
+      result[i] = states_[i].front();
+    }
+  }
+  return result;
+}
+
+GraphResult GraphRun::take_result() {
+  graph_.last_descriptors_ = descriptors();
   const auto give = [&](int slot) {
     const auto place = static_cast<std::size_t>(slot);
     if (graph_.images_[place].synchronize) {

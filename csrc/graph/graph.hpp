@@ -6,10 +6,10 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +19,10 @@
 namespace mpsgrad {
 
 class GraphRun;
+class GraphRunner;
+struct GraphDataSource;
+struct GraphDescription;
+struct GraphNode;
 
 // What becomes of one image node.
 struct GraphImage {
@@ -81,6 +85,18 @@ class Graph : public KernelBase {
   // `result` may be kNone.
   void set_results(int result, std::vector<int> intermediates, std::vector<int> states);
 
+  // For a device with graphs of its own: the nodes once more, and then that graph. Without it the
+  // steps are encoded one by one.
+  bool wants_description() const;
+  void add_node(GraphNode node);
+  int add_data_source(GraphDataSource source);  // its number
+  void make_runner();
+  bool has_runner() const { return runner_ != nullptr; }
+  const std::string& why_no_runner() const { return why_no_runner_; }
+  void reload_runner();
+  // How to call what calls Python on other threads.
+  std::function<void(const std::function<void()>&)> outside;
+
   ChannelFormat format() const { return format_; }
   void set_format(ChannelFormat format);
   const std::shared_ptr<ImageAllocator>& allocator() const { return allocator_; }
@@ -120,9 +136,19 @@ class Graph : public KernelBase {
   void check_inputs(const CommandBuffer& command_buffer,
                     const std::vector<ImageBatch::Images>& source_images,
                     const std::vector<StateBatch>& source_states) const;
-  void rehearse(const std::vector<ImageBatch::Images>& source_images,
-                const std::vector<StateBatch>& source_states);
+  // What the steps make of inputs of one kind.
+  struct Rehearsal {
+    std::vector<std::optional<ImageDescriptor>> descriptors;
+    std::shared_ptr<void> learned;  // by the runner
+  };
+  Rehearsal rehearse(const std::vector<ImageBatch::Images>& source_images,
+                     const std::vector<StateBatch>& source_states);
   void run_steps(GraphRun& run);
+  GraphResult encode_by_runner(const std::shared_ptr<CommandBuffer>& command_buffer,
+                               const std::vector<ImageBatch::Images>& source_images,
+                               const std::vector<StateBatch>& source_states,
+                               const Rehearsal& rehearsal);
+  void note_outstanding(const std::shared_ptr<Work>& work, bool updates);
 
   std::vector<GraphImage> images_;
   std::vector<GraphState> states_;
@@ -133,7 +159,10 @@ class Graph : public KernelBase {
   ChannelFormat format_ = ChannelFormat::Float16;
   std::shared_ptr<ImageAllocator> allocator_;
 
-  std::set<std::vector<Index>> rehearsed_;  // kinds of inputs that fit
+  std::unique_ptr<GraphDescription> description_;  // while the graph is put together
+  std::unique_ptr<GraphRunner> runner_;
+  std::string why_no_runner_;
+  std::map<std::vector<Index>, Rehearsal> rehearsed_;  // by kinds of inputs that fit
   std::vector<std::optional<ImageDescriptor>> last_descriptors_;
   mutable std::mutex work_mutex_;
   std::vector<std::shared_ptr<Work>> outstanding_;
@@ -175,6 +204,8 @@ class GraphRun {
   const std::vector<GraphCompletion>& completions() const { return completions_; }
 
   GraphResult take_result();
+  std::vector<std::optional<ImageDescriptor>> descriptors() const;  // of what has been made
+  std::vector<std::shared_ptr<State>> first_states() const;         // null where there is none
 
  private:
   class ResultAllocator;

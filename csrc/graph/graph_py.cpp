@@ -1,6 +1,7 @@
 // bind_graph: what python/mpsgrad/graph compiles nodes into.
 #include "core/arguments_py.hpp"
 #include "core/waiting_py.hpp"
+#include "graph/description.hpp"
 #include "graph/steps.hpp"
 
 namespace mpsgrad {
@@ -16,22 +17,30 @@ graph_steps::UpdateNow::Callback update_now(py::object callable) {
   };
 }
 
-// Runs on whatever thread completes the work.
+// Calls on whatever thread completes the work, with the GIL; what goes wrong is noted in the work.
+template <class Call>
+void call_on_completion(Work& work, const Call& call) {
+  if (!may_call_python()) {
+    return;
+  }
+  const py::gil_scoped_acquire locked;
+  try {
+    call();
+  } catch (const py::error_already_set& error) {
+    work.note_handler_failure([value = share_python(error.value())] {
+      const py::gil_scoped_acquire again;
+      PyErr_SetObject(py::type::handle_of(*value).ptr(), value->ptr());
+      throw py::error_already_set();
+    });
+  } catch (...) {
+    work.note_handler_failure(
+        [failure = std::current_exception()] { std::rethrow_exception(failure); });
+  }
+}
+
 GraphCompletion completion(py::object callable) {
   return [held = share_python(std::move(callable))](Work& work) {
-    if (!may_call_python()) {
-      return;
-    }
-    const py::gil_scoped_acquire locked;
-    try {
-      (*held)();
-    } catch (const py::error_already_set& error) {
-      work.note_handler_failure([value = share_python(error.value())] {
-        const py::gil_scoped_acquire again;
-        PyErr_SetObject(py::type::handle_of(*value).ptr(), value->ptr());
-        throw py::error_already_set();
-      });
-    }
+    call_on_completion(work, [&] { (*held)(); });
   };
 }
 
@@ -45,6 +54,111 @@ graph_steps::UpdateOnCompletion::Callback update_on_completion(py::object callab
 template <class Step, class... Arguments>
 void add(Graph& self, Arguments&&... arguments) {
   self.add_step(std::make_unique<Step>(std::forward<Arguments>(arguments)...));
+}
+
+// What a thread without the GIL calls of Python's.
+template <class Call>
+auto with_python(const Call& call) {
+  require<std::runtime_error>(may_call_python(), "Graph: Python is not there any more");
+  const py::gil_scoped_acquire locked;
+  return call();
+}
+
+// `now` and `later` may be None.
+GraphDataSource::Update update_of(const py::object& now, const py::object& later) {
+  GraphDataSource::Update update;
+  if (!now.is_none()) {
+    update.now = [held = share_python(now)](const std::shared_ptr<CommandBuffer>& command_buffer,
+                                            const StateBatch& states,
+                                            const std::shared_ptr<State>& source) {
+      return with_python([&] {
+        const py::object result = (*held)(command_buffer, states, source);
+        return result.is_none() ? nullptr : result.cast<std::shared_ptr<State>>();
+      });
+    };
+  }
+  if (!later.is_none()) {
+    update.on_completion = [held = share_python(later)](Work& work, const StateBatch& states,
+                                                        const std::shared_ptr<State>& source,
+                                                        const std::function<void()>& read) {
+      bool changed = false;
+      call_on_completion(work, [&] {
+        const py::object result = (*held)(states, source);
+        const int truth = PyObject_IsTrue(result.ptr());
+        if (truth < 0) {
+          throw py::error_already_set();
+        }
+        if (truth != 0) {
+          read();
+          changed = true;
+        }
+      });
+      return changed;
+    };
+  }
+  return update;
+}
+
+// Calls with the GIL released.
+void call_outside(const std::function<void()>& call) {
+  std::exception_ptr thrown;
+  PyThreadState* const thread = PyEval_SaveThread();  // by hand: see wait_interruptibly
+  try {
+    call();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  PyEval_RestoreThread(thread);
+  if (thrown) {
+    std::rethrow_exception(thrown);
+  }
+}
+
+// For devices with graphs of their own.
+void bind_description(py::class_<Graph, KernelBase, py::smart_holder>& c) {
+  c.def_property_readonly("_wants_description", &Graph::wants_description);
+  c.def("_add_data_source",
+        [](Graph& self, std::shared_ptr<KernelBase> kernel, const py::object& now,
+           const py::object& later, const py::object& statistics_now,
+           const py::object& statistics_later) {
+          return self.add_data_source({std::move(kernel), update_of(now, later),
+                                       update_of(statistics_now, statistics_later)});
+        });
+  c.def(
+      "_add_node",
+      [](Graph& self, std::string kind, std::string name, std::string label,
+         std::shared_ptr<KernelBase> kernel, std::vector<int> sources, int result, int state,
+         int forward, int position, int labels, int undone, int data_source, int training_style,
+         std::shared_ptr<Padding> padding, int flags, const std::array<Index, 3>& shape) {
+        GraphNode node;
+        node.kind = std::move(kind);
+        node.name = std::move(name);
+        node.label = std::move(label);
+        node.kernel = std::move(kernel);
+        node.sources = std::move(sources);
+        node.result = result;
+        node.state = state;
+        node.forward = forward;
+        node.position = position;
+        node.labels = labels;
+        node.undone = undone;
+        node.data_source = data_source;
+        node.training_style = static_cast<TrainingStyle>(training_style);
+        node.padding = std::move(padding);
+        node.flags = flags;
+        node.shape = {shape[0], shape[1], shape[2]};
+        self.add_node(std::move(node));
+      },
+      py::kw_only(), "kind"_a, "name"_a, "label"_a, "kernel"_a.none(true), "sources"_a, "result"_a,
+      "state"_a, "forward"_a, "position"_a, "labels"_a, "undone"_a, "data_source"_a,
+      "training_style"_a, "padding"_a.none(true), "flags"_a, "shape"_a);
+  c.def("_make_runner", [](Graph& self) {
+    self.outside = call_outside;
+    self.make_runner();
+  });
+  c.def_property_readonly("_has_runner", &Graph::has_runner);
+  c.def_property_readonly("_why_no_runner", &Graph::why_no_runner);
+  c.def("_reload_runner", &Graph::reload_runner);
 }
 
 // One method a kind of step.
@@ -200,6 +314,7 @@ void bind_graph(py::module_& m) {
     return self.add_state(std::move(state));
   });
   bind_steps(c);
+  bind_description(c);
   c.def("_set_inputs", &Graph::set_inputs);
   c.def("_set_results", &Graph::set_results);
   c.def("_encode", &encode);

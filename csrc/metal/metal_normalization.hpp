@@ -1,12 +1,14 @@
 // What Apple's normalization kernels with data sources share: the source they ask, and reloads.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "core/normalization_source.hpp"
 #include "core/normalization_states.hpp"
 #include "metal/metal_objects.hpp"
+#include "metal/metal_updates.hpp"
 
 namespace mpsgrad::metal {
 
@@ -22,10 +24,13 @@ struct NormalizationNumbers {
 };
 
 // For batch and instance normalization. Lives as long as Apple's kernel, but is asked only while
-// ours makes or reloads it, with the numbers alive.
-Retained<id> make_normalization_source(NormalizationNumbers& numbers);
+// ours makes or reloads it, with the numbers alive. One with updates, which graphs have, keeps
+// them.
+Retained<id> make_normalization_source(NormalizationNumbers& numbers,
+                                       std::shared_ptr<SourceUpdates> updates = nullptr);
 // For group normalization.
-Retained<id> make_group_normalization_source(NormalizationNumbers& numbers);
+Retained<id> make_group_normalization_source(NormalizationNumbers& numbers,
+                                             std::shared_ptr<SourceUpdates> updates = nullptr);
 
 // Where a kernel may encode a reload: throws UnsupportedError where a predicate is set.
 MetalCommandBuffer& for_reload(const char* who, CommandBuffer& command_buffer);

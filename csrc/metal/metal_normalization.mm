@@ -17,13 +17,42 @@ std::vector<float> values_of(const std::shared_ptr<Buffer>& buffer, Index channe
   return values;
 }
 
+struct UpdateSelector {
+  SEL selector;
+  SourceUpdates::What what;
+  bool on_completion;
+};
+
+// What the protocols leave to choice.
+const std::vector<UpdateSelector>& update_selectors() {
+  using What = SourceUpdates::What;
+  static const std::vector<UpdateSelector> all{
+      {@selector(updateGammaAndBetaWithCommandBuffer:batchNormalizationState:), What::Weights,
+       false},
+      {@selector(updateMeanAndVarianceWithCommandBuffer:batchNormalizationState:), What::Statistics,
+       false},
+      {@selector(updateGammaAndBetaWithCommandBuffer:instanceNormalizationStateBatch:),
+       What::Weights, false},
+      {@selector(updateGammaAndBetaWithCommandBuffer:groupNormalizationStateBatch:), What::Weights,
+       false},
+      {@selector(updateGammaAndBetaWithBatchNormalizationState:), What::Weights, true},
+      {@selector(updateMeanAndVarianceWithBatchNormalizationState:), What::Statistics, true},
+      {@selector(updateGammaAndBetaWithInstanceNormalizationStateBatch:), What::Weights, true},
+      {@selector(updateGammaAndBetaWithGroupNormalizationStateBatch:), What::Weights, true},
+  };
+  return all;
+}
+
 }  // namespace
 }  // namespace mpsgrad::metal
+
+using What = mpsgrad::metal::SourceUpdates::What;
 
 @interface MpsgradNormalizationSource
     : NSObject <MPSCNNBatchNormalizationDataSource, MPSCNNInstanceNormalizationDataSource> {
  @public
   mpsgrad::metal::NormalizationNumbers* numbers_;
+  std::shared_ptr<mpsgrad::metal::SourceUpdates>* updates_;  // null where nobody asks for any
 }
 @end
 
@@ -57,7 +86,58 @@ std::vector<float> values_of(const std::shared_ptr<Buffer>& buffer, Index channe
 - (id)copyWithZone:(NSZone*)zone {
   MpsgradNormalizationSource* copy = [[[self class] allocWithZone:zone] init];
   copy->numbers_ = numbers_;
+  if (updates_ != nullptr) {
+    copy->updates_ = new std::shared_ptr<mpsgrad::metal::SourceUpdates>(*updates_);
+  }
   return copy;
+}
+- (void)dealloc {
+  delete updates_;
+  [super dealloc];
+}
+
+- (BOOL)respondsToSelector:(SEL)selector {
+  for (const mpsgrad::metal::UpdateSelector& update : mpsgrad::metal::update_selectors()) {
+    if (sel_isEqual(update.selector, selector) != NO) {
+      return updates_ != nullptr && (*updates_)->has(update.what, update.on_completion);
+    }
+  }
+  return [super respondsToSelector:selector];
+}
+- (nullable MPSCNNNormalizationGammaAndBetaState*)
+    updateGammaAndBetaWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+                batchNormalizationState:(MPSCNNBatchNormalizationState*)batchNormalizationState {
+  (void)commandBuffer;
+  return static_cast<MPSCNNNormalizationGammaAndBetaState*>(
+      (*updates_)->now(What::Weights, [NSArray arrayWithObject:batchNormalizationState], nil));
+}
+- (nullable MPSCNNNormalizationMeanAndVarianceState*)
+    updateMeanAndVarianceWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+                   batchNormalizationState:(MPSCNNBatchNormalizationState*)batchNormalizationState {
+  (void)commandBuffer;
+  return static_cast<MPSCNNNormalizationMeanAndVarianceState*>(
+      (*updates_)->now(What::Statistics, [NSArray arrayWithObject:batchNormalizationState], nil));
+}
+- (nullable MPSCNNNormalizationGammaAndBetaState*)
+    updateGammaAndBetaWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+        instanceNormalizationStateBatch:(MPSCNNInstanceNormalizationGradientStateBatch*)states {
+  (void)commandBuffer;
+  return static_cast<MPSCNNNormalizationGammaAndBetaState*>(
+      (*updates_)->now(What::Weights, static_cast<NSArray*>(states), nil));
+}
+- (BOOL)updateGammaAndBetaWithBatchNormalizationState:
+    (MPSCNNBatchNormalizationState*)batchNormalizationState {
+  return (*updates_)->on_completion(What::Weights,
+                                    [NSArray arrayWithObject:batchNormalizationState], nil);
+}
+- (BOOL)updateMeanAndVarianceWithBatchNormalizationState:
+    (MPSCNNBatchNormalizationState*)batchNormalizationState {
+  return (*updates_)->on_completion(What::Statistics,
+                                    [NSArray arrayWithObject:batchNormalizationState], nil);
+}
+- (BOOL)updateGammaAndBetaWithInstanceNormalizationStateBatch:
+    (MPSCNNInstanceNormalizationGradientStateBatch*)states {
+  return (*updates_)->on_completion(What::Weights, static_cast<NSArray*>(states), nil);
 }
 @end
 
@@ -72,6 +152,17 @@ std::vector<float> values_of(const std::shared_ptr<Buffer>& buffer, Index channe
 }
 - (void)setNumberOfGroups:(NSUInteger)groups {
   numbers_->groups = static_cast<mpsgrad::Index>(groups);
+}
+- (nullable MPSCNNNormalizationGammaAndBetaState*)
+    updateGammaAndBetaWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+           groupNormalizationStateBatch:(MPSCNNGroupNormalizationGradientStateBatch*)states {
+  (void)commandBuffer;
+  return static_cast<MPSCNNNormalizationGammaAndBetaState*>(
+      (*updates_)->now(What::Weights, static_cast<NSArray*>(states), nil));
+}
+- (BOOL)updateGammaAndBetaWithGroupNormalizationStateBatch:
+    (MPSCNNGroupNormalizationGradientStateBatch*)states {
+  return (*updates_)->on_completion(What::Weights, static_cast<NSArray*>(states), nil);
 }
 @end
 
@@ -90,19 +181,25 @@ void NormalizationNumbers::copy_mean_and_variance(const NormalizationPair& array
 namespace {
 
 template <class Source>
-Retained<id> make(Source* source, NormalizationNumbers& numbers) {
+Retained<id> make(Source* source, NormalizationNumbers& numbers,
+                  std::shared_ptr<SourceUpdates> updates) {
   source->numbers_ = &numbers;
+  if (updates) {
+    source->updates_ = new std::shared_ptr<SourceUpdates>(std::move(updates));
+  }
   return Retained<id>::adopt(source);
 }
 
 }  // namespace
 
-Retained<id> make_normalization_source(NormalizationNumbers& numbers) {
-  return make([[MpsgradNormalizationSource alloc] init], numbers);
+Retained<id> make_normalization_source(NormalizationNumbers& numbers,
+                                       std::shared_ptr<SourceUpdates> updates) {
+  return make([[MpsgradNormalizationSource alloc] init], numbers, std::move(updates));
 }
 
-Retained<id> make_group_normalization_source(NormalizationNumbers& numbers) {
-  return make([[MpsgradGroupNormalizationSource alloc] init], numbers);
+Retained<id> make_group_normalization_source(NormalizationNumbers& numbers,
+                                             std::shared_ptr<SourceUpdates> updates) {
+  return make([[MpsgradGroupNormalizationSource alloc] init], numbers, std::move(updates));
 }
 
 MetalCommandBuffer& for_reload(const char* who, CommandBuffer& command_buffer) {

@@ -135,6 +135,8 @@ class MetalQueue final : public CommandQueue {
   void enqueue(std::shared_ptr<Submission> submission);
   void commit(Submission& submission);
   void commit_and_continue(Submission& submission);
+  // Gives what was enqueued before its place, because Apple commits some of this one by itself.
+  void give_places_before(const Submission& submission);
   void abandon(const Submission& submission);
 
  protected:
@@ -143,6 +145,7 @@ class MetalQueue final : public CommandQueue {
  private:
   void hand_over(Submission& submission);
   void hand_over_ready();
+  void settle_before(const Submission& submission);
 
   Retained<id<MTLCommandQueue>> queue_;
   std::mutex mutex_;  // of the order
@@ -158,6 +161,8 @@ class MetalCommandBuffer final : public CommandBuffer {
   // For whoever encodes work that a predicate may skip, and that none may skip.
   MPSCommandBuffer* for_kernel();
   MPSCommandBuffer* for_transfer();
+  // For a graph, which may commit what has been encoded so far and go on.
+  MPSCommandBuffer* for_graph();
   // Holds an object until the work encoded so far has completed.
   void keep(id object);
   const std::shared_ptr<TemporaryRegistry>& temporaries() const { return temporaries_; }
@@ -170,6 +175,13 @@ class MetalCommandBuffer final : public CommandBuffer {
   void device_abandon() override;
 
  private:
+  // How a piece that Apple committed by itself has failed.
+  struct Failure {
+    std::mutex mutex;
+    int code = 0;
+    std::string message;
+  };
+
   MetalQueue& own_queue() const;
   void add_handlers();
 
@@ -178,6 +190,7 @@ class MetalCommandBuffer final : public CommandBuffer {
   Retained<NSMutableArray*> kept_;
   std::shared_ptr<TemporaryRegistry> temporaries_ = std::make_shared<TemporaryRegistry>();
   std::shared_ptr<const Predicate> current_predicate_;
+  std::shared_ptr<Failure> pieces_;  // null if there can be none
 };
 
 class MetalBuffer final : public Buffer {
@@ -185,6 +198,8 @@ class MetalBuffer final : public Buffer {
   MetalBuffer(std::shared_ptr<Device> device, std::size_t size, Retained<id<MTLBuffer>> buffer);
 
   id<MTLBuffer> get() const { return buffer_.get(); }
+  // Another one with the same contents, for the time when this one is gone.
+  void replace(Retained<id<MTLBuffer>> buffer) { buffer_ = std::move(buffer); }
   std::pair<std::uintptr_t, std::uintptr_t> extent() override;
   void synchronize(CommandBuffer& command_buffer) override;
 
@@ -215,6 +230,8 @@ class MetalImageStorage final : public ImageStorage,
   MPSImage* image(Index index);
   NSArray<MPSImage*>* images();
   void note_written_by_kernel(Index index);
+  // Somebody else has lowered Apple's read count of a temporary image to 0.
+  void note_ended(Index index) { slot(index).ended = true; }
   void write_all(const std::byte* dense);  // NHWC
 
   std::pair<std::uintptr_t, std::uintptr_t> extent(Index index) override;
@@ -260,6 +277,8 @@ class MetalStatePayload final : public StatePayload, public TemporaryObject {
   MPSState* get() const { return state_.get(); }  // nil before the first forward encode
   const Maker& maker() const { return maker_; }
   void assign(MPSState* state, const std::shared_ptr<TemporaryRegistry>& temporaries);
+  // One whose read count is somebody else's.
+  void borrow(MPSState* state) { state_ = Retained<MPSState*>::share(state); }
   void end() override { end_all(); }
   void end_all() override;
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <system_error>
 #include <thread>
+#include <tuple>
 
 #include "metal/metal_device.hpp"
 #include "metal/metal_objects.hpp"
@@ -32,6 +33,17 @@ void note_in_flight(const std::shared_ptr<Work>& work) {
 
 NSString* to_ns(const std::string& string) {
   return [NSString stringWithUTF8String:string.c_str()];
+}
+
+// Code 0: it has not failed.
+std::pair<int, std::string> failure_of(id<MTLCommandBuffer> done) {
+  if (done.status != MTLCommandBufferStatusError) {
+    return {};
+  }
+  NSError* error = done.error;
+  return {error != nil && error.code != 0 ? static_cast<int>(error.code)
+                                          : static_cast<int>(MTLCommandBufferErrorInternal),
+          error != nil ? [[error localizedDescription] UTF8String] : "unknown error"};
 }
 
 }  // namespace
@@ -150,20 +162,34 @@ void MetalQueue::commit(Submission& submission) {
   hand_over_ready();
 }
 
-// This one cannot wait here, because its temporaries move on as Metal commits it. What is before it
-// gets its place from Metal instead.
-void MetalQueue::commit_and_continue(Submission& submission) {
-  const std::lock_guard lock(mutex_);
+// With the mutex held. What is before a submission gets its place from Metal.
+void MetalQueue::settle_before(const Submission& submission) {
   const auto own = std::find_if(order_.begin(), order_.end(),
                                 [&](const auto& entry) { return entry.get() == &submission; });
   std::for_each(order_.begin(), own, [this](const auto& earlier) {
+    if (earlier->enqueued_on_metal) {
+      return;
+    }
     if (earlier->committed) {
       hand_over(*earlier);
-    } else if (!earlier->enqueued_on_metal) {
+    } else {
       [earlier->buffer.get() enqueue];
-      earlier->enqueued_on_metal = true;
     }
+    earlier->enqueued_on_metal = true;
   });
+}
+
+void MetalQueue::give_places_before(const Submission& submission) {
+  const std::lock_guard lock(mutex_);
+  settle_before(submission);
+  std::erase_if(order_,
+                [](const auto& entry) { return entry->committed && entry->enqueued_on_metal; });
+}
+
+// This one cannot wait here, because its temporaries move on as Metal commits it.
+void MetalQueue::commit_and_continue(Submission& submission) {
+  const std::lock_guard lock(mutex_);
+  settle_before(submission);
   note_in_flight(submission.work);
   [submission.buffer.get() commitAndContinue];
   submission.committed = true;
@@ -231,6 +257,22 @@ MPSCommandBuffer* MetalCommandBuffer::for_transfer() {
   return buffer_.get();
 }
 
+MPSCommandBuffer* MetalCommandBuffer::for_graph() {
+  own_queue().give_places_before(*submission_);
+  if (!pieces_) {
+    pieces_ = std::make_shared<Failure>();
+  }
+  const auto pieces = pieces_;
+  [[buffer_.get() rootCommandBuffer] addCompletedHandler:^(id<MTLCommandBuffer> done) {
+    const PoolScope pool;
+    const std::lock_guard lock(pieces->mutex);
+    if (pieces->code == 0) {
+      std::tie(pieces->code, pieces->message) = failure_of(done);
+    }
+  }];
+  return for_kernel();
+}
+
 void MetalCommandBuffer::keep(id object) { [kept_.get() addObject:object]; }
 
 // Handlers run on a thread of Metal's, whenever it likes; nothing may be thrown into it.
@@ -253,16 +295,14 @@ void MetalCommandBuffer::add_handlers() {
   }];
   // Shared, not copied: the block's copy is empty once the work has ended.
   const auto kept = std::make_shared<Retained<NSMutableArray*>>(std::exchange(kept_, {}));
+  const auto pieces = std::exchange(pieces_, nullptr);
   [root addCompletedHandler:^(id<MTLCommandBuffer> done) {
     const PoolScope pool;
     try {
-      int code = 0;
-      std::string message;
-      if (done.status == MTLCommandBufferStatusError) {
-        NSError* error = done.error;
-        code = error != nil && error.code != 0 ? static_cast<int>(error.code)
-                                               : static_cast<int>(MTLCommandBufferErrorInternal);
-        message = error != nil ? [[error localizedDescription] UTF8String] : "unknown error";
+      auto [code, message] = failure_of(done);
+      if (code == 0 && pieces) {
+        const std::lock_guard lock(pieces->mutex);
+        std::tie(code, message) = std::tie(pieces->code, pieces->message);
       }
       *kept = {};  // before the end is announced: nothing is held when a waiter returns
       if (running->begin()) {

@@ -27,6 +27,12 @@ class Retained {
   T object_ = nil;
 };
 
+// For results of callbacks, which the caller does not own.
+template <class T>
+T autoreleased(const Retained<T>& object) {
+  return [[object.get() retain] autorelease];
+}
+
 // Drains on return and on throw; clang emits no cleanup for @autoreleasepool on the exception path.
 class PoolScope {
  public:

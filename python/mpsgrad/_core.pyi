@@ -5641,6 +5641,9 @@ class Graph(Kernel):
         arg5: typing.SupportsInt | typing.SupportsIndex,
         arg6: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
+    def _add_data_source(
+        self, arg0: Kernel, arg1: typing.Any, arg2: typing.Any, arg3: typing.Any, arg4: typing.Any
+    ) -> int: ...
     def _add_forward_loss(
         self,
         arg0: str,
@@ -5679,6 +5682,28 @@ class Graph(Kernel):
         arg5: typing.SupportsInt | typing.SupportsIndex,
         arg6: typing.SupportsInt | typing.SupportsIndex,
         arg7: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def _add_node(
+        self,
+        *,
+        kind: str,
+        name: str,
+        label: str,
+        kernel: Kernel,
+        sources: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        result: typing.SupportsInt | typing.SupportsIndex,
+        state: typing.SupportsInt | typing.SupportsIndex,
+        forward: typing.SupportsInt | typing.SupportsIndex,
+        position: typing.SupportsInt | typing.SupportsIndex,
+        labels: typing.SupportsInt | typing.SupportsIndex,
+        undone: typing.SupportsInt | typing.SupportsIndex,
+        data_source: typing.SupportsInt | typing.SupportsIndex,
+        training_style: typing.SupportsInt | typing.SupportsIndex,
+        padding: Padding,
+        flags: typing.SupportsInt | typing.SupportsIndex,
+        shape: typing.Annotated[
+            collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], "FixedSize(3)"
+        ],
     ) -> None: ...
     def _add_reshape(
         self,
@@ -5740,6 +5765,8 @@ class Graph(Kernel):
     def _last_descriptor(
         self, arg0: typing.SupportsInt | typing.SupportsIndex
     ) -> ImageDescriptor | None: ...
+    def _make_runner(self) -> None: ...
+    def _reload_runner(self) -> None: ...
     def _set_inputs(
         self,
         arg0: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
@@ -5762,6 +5789,12 @@ class Graph(Kernel):
         Return how many reads of a source state one encode spends.
         """
 
+    @property
+    def _has_runner(self) -> bool: ...
+    @property
+    def _wants_description(self) -> bool: ...
+    @property
+    def _why_no_runner(self) -> str: ...
     @property
     def destination_image_allocator(self) -> typing.Any:
         """

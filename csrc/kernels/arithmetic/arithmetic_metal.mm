@@ -2,6 +2,7 @@
 // MPSCNNArithmeticGradient).
 #include "kernels/arithmetic/arithmetic.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -188,4 +189,80 @@ const ArithmeticBackend& metal_arithmetic() {
   return backend;
 }
 
+namespace metal {
+
+namespace {
+
+MPSNNBinaryArithmeticNode* allocate_node(const NodeRequest& request) {
+  if (request.kernel<Add>() != nullptr) {
+    return [MPSNNAdditionNode alloc];
+  }
+  if (request.kernel<Subtract>() != nullptr) {
+    return [MPSNNSubtractionNode alloc];
+  }
+  if (request.kernel<Multiply>() != nullptr) {
+    return [MPSNNMultiplicationNode alloc];
+  }
+  if (request.kernel<Divide>() != nullptr) {
+    return [MPSNNDivisionNode alloc];
+  }
+  return [MPSNNComparisonNode alloc];
+}
+
+}  // namespace
+
+Node make_arithmetic_node(const NodeRequest& request) {
+  const auto* kernel = request.kernel<Arithmetic>();
+  if (kernel == nullptr) {
+    return {};
+  }
+  MPSNNBinaryArithmeticNode* made =
+      [allocate_node(request) initWithLeftSource:[request.sources objectAtIndex:0]
+                                     rightSource:[request.sources objectAtIndex:1]];
+  Node node = adopt_node(made);
+  const BinaryProperties& p = kernel->properties();
+  made.primaryScale = kernel->number(Setting::PrimaryScale);
+  made.secondaryScale = kernel->number(Setting::SecondaryScale);
+  made.bias = kernel->number(Setting::Bias);
+  made.minimumValue = kernel->number(Setting::MinimumValue);
+  made.maximumValue = kernel->number(Setting::MaximumValue);
+  made.primaryStrideInPixelsX = static_cast<NSUInteger>(p.primary.window.stride_x);
+  made.primaryStrideInPixelsY = static_cast<NSUInteger>(p.primary.window.stride_y);
+  made.primaryStrideInFeatureChannels = static_cast<NSUInteger>(kernel->channel_stride(false));
+  made.secondaryStrideInPixelsX = static_cast<NSUInteger>(p.secondary.window.stride_x);
+  made.secondaryStrideInPixelsY = static_cast<NSUInteger>(p.secondary.window.stride_y);
+  made.secondaryStrideInFeatureChannels = static_cast<NSUInteger>(kernel->channel_stride(true));
+  if (const auto* compare = request.kernel<Compare>()) {
+    static_cast<MPSNNComparisonNode*>(made).comparisonType =
+        static_cast<MPSNNComparisonType>(compare->comparison_type());
+  }
+  return node;
+}
+
+void finish_arithmetic_gradient(MPSNNFilterNode* node, const KernelBase& kernel) {
+  const auto* gradient = dynamic_cast<const ArithmeticGradient*>(&kernel);
+  if (gradient == nullptr) {
+    return;
+  }
+  auto* own = static_cast<MPSNNArithmeticGradientNode*>(node);
+  own.primaryScale = gradient->number(Setting::PrimaryScale);
+  own.secondaryScale = gradient->number(Setting::SecondaryScale);
+}
+
+StateAdopter arithmetic_state_adopter(const State& like) {
+  const auto* ours = dynamic_cast<const ArithmeticGradientState*>(&like);
+  if (ours == nullptr) {
+    return nullptr;
+  }
+  return [snapshot = ours->snapshot()](MPSState* made,
+                                       StateAdoption& adoption) -> std::shared_ptr<State> {
+    auto result =
+        std::make_shared<ArithmeticGradientState>(adoption.device, adoption.owner(), snapshot);
+    result->payload = adoption.payload(made);
+    result->filled = true;
+    return result;
+  };
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

@@ -4,6 +4,7 @@
 // its arrays, taken after each encode that writes them.
 #include "kernels/batch_normalization/batch_normalization.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 #include "metal/metal_neuron.hpp"
 #include "metal/metal_normalization.hpp"
 
@@ -46,9 +47,17 @@ class MetalBatchPayload final : public StatePayload {
  public:
   MetalBatchPayload(Retained<MPSCNNBatchNormalization*> kernel, float epsilon)
       : kernel_(std::move(kernel)), epsilon_(epsilon) {}
+  // A graph's, for the one batch it has been made for.
+  MetalBatchPayload(MPSCNNBatchNormalizationState* state,
+                    std::shared_ptr<metal::MetalStatePayload> held)
+      : state_(Retained<MPSCNNBatchNormalizationState*>::share(state)),
+        held_(std::move(held)),
+        epsilon_(0.0F) {}
 
   // A new one for each accumulation, so that work on its way keeps the old one.
   void start(Device& device, const ImageDescriptor& image) {
+    require<StateError>(held_ == nullptr, "BatchNormalizationStatistics",
+                        ": the state is of a graph's encode, and for that batch alone");
     MPSCNNBatchNormalization* kernel = kernel_.get();
     kernel.epsilon = epsilon_;
     kernel.offset = {0, 0, 0};
@@ -76,11 +85,17 @@ class MetalBatchPayload final : public StatePayload {
     require<DeviceError>(static_cast<bool>(state_), kForward, ": the state has no statistics");
     return state_.get();
   }
-  void end() override { state_ = {}; }
+  void end() override {
+    state_ = {};
+    if (held_) {
+      held_->end();
+    }
+  }
 
  private:
   Retained<MPSCNNBatchNormalization*> kernel_;
   Retained<MPSCNNBatchNormalizationState*> state_;
+  std::shared_ptr<metal::MetalStatePayload> held_;
   float epsilon_;
 };
 
@@ -341,4 +356,69 @@ const BatchNormalizationBackend& metal_batch_normalization() {
   return backend;
 }
 
+namespace metal {
+
+Node make_batch_normalization_node(const NodeRequest& request) {
+  const auto* kernel = request.kernel<BatchNormalization>();
+  if (kernel == nullptr || kernel->neuron().type != NeuronType::None) {
+    return {};
+  }
+  MPSCNNBatchNormalizationNode* made =
+      [[MPSCNNBatchNormalizationNode alloc] initWithSource:request.source()
+                                                dataSource:request.data_source];
+  Node node = adopt_node(made);
+  made.flags = static_cast<MPSCNNBatchNormalizationFlags>(request.node.flags);
+  return node;
+}
+
+StateAdopter batch_normalization_state_adopter(const State& like) {
+  const auto* ours = dynamic_cast<const BatchNormalizationState*>(&like);
+  if (ours == nullptr) {
+    return nullptr;
+  }
+  return [snapshot = ours->snapshot(), producer = ours->producer(), epsilon = ours->epsilon(),
+          channels = ours->channels(), has_statistics = ours->has_statistics(),
+          has_gradients = ours->has_gradients()](
+             MPSState* made, StateAdoption& adoption) -> std::shared_ptr<State> {
+    const char* who = "MPSCNNBatchNormalizationState";
+    auto* state = static_cast<MPSCNNBatchNormalizationState*>(made);
+    const auto pair = [&](id<MTLBuffer> first, id<MTLBuffer> second) {
+      return std::make_shared<const NormalizationPair>(adoption.device, channels,
+                                                       adoption.live_floats(first, channels, who),
+                                                       adoption.live_floats(second, channels, who));
+    };
+    // What nobody has computed is not there, and nobody looks.
+    const auto floats = [&](id<MTLBuffer> buffer, bool computed) -> std::shared_ptr<Buffer> {
+      return computed
+                 ? adoption.floats(buffer, channels, who)
+                 : adoption.device->make_buffer(static_cast<std::size_t>(channels) * sizeof(float));
+    };
+    const auto mean = floats([state mean], has_statistics);
+    const auto variance = floats([state variance], has_statistics);
+    BatchNormalizationState::Contents contents{
+        mean, variance, floats([state gradientForGamma], has_gradients),
+        floats([state gradientForBeta], has_gradients),
+        std::make_shared<MetalBatchPayload>(state, adoption.payload(made))};
+    auto result = std::make_shared<BatchNormalizationState>(
+        adoption.device, adoption.owner(), snapshot, producer,
+        BatchNormalizationState::Live{
+            pair([state gamma], [state beta]),
+            std::make_shared<const NormalizationPair>(adoption.device, channels, mean, variance)},
+        epsilon, std::move(contents));
+    if (has_statistics) {
+      ImageDescriptor image;
+      image.width = snapshot.source_width;
+      image.height = snapshot.source_height;
+      result->note_statistics(image, adoption.images);
+      result->note_normalized();
+    }
+    if (has_gradients) {
+      result->note_statistics_gradient(adoption.images);
+      result->note_gradient();
+    }
+    return result;
+  };
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

@@ -140,10 +140,17 @@ void Convolution::set_accumulator_precision(AccumulatorPrecision precision) {
   precision_ = precision;
 }
 
-void Convolution::reload_from_data_source() {
+ConvolutionParameters Convolution::read_data_source() const {
   ConvolutionParameters parameters = read_parameters(class_name(), kind_, source_);
   check_same_shape(class_name(), descriptor(), parameters.descriptor);
-  encoder_->set(parameters);
+  return parameters;
+}
+
+void Convolution::reload_from_data_source() { encoder_->set(read_data_source()); }
+
+void Convolution::check_reload(const CommandBuffer& command_buffer,
+                               const ConvolutionWeightsAndBiasesState& state) const {
+  mpsgrad::check_reload(class_name(), *device(), command_buffer, descriptor(), state);
 }
 
 void Convolution::reload(const std::shared_ptr<CommandBuffer>& command_buffer,

@@ -65,7 +65,12 @@ class Convolution : public UnaryKernel {
   void set_accumulator_precision(AccumulatorPrecision precision);
   bool is_result_state_reused_across_batch() const override { return true; }
 
+  // What a reload reads.
+  ConvolutionParameters read_data_source() const;
   void reload_from_data_source();
+  // Throws unless the kernel can reload from the state.
+  void check_reload(const CommandBuffer& command_buffer,
+                    const ConvolutionWeightsAndBiasesState& state) const;
   void reload(const std::shared_ptr<CommandBuffer>& command_buffer,
               const std::shared_ptr<ConvolutionWeightsAndBiasesState>& state);
   std::shared_ptr<ConvolutionWeightsAndBiasesState> export_weights(

@@ -5,6 +5,7 @@
 
 #include "kernels/convolution/convolution_transpose.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 #include "metal/metal_neuron.hpp"
 #include "metal/metal_states.hpp"
 
@@ -66,29 +67,61 @@ struct SourceAnswers {
 // so that MPS may ask at any time, on any thread, and gets no answer that it would refuse.
 @interface MpsgradConvolutionSource : NSObject <MPSCNNConvolutionDataSource> {
  @private
-  std::shared_ptr<mpsgrad::SourceAnswers>* answers_;  // a pointer: not every runtime builds members
+  // Pointers: not every runtime builds members.
+  std::shared_ptr<mpsgrad::SourceAnswers>* answers_;
+  std::shared_ptr<mpsgrad::metal::SourceUpdates>* updates_;  // of graphs; of kernels null
 }
 - (instancetype)initWithAnswers:(std::shared_ptr<mpsgrad::SourceAnswers>)answers;
+- (instancetype)initWithAnswers:(std::shared_ptr<mpsgrad::SourceAnswers>)answers
+                        updates:(std::shared_ptr<mpsgrad::metal::SourceUpdates>)updates;
 - (void)setAnswers:(std::shared_ptr<mpsgrad::SourceAnswers>)answers;
 @end
 
 @implementation MpsgradConvolutionSource
 - (instancetype)initWithAnswers:(std::shared_ptr<mpsgrad::SourceAnswers>)answers {
+  return [self initWithAnswers:std::move(answers) updates:nullptr];
+}
+- (instancetype)initWithAnswers:(std::shared_ptr<mpsgrad::SourceAnswers>)answers
+                        updates:(std::shared_ptr<mpsgrad::metal::SourceUpdates>)updates {
   self = [super init];
   if (self != nil) {
     answers_ = new std::shared_ptr<mpsgrad::SourceAnswers>(std::move(answers));
+    updates_ = new std::shared_ptr<mpsgrad::metal::SourceUpdates>(std::move(updates));
   }
   return self;
 }
 - (void)dealloc {
   delete answers_;
+  delete updates_;
   [super dealloc];
 }
 - (void)setAnswers:(std::shared_ptr<mpsgrad::SourceAnswers>)answers {
   *answers_ = std::move(answers);
 }
 - (id)copyWithZone:(nullable NSZone*)zone {
-  return [[[self class] allocWithZone:zone] initWithAnswers:*answers_];
+  return [[[self class] allocWithZone:zone] initWithAnswers:*answers_ updates:*updates_];
+}
+- (BOOL)respondsToSelector:(SEL)selector {
+  const bool now = sel_isEqual(selector, @selector(updateWithCommandBuffer:
+                                                             gradientState:sourceState:)) != NO;
+  if (now || sel_isEqual(selector, @selector(updateWithGradientState:sourceState:)) != NO) {
+    return *updates_ && (*updates_)->has(mpsgrad::metal::SourceUpdates::What::Weights, !now);
+  }
+  return [super respondsToSelector:selector];
+}
+- (nullable MPSCNNConvolutionWeightsAndBiasesState*)
+    updateWithCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+              gradientState:(MPSCNNConvolutionGradientState*)gradientState
+                sourceState:(MPSCNNConvolutionWeightsAndBiasesState*)sourceState {
+  (void)commandBuffer;
+  return static_cast<MPSCNNConvolutionWeightsAndBiasesState*>(
+      (*updates_)->now(mpsgrad::metal::SourceUpdates::What::Weights,
+                       [NSArray arrayWithObject:gradientState], sourceState));
+}
+- (BOOL)updateWithGradientState:(MPSCNNConvolutionGradientState*)gradientState
+                    sourceState:(MPSCNNConvolutionWeightsAndBiasesState*)sourceState {
+  return (*updates_)->on_completion(mpsgrad::metal::SourceUpdates::What::Weights,
+                                    [NSArray arrayWithObject:gradientState], sourceState);
 }
 - (MPSDataType)dataType {
   return (*answers_)->parameters.is_quantized ? MPSDataTypeUInt8 : MPSDataTypeFloat32;
@@ -181,15 +214,7 @@ class KernelWithWeights {
               const ConvolutionDescriptor& descriptor) {
     const PoolScope pool;
     auto& own = as<MetalCommandBuffer>(command_buffer);
-    const auto biases = state.biases();
-    const auto made = Retained<MPSCNNConvolutionWeightsAndBiasesState*>::adopt(
-        [[MPSCNNConvolutionWeightsAndBiasesState alloc]
-                     initWithWeights:as<MetalBuffer>(*state.weights()).get()
-                       weightsOffset:to_ns(state.weights_offset())
-                              biases:biases ? as<MetalBuffer>(*biases).get() : nil
-                        biasesOffset:to_ns(state.biases_offset())
-            cnnConvolutionDescriptor:to_mps(descriptor)]);
-    require<DeviceError>(static_cast<bool>(made), class_name_, ": the device made no state");
+    const auto made = metal::mps_weights(state, descriptor);
     [get() reloadWeightsAndBiasesWithCommandBuffer:own.for_kernel() state:made.get()];
     own.keep(made.get());
     own.keep(get());
@@ -449,4 +474,91 @@ const ConvolutionBackend& metal_convolution() {
   return backend;
 }
 
+namespace metal {
+
+Node make_convolution_node(const NodeRequest& request) {
+  const auto* kernel = request.kernel<Convolution>();
+  if (kernel == nullptr) {
+    return {};
+  }
+  MPSCNNConvolutionNode* made = nil;
+  if (request.kernel<ConvolutionTranspose>() != nullptr) {
+    made = [[MPSCNNConvolutionTransposeNode alloc] initWithSource:request.source()
+                                         convolutionGradientState:request.undone
+                                                          weights:request.data_source];
+  } else if (request.kernel<FullyConnected>() != nullptr) {
+    made = [[MPSCNNFullyConnectedNode alloc] initWithSource:request.source()
+                                                    weights:request.data_source];
+  } else {
+    made = [[MPSCNNConvolutionNode alloc] initWithSource:request.source()
+                                                 weights:request.data_source];
+  }
+  Node node = adopt_node(made);
+  made.accumulatorPrecision =
+      static_cast<MPSNNConvolutionAccumulatorPrecisionOption>(kernel->accumulator_precision());
+  return node;
+}
+
+StateAdopter convolution_state_adopter(const State& like) {
+  const auto* ours = dynamic_cast<const ConvolutionGradientState*>(&like);
+  if (ours == nullptr) {
+    return nullptr;
+  }
+  const bool transposed = dynamic_cast<const ConvolutionTransposeGradientState*>(ours) != nullptr;
+  return
+      [transposed, snapshot = ours->snapshot(), shape = ours->shape(), producer = ours->producer(),
+       untrainable = ours->untrainable(), has_gradients = ours->has_gradients()](
+          MPSState* made, StateAdoption& adoption) -> std::shared_ptr<State> {
+        const char* who = "MPSCNNConvolutionGradientState";
+        auto* state = static_cast<MPSCNNConvolutionGradientState*>(made);
+        ConvolutionGradientState::Contents contents{
+            adoption.floats(state.gradientForWeights, shape.weight_count(), who),
+            adoption.floats(state.gradientForBiases, shape.output_channels, who),
+            adoption.payload(made)};
+        std::shared_ptr<ConvolutionGradientState> result;
+        if (transposed) {
+          result = std::make_shared<ConvolutionTransposeGradientState>(
+              adoption.device, adoption.owner(), snapshot, shape, producer, untrainable,
+              std::move(contents), nullptr);
+        } else {
+          result = std::make_shared<ConvolutionGradientState>(adoption.device, adoption.owner(),
+                                                              snapshot, shape, producer,
+                                                              untrainable, std::move(contents));
+        }
+        result->note_forward();
+        if (has_gradients) {
+          result->note_gradients();
+        }
+        return result;
+      };
+}
+
+Retained<id> make_graph_convolution_source(const ConvolutionParameters& parameters,
+                                           std::shared_ptr<SourceUpdates> updates) {
+  return Retained<id>::adopt([[MpsgradConvolutionSource alloc]
+      initWithAnswers:std::make_shared<SourceAnswers>(parameters)
+              updates:std::move(updates)]);
+}
+
+void set_answers(id source, const ConvolutionParameters& parameters) {
+  [static_cast<MpsgradConvolutionSource*>(source)
+      setAnswers:std::make_shared<SourceAnswers>(parameters)];
+}
+
+Retained<MPSCNNConvolutionWeightsAndBiasesState*> mps_weights(
+    ConvolutionWeightsAndBiasesState& state, const ConvolutionDescriptor& descriptor) {
+  const auto biases = state.biases();
+  auto made = Retained<MPSCNNConvolutionWeightsAndBiasesState*>::adopt(
+      [[MPSCNNConvolutionWeightsAndBiasesState alloc]
+                   initWithWeights:as<MetalBuffer>(*state.weights()).get()
+                     weightsOffset:to_ns(state.weights_offset())
+                            biases:biases ? as<MetalBuffer>(*biases).get() : nil
+                      biasesOffset:to_ns(state.biases_offset())
+          cnnConvolutionDescriptor:mpsgrad::to_mps(descriptor)]);
+  require<DeviceError>(static_cast<bool>(made),
+                       "MPSCNNConvolutionWeightsAndBiasesState: the device made no state");
+  return made;
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

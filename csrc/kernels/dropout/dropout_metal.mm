@@ -3,6 +3,7 @@
 // does with them.
 #include "kernels/dropout/dropout.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -41,4 +42,38 @@ const DropoutBackend& metal_dropout() {
   return backend;
 }
 
+namespace metal {
+
+Node make_dropout_node(const NodeRequest& request) {
+  const auto* kernel = request.kernel<Dropout>();
+  if (kernel == nullptr) {
+    return {};
+  }
+  const DropoutSettings& settings = kernel->settings();
+  const MaskStride& stride = settings.stride;
+  return adopt_node([[MPSCNNDropoutNode alloc]
+          initWithSource:request.source()
+         keepProbability:settings.keep_probability
+                    seed:static_cast<NSUInteger>(settings.seed)
+      maskStrideInPixels:MTLSizeMake(static_cast<NSUInteger>(stride.width),
+                                     static_cast<NSUInteger>(stride.height),
+                                     static_cast<NSUInteger>(stride.depth))]);
+}
+
+StateAdopter dropout_state_adopter(const State& like) {
+  const auto* ours = dynamic_cast<const DropoutGradientState*>(&like);
+  if (ours == nullptr) {
+    return nullptr;
+  }
+  return [snapshot = ours->snapshot(), settings = ours->settings()](
+             MPSState* made, StateAdoption& adoption) -> std::shared_ptr<State> {
+    auto result = std::make_shared<DropoutGradientState>(adoption.device, adoption.owner(),
+                                                         snapshot, settings);
+    result->payload = adoption.payload(made);
+    result->note_forward(*adoption.command_buffer);
+    return result;
+  };
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

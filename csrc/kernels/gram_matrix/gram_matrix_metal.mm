@@ -2,6 +2,7 @@
 // MPSNNGramMatrixCalculationGradient).
 #include "kernels/gram_matrix/gram_matrix.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -81,4 +82,15 @@ const GramMatrixBackend& metal_gram_matrix() {
   return backend;
 }
 
+namespace metal {
+
+Node make_gram_matrix_node(const NodeRequest& request) {
+  const auto* kernel = request.kernel<GramMatrixCalculation>();
+  return kernel == nullptr
+             ? Node()
+             : adopt_node([[MPSNNGramMatrixCalculationNode alloc] initWithSource:request.source()
+                                                                           alpha:kernel->alpha()]);
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

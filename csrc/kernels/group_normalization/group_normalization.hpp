@@ -47,6 +47,7 @@ class GroupNormalizationGradientStateBase : public GradientState {
   bool was_encoded() const { return was_encoded_; }
   void note_encoded() { was_encoded_ = true; }
   void note_gradients() { has_gradients_ = true; }
+  bool has_gradients() const { return has_gradients_; }
 
  protected:
   GroupNormalizationGradientStateBase(const char* name, std::shared_ptr<Device> device,

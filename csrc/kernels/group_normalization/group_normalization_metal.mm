@@ -3,6 +3,7 @@
 // which looks through to the forward kernel's live weights, as ours does.
 #include "kernels/group_normalization/group_normalization.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 #include "metal/metal_normalization.hpp"
 #include "metal/metal_states.hpp"
 
@@ -134,4 +135,61 @@ const GroupNormalizationBackend& metal_group_normalization() {
   return backend;
 }
 
+namespace metal {
+
+Node make_group_normalization_node(const NodeRequest& request) {
+  if (request.kernel<InstanceNormalization>() != nullptr) {
+    return adopt_node([[MPSCNNInstanceNormalizationNode alloc] initWithSource:request.source()
+                                                                   dataSource:request.data_source]);
+  }
+  if (request.kernel<GroupNormalization>() != nullptr) {
+    return adopt_node([[MPSCNNGroupNormalizationNode alloc] initWithSource:request.source()
+                                                                dataSource:request.data_source]);
+  }
+  return {};
+}
+
+namespace {
+
+template <class Ours, class Apples>
+StateAdopter adopter_of(const State& like, const char* who) {
+  const auto* ours = dynamic_cast<const Ours*>(&like);
+  if (ours == nullptr) {
+    return nullptr;
+  }
+  return [who, snapshot = ours->snapshot(), producer = ours->producer(),
+          settings = ours->settings(), has_gradients = ours->has_gradients()](
+             MPSState* made, StateAdoption& adoption) -> std::shared_ptr<State> {
+    auto* state = static_cast<Apples*>(made);
+    const Index channels = settings.channels;
+    GroupNormalizationGradientStateBase::Contents contents{
+        adoption.floats([state gradientForGamma], channels, who),
+        adoption.floats([state gradientForBeta], channels, who), adoption.payload(made)};
+    auto result = std::make_shared<Ours>(
+        adoption.device, adoption.owner(), snapshot, producer,
+        std::make_shared<const NormalizationPair>(
+            adoption.device, channels, adoption.live_floats([state gamma], channels, who),
+            adoption.live_floats([state beta], channels, who)),
+        settings, std::move(contents));
+    result->note_encoded();
+    if (has_gradients) {
+      result->note_gradients();
+    }
+    return result;
+  };
+}
+
+}  // namespace
+
+StateAdopter group_normalization_state_adopter(const State& like) {
+  StateAdopter adopter =
+      adopter_of<InstanceNormalizationGradientState, MPSCNNInstanceNormalizationGradientState>(
+          like, "MPSCNNInstanceNormalizationGradientState");
+  return adopter
+             ? adopter
+             : adopter_of<GroupNormalizationGradientState, MPSCNNGroupNormalizationGradientState>(
+                   like, "MPSCNNGroupNormalizationGradientState");
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

@@ -1,7 +1,10 @@
 // Local normalization kernels of the Metal device (MPSCNNCrossChannelNormalization,
 // MPSCNNSpatialNormalization, MPSCNNLocalContrastNormalization and their gradients).
+#include <type_traits>
+
 #include "kernels/local_normalization/local_normalization.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -145,4 +148,57 @@ const LocalNormalizationBackend& metal_local_normalization() {
   return backend;
 }
 
+namespace metal {
+
+namespace {
+
+template <class Made>
+Node configured(Made* made, const Parameters& parameters) {
+  Node node = adopt_node(made);
+  if constexpr (std::is_same_v<Made, MPSCNNLocalContrastNormalizationNode>) {
+    set_contrast(made, parameters);
+  } else {
+    set_base(made, parameters);
+  }
+  return node;
+}
+
+}  // namespace
+
+Node make_local_normalization_node(const NodeRequest& request) {
+  const auto* kernel = request.kernel<LocalNormalization>();
+  if (kernel == nullptr) {
+    return {};
+  }
+  const auto size = static_cast<NSUInteger>(kernel->kernel_size());
+  const Parameters parameters = kernel->parameters();
+  if (request.kernel<CrossChannelNormalization>() != nullptr) {
+    return configured([[MPSCNNCrossChannelNormalizationNode alloc] initWithSource:request.source()
+                                                                       kernelSize:size],
+                      parameters);
+  }
+  if (request.kernel<SpatialNormalization>() != nullptr) {
+    return configured([[MPSCNNSpatialNormalizationNode alloc] initWithSource:request.source()
+                                                                  kernelSize:size],
+                      parameters);
+  }
+  return configured([[MPSCNNLocalContrastNormalizationNode alloc] initWithSource:request.source()
+                                                                      kernelSize:size],
+                    parameters);
+}
+
+void finish_local_normalization_gradient(MPSNNFilterNode* node, const KernelBase& kernel) {
+  const auto* gradient = dynamic_cast<const LocalNormalizationGradient*>(&kernel);
+  if (gradient == nullptr) {
+    return;
+  }
+  const Parameters parameters = gradient->parameters();
+  if ([node isKindOfClass:[MPSCNNSpatialNormalizationGradientNode class]]) {
+    set_base(static_cast<MPSCNNSpatialNormalizationGradientNode*>(node), parameters);
+  } else if ([node isKindOfClass:[MPSCNNLocalContrastNormalizationGradientNode class]]) {
+    set_contrast(static_cast<MPSCNNLocalContrastNormalizationGradientNode*>(node), parameters);
+  }  // across channels nothing can be set
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

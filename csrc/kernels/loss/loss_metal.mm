@@ -3,6 +3,7 @@
 #include "kernels/loss/loss.hpp"
 #include "kernels/loss/yolo_loss.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -287,4 +288,44 @@ const LossBackend& metal_loss() {
   return backend;
 }
 
+namespace metal {
+
+Node make_loss_node(const NodeRequest& request) {
+  if (const auto* kernel = request.kernel<Loss>()) {
+    return adopt_node([[MPSCNNLossNode alloc] initWithSource:request.source()
+                                              lossDescriptor:to_mps(kernel->loss())]);
+  }
+  if (const auto* kernel = request.kernel<YOLOLoss>()) {
+    return adopt_node([[MPSCNNYOLOLossNode alloc] initWithSource:request.source()
+                                                  lossDescriptor:to_mps(kernel->loss())]);
+  }
+  if (const auto* kernel = request.kernel<ForwardLoss>()) {
+    NSArray<MPSNNImageNode*>* sources = request.sources;
+    return adopt_node([[MPSNNForwardLossNode alloc]
+        initWithSource:[sources objectAtIndex:0]
+                labels:[sources objectAtIndex:1]
+               weights:sources.count > 2 ? [sources objectAtIndex:2] : nil
+        lossDescriptor:to_mps(kernel->loss())]);
+  }
+  if (request.kernel<InitialGradient>() != nullptr) {
+    return adopt_node([[MPSNNInitialGradientNode alloc] initWithSource:request.source()]);
+  }
+  return {};
+}
+
+StateAdopter loss_state_adopter(const State& like) {
+  const auto* ours = dynamic_cast<const ForwardLossState*>(&like);
+  if (ours == nullptr) {
+    return nullptr;
+  }
+  return [snapshot = ours->snapshot(), loss = ours->loss()](
+             MPSState* made, StateAdoption& adoption) -> std::shared_ptr<State> {
+    auto result =
+        std::make_shared<ForwardLossState>(adoption.device, adoption.owner(), snapshot, loss);
+    result->payload = adoption.payload(made);
+    return result;
+  };
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

@@ -1,6 +1,7 @@
 // Neuron kernels of the Metal device (MPSCNNNeuron, MPSCNNNeuronGradient).
 #include "kernels/neuron/neuron.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 #include "metal/metal_neuron.hpp"
 
 namespace mpsgrad {
@@ -33,4 +34,16 @@ const NeuronBackend& metal_neuron() {
   return backend;
 }
 
+namespace metal {
+
+Node make_neuron_node(const NodeRequest& request) {
+  const auto* kernel = request.kernel<Neuron>();
+  if (kernel == nullptr || kernel->neuron().type == NeuronType::None) {
+    return {};
+  }
+  return Node::share([MPSCNNNeuronNode nodeWithSource:request.source()
+                                           descriptor:metal::to_mps(kernel->neuron())]);
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

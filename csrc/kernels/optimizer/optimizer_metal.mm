@@ -258,6 +258,8 @@ class MetalOptimizer final : public OptimizerEncoder {
     const ConvolutionWeightShape& shape = call.convolution->shape();
     auto* gradient =
         static_cast<MPSCNNConvolutionGradientState*>(metal::payload_of(*call.convolution).get());
+    require<StateError>(gradient != nil, call.convolution->class_name(),
+                        ": a graph has lent this state to an update, which is over");
     encode_states(optimizer_.get(), rule_, command_buffer.for_kernel(), gradient,
                   arrays.weights(shape, weights.values, biases ? &biases->values : nullptr),
                   {arrays.vectors(call.parameters, 0), arrays.vectors(call.parameters, 1),

@@ -3,6 +3,7 @@
 
 #include "kernels/pooling/pooling.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -156,4 +157,45 @@ const PoolingBackend& metal_pooling() {
   return backend;
 }
 
+namespace metal {
+
+namespace {
+
+template <class Class>
+Node new_pooling_node(const NodeRequest& request, const Window& w) {
+  return adopt_node([[Class alloc] initWithSource:request.source()
+                                      kernelWidth:to_ns(w.kernel_width)
+                                     kernelHeight:to_ns(w.kernel_height)
+                                  strideInPixelsX:to_ns(w.stride_x)
+                                  strideInPixelsY:to_ns(w.stride_y)]);
+}
+
+}  // namespace
+
+// Apple's nodes clamp edges, as ours do.
+Node make_pooling_node(const NodeRequest& request) {
+  const auto* kernel = request.kernel<Pooling>();
+  if (kernel == nullptr || kernel->properties().edge_mode != EdgeMode::Clamp) {
+    return {};
+  }
+  const Window& w = kernel->window();
+  if (request.kernel<PoolingMax>() != nullptr) {
+    return new_pooling_node<MPSCNNPoolingMaxNode>(request, w);
+  }
+  if (request.kernel<PoolingAverage>() != nullptr) {
+    return new_pooling_node<MPSCNNPoolingAverageNode>(request, w);
+  }
+  if (request.kernel<PoolingL2Norm>() != nullptr) {
+    return new_pooling_node<MPSCNNPoolingL2NormNode>(request, w);
+  }
+  return adopt_node([[MPSCNNDilatedPoolingMaxNode alloc] initWithSource:request.source()
+                                                            kernelWidth:to_ns(w.kernel_width)
+                                                           kernelHeight:to_ns(w.kernel_height)
+                                                        strideInPixelsX:to_ns(w.stride_x)
+                                                        strideInPixelsY:to_ns(w.stride_y)
+                                                          dilationRateX:to_ns(w.dilation_x)
+                                                          dilationRateY:to_ns(w.dilation_y)]);
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

@@ -1,6 +1,7 @@
 // Reductions of the Metal device (MPSNNReduce..., MPSNNLocalCorrelation).
 #include "kernels/reduction/reduction.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -137,4 +138,71 @@ const ReductionBackend& metal_reduction() {
   return backend;
 }
 
+namespace metal {
+
+namespace {
+
+template <ReductionAxis kAxis, ReductionKind kKind>
+bool is(const NodeRequest& request) {
+  return request.kernel<Reduce<kAxis, kKind>>() != nullptr;
+}
+
+MPSNNUnaryReductionNode* allocate_node(const NodeRequest& r) {
+  using Axis = ReductionAxis;
+  using Kind = ReductionKind;
+  if (is<Axis::Row, Kind::Min>(r)) return [MPSNNReductionRowMinNode alloc];
+  if (is<Axis::Row, Kind::Max>(r)) return [MPSNNReductionRowMaxNode alloc];
+  if (is<Axis::Row, Kind::Mean>(r)) return [MPSNNReductionRowMeanNode alloc];
+  if (is<Axis::Row, Kind::Sum>(r)) return [MPSNNReductionRowSumNode alloc];
+  if (is<Axis::Column, Kind::Min>(r)) return [MPSNNReductionColumnMinNode alloc];
+  if (is<Axis::Column, Kind::Max>(r)) return [MPSNNReductionColumnMaxNode alloc];
+  if (is<Axis::Column, Kind::Mean>(r)) return [MPSNNReductionColumnMeanNode alloc];
+  if (is<Axis::Column, Kind::Sum>(r)) return [MPSNNReductionColumnSumNode alloc];
+  if (is<Axis::FeatureChannels, Kind::Min>(r)) return [MPSNNReductionFeatureChannelsMinNode alloc];
+  if (is<Axis::FeatureChannels, Kind::Max>(r)) return [MPSNNReductionFeatureChannelsMaxNode alloc];
+  if (is<Axis::FeatureChannels, Kind::Mean>(r)) {
+    return [MPSNNReductionFeatureChannelsMeanNode alloc];
+  }
+  if (is<Axis::FeatureChannels, Kind::ArgumentMin>(r)) {
+    return [MPSNNReductionFeatureChannelsArgumentMinNode alloc];
+  }
+  if (is<Axis::FeatureChannels, Kind::ArgumentMax>(r)) {
+    return [MPSNNReductionFeatureChannelsArgumentMaxNode alloc];
+  }
+  return r.kernel<ReduceFeatureChannelsSum>() != nullptr
+             ? [MPSNNReductionFeatureChannelsSumNode alloc]
+             : nil;
+}
+
+// As it was set: how large the images are is not known.
+MTLRegion to_mtl(const Region& clip) {
+  const MTLRegion whole = MPSRectNoClip;
+  const auto size = [](Index value, NSUInteger all) {
+    return value == kUnlimited ? all : to_ns(value);
+  };
+  return MTLRegionMake3D(to_ns(clip.origin.x), to_ns(clip.origin.y), 0,
+                         size(clip.size.width, whole.size.width),
+                         size(clip.size.height, whole.size.height), whole.size.depth);
+}
+
+}  // namespace
+
+Node make_reduction_node(const NodeRequest& request) {
+  const auto* kernel = request.kernel<ReduceUnary>();
+  MPSNNUnaryReductionNode* allocated = kernel == nullptr ? nil : allocate_node(request);
+  if (allocated == nil) {
+    return {};
+  }
+  MPSNNUnaryReductionNode* made = [allocated initWithSource:request.source()];
+  Node node = adopt_node(made);
+  if (kernel->source_clip() != Region{}) {
+    made.clipRectSource = to_mtl(kernel->source_clip());
+  }
+  if (const auto* sum = request.kernel<ReduceFeatureChannelsSum>()) {
+    static_cast<MPSNNReductionFeatureChannelsSumNode*>(made).weight = sum->weight();
+  }
+  return node;
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

@@ -1,6 +1,7 @@
 // The kernels that copy, on the Metal device (MPSNNReshape, MPSNNSlice, MPSNNPad and gradients).
 #include "kernels/reshape/reshape.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -85,4 +86,31 @@ const ReshapeBackend& metal_reshape() {
   return backend;
 }
 
+namespace metal {
+
+Node make_reshape_node(const NodeRequest& request) {
+  if (request.kernel<Reshape>() != nullptr) {
+    const Reshape::Shape& shape = request.node.shape;
+    return adopt_node([[MPSNNReshapeNode alloc]
+               initWithSource:request.source()
+                  resultWidth:static_cast<NSUInteger>(shape.width)
+                 resultHeight:static_cast<NSUInteger>(shape.height)
+        resultFeatureChannels:static_cast<NSUInteger>(shape.channels)]);
+  }
+  const auto* pad = request.kernel<Pad>();
+  if (pad == nullptr) {
+    return {};
+  }
+  const PadSettings settings = pad->settings();
+  MPSNNPadNode* made = [[MPSNNPadNode alloc]
+         initWithSource:request.source()
+      paddingSizeBefore:to_mps(settings.before)
+       paddingSizeAfter:to_mps(settings.after)
+               edgeMode:static_cast<MPSImageEdgeMode>(pad->properties().edge_mode)];
+  Node node = adopt_node(made);
+  made.fillValue = settings.fill_value;
+  return node;
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

@@ -1,6 +1,7 @@
 // Softmax kernels of the Metal device (MPSCNNSoftMax, MPSCNNLogSoftMax and their gradients).
 #include "kernels/softmax/softmax.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -35,4 +36,17 @@ const SoftMaxBackend& metal_softmax() {
   return backend;
 }
 
+namespace metal {
+
+Node make_softmax_node(const NodeRequest& request) {
+  if (request.kernel<SoftMax>() != nullptr) {
+    return adopt_node([[MPSCNNSoftMaxNode alloc] initWithSource:request.source()]);
+  }
+  if (request.kernel<LogSoftMax>() != nullptr) {
+    return adopt_node([[MPSCNNLogSoftMaxNode alloc] initWithSource:request.source()]);
+  }
+  return {};
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

@@ -1,6 +1,7 @@
 // Upsampling kernels of the Metal device (MPSCNNUpsampling... and MPSCNNUpsampling...Gradient).
 #include "kernels/upsampling/upsampling.hpp"
 #include "metal/metal_calls.hpp"
+#include "metal/metal_graph.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -54,4 +55,24 @@ const UpsamplingBackend& metal_upsampling() {
   return backend;
 }
 
+namespace metal {
+
+Node make_upsampling_node(const NodeRequest& request) {
+  const auto* kernel = request.kernel<Upsampling>();
+  if (kernel == nullptr) {
+    return {};
+  }
+  const UpsamplingFactors& factors = kernel->factors();
+  if (request.kernel<UpsamplingNearest>() != nullptr) {
+    return adopt_node([[MPSCNNUpsamplingNearestNode alloc] initWithSource:request.source()
+                                                      integerScaleFactorX:to_ns(factors.x)
+                                                      integerScaleFactorY:to_ns(factors.y)]);
+  }
+  return adopt_node([[MPSCNNUpsamplingBilinearNode alloc] initWithSource:request.source()
+                                                     integerScaleFactorX:to_ns(factors.x)
+                                                     integerScaleFactorY:to_ns(factors.y)
+                                                            alignCorners:kernel->align_corners()]);
+}
+
+}  // namespace metal
 }  // namespace mpsgrad

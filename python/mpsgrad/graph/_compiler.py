@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from mpsgrad import _core
 from mpsgrad._core import ChannelFormat
-from mpsgrad.graph.nodes import StateNode, TrainingStyle
+from mpsgrad.graph.convolution import ConvolutionNode
+from mpsgrad.graph.nodes import GradientFilterNode, StateNode, TrainableNode, TrainingStyle
+from mpsgrad.graph.normalization import BatchNormalizationNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -75,6 +77,9 @@ class Compiler:
         for node in self.steps:
             node._compile(self)
         self._finish()
+        if graph._wants_description:
+            self._describe()
+            graph._make_runner()
 
     # ---- what is needed
 
@@ -344,6 +349,51 @@ class Compiler:
         if not found:
             self.without_update.append(node)
 
+    # ---- for devices with graphs of their own
+
+    def _describe(self) -> None:
+        """Tell the graph its nodes, which a graph of the device's is made of."""
+        sources: dict[int, int] = {}
+        names = {
+            id(self.data_sources[node._forward]): node._name()
+            for node in self.steps
+            if isinstance(node, GradientFilterNode) and isinstance(node, TrainableNode)
+        }
+        places = {node: place for place, node in enumerate(self.steps)}
+        for node in self.steps:
+            kernel = None if node._kernel is None else self.kernel(node)
+            forward = node._forward if isinstance(node, GradientFilterNode) else None
+            number = _NONE
+            if forward is None and isinstance(node, TrainableNode):
+                source = self.data_sources[node]
+                if id(source) not in sources:
+                    name = names.get(id(source), node._name())
+                    sources[id(source)] = self.graph._add_data_source(
+                        kernel,
+                        *_updates(node, source, f"{name}: update of {type(source).__name__}"),
+                    )
+                number = sources[id(source)]
+            undone = getattr(node, "_undone", None)
+            labels = getattr(node, "_labels", None)
+            self.graph._add_node(
+                kind=type(node).__name__,
+                name=node._name(),
+                label=node.label or "",
+                kernel=kernel,
+                sources=[self.image(source) for source in node._sources],
+                result=self.image(node.result_image),
+                state=self.state(node._state),
+                forward=_NONE if forward is None else places[forward],
+                position=node._place() if isinstance(node, GradientFilterNode) else 0,
+                labels=_NONE if labels is None else self.state(labels),
+                undone=_NONE if undone is None else places[undone._producer],
+                data_source=number,
+                training_style=int(getattr(node, "training_style", TrainingStyle.NONE)),
+                padding=node._padding,
+                flags=int(getattr(node, "_flags", 0)),
+                shape=getattr(node, "_shape", (0, 0, 0)),
+            )
+
     # ---- results
 
     def _finish(self) -> None:
@@ -366,7 +416,10 @@ class Compiler:
         )
 
     def reload_from_data_sources(self) -> None:
-        """Have every kernel read its data source again."""
+        """Have every kernel, or the device's graph, read its data source again."""
+        if self.graph._has_runner:
+            self.graph._reload_runner()
+            return
         for built in self._built_on.values():
             for _, kernel in built:
                 for method in (
@@ -376,6 +429,51 @@ class Compiler:
                 ):
                     if hasattr(kernel, method):
                         getattr(kernel, method)()
+
+
+def _updates(node: FilterNode, source: Any, name: str) -> list[Any]:
+    """Return what a data source is called for: while a graph is encoded, and once it has run.
+
+    Twice two: for weights, or gamma and beta; and for mean and variance. None where there is no
+    such method.
+    """
+
+    def checked(method: Any, state_class: type, prepare: Any) -> Any:
+        def update(command_buffer: Any, states: list[Any], old: Any) -> Any:
+            new = method(command_buffer, *prepare(states, old))
+            if new is not None:
+                _require_state(name, new, state_class)
+            return new
+
+        return update
+
+    def completing(method: Any, prepare: Any) -> Any:
+        return lambda states, old: method(*prepare(states, old))
+
+    kinds: list[tuple[str, type, Any]]
+    pair = _core.NormalizationGammaAndBetaState, _core.NormalizationMeanAndVarianceState
+    if isinstance(node, ConvolutionNode):
+        kinds = [
+            (
+                "update",
+                _core.ConvolutionWeightsAndBiasesState,
+                lambda states, old: (states[0], old),
+            )
+        ]
+    elif isinstance(node, BatchNormalizationNode):
+        kinds = [
+            (f"update_{what}", state_class, lambda states, _: (states[0],))
+            for what, state_class in zip(("gamma_and_beta", "mean_and_variance"), pair, strict=True)
+        ]
+    else:
+        kinds = [("update_gamma_and_beta", pair[0], lambda states, _: (states,))]
+    result: list[Any] = []
+    for name_of_method, state_class, prepare in kinds:
+        now = getattr(source, name_of_method, None)
+        later = getattr(source, f"{name_of_method}_cpu", None)
+        result.append(checked(now, state_class, prepare) if callable(now) else None)
+        result.append(completing(later, prepare) if callable(later) else None)
+    return result + [None] * (4 - len(result))
 
 
 def _require_state(name: str, state: Any, state_class: type) -> None:

@@ -515,6 +515,10 @@ class Graph(_core.Graph):
         rows = [header, *self._rows()]
         widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
         lines = [repr(self)]
+        if self._has_runner:
+            lines.append("encoded by one MPSNNGraph")
+        elif self._why_no_runner:
+            lines.append(f"encoded kernel by kernel: {self._why_no_runner}")
         lines += [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows

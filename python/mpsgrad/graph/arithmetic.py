@@ -296,6 +296,9 @@ class ArithmeticGradientNode(GradientFilterNode):
     def _kernel_arguments(self) -> dict[str, Any]:
         return {"is_secondary_source_filter": self._secondary}
 
+    def _place(self) -> int:
+        return int(self._secondary)
+
     def _own_scale(self) -> float:
         """Factor of the source that the gradient is with respect to."""
         forward = self._forward

@@ -316,6 +316,9 @@ class LossGradientNode(_SeparateLoss, GradientFilterNode):
     def _forward_images(self, forward: FilterNode) -> list[ImageNode]:
         return forward._sources
 
+    def _place(self) -> int:
+        return int(self._by_labels)
+
     @property
     def is_labels_gradient_filter(self) -> bool:
         """Whether the gradient is with respect to the labels."""

@@ -567,6 +567,10 @@ class GradientFilterNode(FilterNode):
         """Images of the forward pass that the kernel reads: the forward source, for most."""
         return forward._sources[:1]
 
+    def _place(self) -> int:
+        """Return which of the forward node's gradient nodes this is."""
+        return 0
+
     @property
     def forward_node(self) -> FilterNode:
         """The node this is the gradient of."""

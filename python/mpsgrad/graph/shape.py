@@ -377,6 +377,9 @@ class ConcatenationGradientNode(GradientFilterNode):
         self._position = sources.index(image) if image in sources else 0
         super().__init__(source_gradient, source_image, gradient_state, label=label)
 
+    def _place(self) -> int:
+        return self._position
+
     def _forward_images(self, forward: FilterNode) -> list[ImageNode]:
         return [forward._sources[self._position]]
 

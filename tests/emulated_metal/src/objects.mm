@@ -36,7 +36,8 @@ struct Options {
                                      {"callback_thread", 1},
                                      {"padding_rounds_down", 0},
                                      {"shared_source_reads", 2},
-                                     {"state_encode_steps", 1}};
+                                     {"state_encode_steps", 1},
+                                     {"graph_pieces", 1}};
   Options() {
     for (auto& [name, value] : values) {
       std::string variable = "EMULATED_METAL_";

@@ -132,7 +132,25 @@
   TRAP(optimizer_lengths, "gradients, values, history and result differ in length")            \
   TRAP(optimizer_data_type, "optimizers work on Float32")                                      \
   TRAP(optimizer_history, "the history vectors are missing or not one or two")                 \
-  TRAP(optimizer_aliasing, "history shares storage with gradients, values or result")
+  TRAP(optimizer_aliasing, "history shares storage with gradients, values or result")          \
+  /* graphs */                                                                                 \
+  TRAP(node_source_count, "the node takes another number of source images")                    \
+  TRAP(node_gradient_missing, "this node has no gradient node")                                \
+  TRAP(node_gradient_several, "this node has several gradient nodes: ask for all of them")     \
+  TRAP(node_gradient_sources, "one image holds the gradient of a node's result")               \
+  TRAP(training_style, "the training style is not None, CPU or GPU")                           \
+  TRAP(graph_results, "a result is not produced by a filter, comes twice, or there is none")   \
+  TRAP(graph_source_images, "the number of source batches differs from the graph's")           \
+  TRAP(graph_source_states, "the number of state batches differs from the graph's")            \
+  TRAP(graph_batch_length, "the batches of a graph's sources differ in length")                \
+  TRAP(graph_state_class, "a source state is not of the class that its node stands for")       \
+  TRAP(graph_source_index, "the graph has no source of that index")                            \
+  TRAP(graph_read_count, "the read count of a source is below the graph's reads of it")        \
+  TRAP(graph_concatenation, "the sources of a concatenation differ in size")                   \
+  TRAP(graph_reload, "a graph reloads its data sources while work of it has not completed")    \
+  TRAP(graph_deadlock, "an encode waits for a CPU update whose buffer is not committed")       \
+  TRAP(update_read_count, "an update must lower the read count of each of its states by one")  \
+  TRAP(update_state, "an update returned a state of another class")
 
 namespace emulated_metal {
 

@@ -23,6 +23,8 @@
 #import <MetalPerformanceShaders/MPSKeyedUnarchiver.h>
 #import <MetalPerformanceShaders/MPSMatrix.h>
 #import <MetalPerformanceShaders/MPSNNGradientState.h>
+#import <MetalPerformanceShaders/MPSNNGraph.h>
+#import <MetalPerformanceShaders/MPSNNGraphNodes.h>
 #import <MetalPerformanceShaders/MPSNNGridSample.h>
 #import <MetalPerformanceShaders/MPSNNOptimizers.h>
 #import <MetalPerformanceShaders/MPSNNReduce.h>

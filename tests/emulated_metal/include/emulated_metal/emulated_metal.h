@@ -16,6 +16,7 @@
 //   padding_rounds_down  1: an odd or negative share of padding is rounded down, not to zero (0)
 //   shared_source_reads  1: an image that is both sources of an encode counts one read, not two (2)
 //   state_encode_steps   2: an optimizer's encode of a state counts a step for each parameter (1)
+//   graph_pieces         0: an encode of a graph never commits a part of its MPSCommandBuffer (1)
 // Returns 0, or -1 for a name that is not listed.
 EMULATED_METAL_EXPORT int emulated_metal_set_option(const char* name, long value);
 EMULATED_METAL_EXPORT long emulated_metal_get_option(const char* name);
