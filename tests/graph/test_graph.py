@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import re
+import weakref
 
 import mpsgrad as mg
 import numpy as np
@@ -531,6 +532,21 @@ def test_deep_networks_are_copied_and_pickled(device, rng):
         assert_exact(other(x).result, np.maximum(x, 0))
     again = pickle.loads(pickle.dumps(image))
     assert again.producer.source_images[0].producer.result_image is again.producer.source_images[0]
+
+
+def test_a_graph_goes_with_its_last_user(device, rng):
+    """Without the collector of cycles: it holds the weights of a network."""
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 1, 1, 8), np.float32), np.zeros(4))
+    loss = loss_of(g.ConvolutionNode(g.ImageNode("x"), source))
+    graph = float_graph(device, loss.training_graph(), results_are_needed=False)
+    graph(sample(rng), np.zeros((*SHAPE[:3], 4), np.float32))
+    gone = weakref.ref(graph)
+    gc.disable()
+    try:
+        del graph
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_repr_and_description(device, rng):

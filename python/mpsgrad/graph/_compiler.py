@@ -80,6 +80,7 @@ class Compiler:
         if graph._wants_description:
             self._describe()
             graph._make_runner()
+        del self.graph  # which keeps this, and goes with its last user
 
     # ---- what is needed
 
@@ -415,10 +416,10 @@ class Compiler:
             [self._states[state] for state in self.exported_states],
         )
 
-    def reload_from_data_sources(self) -> None:
+    def reload_from_data_sources(self, graph: Any) -> None:
         """Have every kernel, or the device's graph, read its data source again."""
-        if self.graph._has_runner:
-            self.graph._reload_runner()
+        if graph._has_runner:
+            graph._reload_runner()
             return
         for built in self._built_on.values():
             for _, kernel in built:

@@ -415,7 +415,7 @@ class Graph(_core.Graph):
             If a command buffer that this graph was encoded on is not committed.
         """
         self._wait_for_outstanding()
-        self._compiled.reload_from_data_sources()
+        self._compiled.reload_from_data_sources(self)
 
     # ---- copies
 
