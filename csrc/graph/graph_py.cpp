@@ -17,6 +17,21 @@ graph_steps::UpdateNow::Callback update_now(py::object callable) {
   };
 }
 
+// Raises a copy of an exception that is kept: what is raised gets the frames of whoever waits, and
+// these may hold the work that keeps the exception.
+[[noreturn]] void raise_copy(const py::object& kept) {
+  py::object copy = kept;
+  try {
+    copy = py::module_::import("copy").attr("copy")(kept);
+    copy.attr("__traceback__") = kept.attr("__traceback__");
+    copy.attr("__context__") = kept.attr("__context__");
+  } catch (const py::error_already_set&) {
+    copy = kept;  // of a class that cannot be copied
+  }
+  PyErr_SetObject(py::type::handle_of(copy).ptr(), copy.ptr());
+  throw py::error_already_set();
+}
+
 // Calls on whatever thread completes the work, with the GIL; what goes wrong is noted in the work.
 template <class Call>
 void call_on_completion(Work& work, const Call& call) {
@@ -29,8 +44,7 @@ void call_on_completion(Work& work, const Call& call) {
   } catch (const py::error_already_set& error) {
     work.note_handler_failure([value = share_python(error.value())] {
       const py::gil_scoped_acquire again;
-      PyErr_SetObject(py::type::handle_of(*value).ptr(), value->ptr());
-      throw py::error_already_set();
+      raise_copy(*value);
     });
   } catch (...) {
     work.note_handler_failure(

@@ -1,6 +1,8 @@
 """How graphs update weights: by the GPU while they are encoded, by the CPU on completion."""
 
+import gc
 import threading
+import weakref
 
 import mpsgrad as mg
 import numpy as np
@@ -258,6 +260,28 @@ def test_an_exception_of_an_update_by_the_cpu_comes_out_of_the_wait(device, queu
     with pytest.raises(LookupError, match="no such optimizer"):  # once more, for who did not wait
         graph.encode_batch(queue.command_buffer(), [images], [labels])
     graph.encode_batch(queue.command_buffer(), [images], [labels])
+
+
+def test_what_an_update_raised_keeps_nothing_alive(device, queue, rng):
+    class Fails(mg.ArrayConvolutionDataSource):
+        def update_cpu(self, _gradient_state, _source_state):
+            raise LookupError("no such optimizer")
+
+    source = Fails(weights(rng))
+
+    def fail():
+        graph = trained(device, g.ConvolutionNode(g.ImageNode(), source), STYLES.CPU)
+        command_buffer = queue.command_buffer()
+        images = mg.ImageBatch.from_array(device, values(rng))
+        graph.encode_batch(command_buffer, [images], [mg.LossLabels.batch(device, values(rng))])
+        command_buffer.commit()
+        with pytest.raises(LookupError):
+            command_buffer.wait_until_completed()
+        return weakref.ref(graph)
+
+    gone = fail()
+    gc.collect()
+    assert gone() is None
 
 
 def test_updates_by_the_cpu_need_a_commit_between_encodes(device, queue, rng):
