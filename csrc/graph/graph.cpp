@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/errors.hpp"
@@ -48,6 +49,13 @@ void describe(std::vector<Index>& kind, const ImageDescriptor& image) {
                            static_cast<Index>(image.channel_format)});
 }
 
+std::vector<Index> kind_of(const LossLabels& labels) {
+  std::vector<Index> kind{labels.weights() ? 1 : 0};
+  describe(kind, labels.labels()->descriptor());
+  describe(kind, labels.loss()->descriptor());
+  return kind;
+}
+
 // What decides whether inputs fit, in numbers.
 std::vector<Index> kind_of(ChannelFormat format,
                            const std::vector<ImageBatch::Images>& source_images,
@@ -57,10 +65,8 @@ std::vector<Index> kind_of(ChannelFormat format,
     describe(kind, images.front()->descriptor());
   }
   for (const auto& states : source_states) {
-    const auto& labels = static_cast<const LossLabels&>(*states.front());
-    describe(kind, labels.labels()->descriptor());
-    describe(kind, labels.loss()->descriptor());
-    kind.push_back(labels.weights() ? 1 : 0);
+    const std::vector<Index> own = kind_of(static_cast<const LossLabels&>(*states.front()));
+    kind.insert(kind.end(), own.begin(), own.end());
   }
   return kind;
 }
@@ -253,10 +259,19 @@ void Graph::check_inputs(const CommandBuffer& command_buffer,
   for (std::size_t i = 0; i < source_states.size(); ++i) {
     const GraphState& slot = states_[static_cast<std::size_t>(source_states_[i])];
     check_length(slot.name, source_states[i].size());
+    const LossLabels* first = nullptr;
+    std::set<const State*> distinct;
     for (const auto& state : source_states[i]) {
-      require<TypeError>(dynamic_cast<const LossLabels*>(state.get()) != nullptr, kGraph, ": ",
-                         slot.name, " must be LossLabels, got a ", state->class_name());
+      const auto* labels = dynamic_cast<const LossLabels*>(state.get());
+      require<TypeError>(labels != nullptr, kGraph, ": ", slot.name, " must be LossLabels, got a ",
+                         state->class_name());
       require(state->device() == device(), kGraph, ": ", slot.name, " is on another device");
+      require(distinct.insert(labels).second, kGraph, ": ", slot.name,
+              " holds one object twice; every image needs labels of its own");
+      first = first == nullptr ? labels : first;
+      require(kind_of(*labels) == kind_of(*first), kGraph, ": ", slot.name, " mixes labels of ",
+              first->labels()->descriptor(), " and ", labels->labels()->descriptor(),
+              ", or loss images or weights that differ");
     }
   }
 }
@@ -304,20 +319,23 @@ GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   }
   run_steps(run);
   const std::shared_ptr<Work> work = command_buffer->work();
+  const auto done = std::make_shared<std::atomic<bool>>(false);
   if (!run.completions().empty()) {
-    command_buffer->add_completed_handler([work, completions = run.completions()] {
+    command_buffer->add_completed_handler([work, done, completions = run.completions()] {
       if (work->error_code() == 0) {
         for (const GraphCompletion& completion : completions) {
           completion(*work);
         }
       }
+      *done = true;
     });
   }
-  note_outstanding(work, !run.completions().empty());
+  note_outstanding(work, !run.completions().empty(), done);
   return run.take_result();
 }
 
-void Graph::note_outstanding(const std::shared_ptr<Work>& work, bool updates) {
+void Graph::note_outstanding(const std::shared_ptr<Work>& work, bool updates,
+                             std::shared_ptr<std::atomic<bool>> done) {
   const std::lock_guard lock(work_mutex_);
   std::erase_if(outstanding_,
                 [](const auto& other) { return other->finished() || other->abandoned(); });
@@ -326,6 +344,7 @@ void Graph::note_outstanding(const std::shared_ptr<Work>& work, bool updates) {
   }
   if (updates) {
     pending_updates_ = work;
+    updates_done_ = std::move(done);
   }
 }
 
@@ -375,10 +394,10 @@ GraphResult Graph::encode_by_runner(const std::shared_ptr<CommandBuffer>& comman
                             output_state_is_temporary, rehearsal.descriptors, rehearsal.learned,
                             outside, in_turn});
   } catch (...) {  // some of it is encoded
-    note_outstanding(work, runner_->updates_on_completion());
+    note_outstanding(work, runner_->updates_on_completion(), nullptr);
     throw;
   }
-  note_outstanding(work, runner_->updates_on_completion());
+  note_outstanding(work, runner_->updates_on_completion(), nullptr);
   last_descriptors_ = rehearsal.descriptors;
   for (std::size_t i = 0; i < source_images.size(); ++i) {
     spend_reads(source_images[i], images_[static_cast<std::size_t>(source_images_[i])].reads);
@@ -412,20 +431,27 @@ GraphResult Graph::encode_by_runner(const std::shared_ptr<CommandBuffer>& comman
 
 std::shared_ptr<Work> Graph::pending_updates(const CommandBuffer* next) {
   std::shared_ptr<Work> work;
+  bool finished = false, done = false;
   {
     const std::lock_guard lock(work_mutex_);
     work = pending_updates_;
-    if (work && (work->abandoned() || work->finished())) {
+    // A handler of this work finds it finished, whether its turn is before the updates or after.
+    finished = work && work->finished();
+    done = finished && (!updates_done_ || *updates_done_);
+    if (work && (work->abandoned() || done)) {
       pending_updates_.reset();
     }
   }
   if (!work || work->abandoned()) {
     return nullptr;
   }
-  if (work->finished()) {
+  if (done) {
     work->rethrow_handler_failure();
     return nullptr;
   }
+  require<GraphError>(!finished, kGraph,
+                      ": weights are updated by the CPU after this handler of the previous "
+                      "encode's command buffer, which was added before the encode");
   require<GraphError>(
       !work->is_open(), kGraph,
       ": weights are updated by the CPU when the command buffer of the previous "

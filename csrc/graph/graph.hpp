@@ -148,7 +148,8 @@ class Graph : public KernelBase {
                                const std::vector<ImageBatch::Images>& source_images,
                                const std::vector<StateBatch>& source_states,
                                const Rehearsal& rehearsal);
-  void note_outstanding(const std::shared_ptr<Work>& work, bool updates);
+  void note_outstanding(const std::shared_ptr<Work>& work, bool updates,
+                        std::shared_ptr<std::atomic<bool>> done);
 
   std::vector<GraphImage> images_;
   std::vector<GraphState> states_;
@@ -166,7 +167,10 @@ class Graph : public KernelBase {
   std::vector<std::optional<ImageDescriptor>> last_descriptors_;
   mutable std::mutex work_mutex_;
   std::vector<std::shared_ptr<Work>> outstanding_;
+  // The last work that updates by the CPU, and whether the updates have run; the latter is null
+  // where the device's own graph runs them.
   std::shared_ptr<Work> pending_updates_;
+  std::shared_ptr<std::atomic<bool>> updates_done_;
   std::timed_mutex turn_mutex_;
   std::atomic<std::thread::id> turn_of_;
 };

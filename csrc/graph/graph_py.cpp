@@ -331,7 +331,7 @@ void bind_graph(py::module_& m) {
   bind_description(c);
   c.def("_set_inputs", &Graph::set_inputs);
   c.def("_set_results", &Graph::set_results);
-  c.def("_encode", &encode);
+  c.def("_encode", &encode, "command_buffer"_a.none(false), "source_images"_a, "source_states"_a);
   c.def("_wait_for_outstanding", &wait_for_outstanding);
   c.def("_last_descriptor", &Graph::last_descriptor);
   c.def_property("format", &Graph::format, &Graph::set_format,

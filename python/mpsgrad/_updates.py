@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = ["ArrayUpdates"]
+
+_time_steps = threading.Lock()
 
 
 class ArrayUpdates:
@@ -51,10 +54,12 @@ class ArrayUpdates:
             dtype = self._array(name).dtype
             if dtype != np.float32:
                 raise TypeError(f"{owner}: to be trained, {name} must be float32, got {dtype}")
+            if not self._array(name).flags.writeable:
+                raise ValueError(f"{owner}: to be trained, {name} must be writeable; pass a copy")
         self._steps = 0
         self._history: list[list[_core.Vector]] | None = None
         self._buffers: dict[str, _core.Buffer] = {}
-        self._last: _core.CommandBuffer | None = None
+        self._queue: _core.CommandQueue | None = None  # of the last update; no buffer is kept alive
 
     def _array(self, name: str) -> npt.NDArray[Any]:
         array: npt.NDArray[Any] = getattr(self._source, self._attributes[name])
@@ -73,12 +78,17 @@ class ArrayUpdates:
 
     def bring_back(self) -> None:
         """Write what updates have made into the arrays; waits for the last one."""
-        if self._last is not None:
-            self._last.wait_until_completed()
-            self._last = None
-            for name, buffer in self._buffers.items():
-                array = self._array(name)
-                array[...] = buffer.to_numpy().reshape(array.shape)
+        if self._queue is not None:
+            barrier = self._queue.command_buffer()  # completes after all that was committed before
+            barrier.commit()
+            barrier.wait_until_completed()
+            values = {
+                name: buffer.to_numpy().reshape(self._array(name).shape)
+                for name, buffer in self._buffers.items()
+            }
+            for name, value in values.items():
+                self._array(name)[...] = value
+            self._queue = None
         self._buffers = {}
 
     def _histories(self, names: tuple[str, ...]) -> list[Any]:
@@ -101,16 +111,17 @@ class ArrayUpdates:
     def _step(self, command_buffer: _core.CommandBuffer, encode: Any) -> None:
         """Encode one step; ``encode`` gets the command buffer."""
         counts = isinstance(self.optimizer, Adam)
-        if counts:
-            before = self.optimizer.time_step
-            self.optimizer.time_step = self._steps
-        try:
-            encode()
-        finally:
+        with _time_steps:  # the optimizer may serve graphs of other threads
             if counts:
-                self.optimizer.time_step = before
+                before = self.optimizer.time_step
+                self.optimizer.time_step = self._steps
+            try:
+                encode()
+            finally:
+                if counts:
+                    self.optimizer.time_step = before
         self._steps += 1
-        self._last = command_buffer
+        self._queue = command_buffer.queue
 
     def step_convolution(self, command_buffer: Any, gradient_state: Any, master: Any) -> None:
         """Encode a step of weights and, where there are some, biases, in place."""
@@ -151,7 +162,7 @@ class ArrayUpdates:
             command_buffer, _vector_over(statistic, values.length), values, None, values
         )
         values.synchronize(command_buffer)
-        self._last = command_buffer
+        self._queue = command_buffer.queue
 
     def sum_of(self, command_buffer: Any, parts: list[_core.Buffer], count: int) -> _core.Vector:
         """Encode the sum of buffers of ``count`` numbers: of the gradients of a batch's images."""

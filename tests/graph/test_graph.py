@@ -379,6 +379,35 @@ def test_labels_are_checked(device, queue, rng):
         graph.encode_batch(command_buffer, [x])
 
 
+def test_labels_of_a_batch_are_of_one_kind(device, queue, rng):
+    graph = float_graph(device, [loss_of(linear(g.ImageNode("x")))])
+    command_buffer = queue.command_buffer()
+    images = temporary(command_buffer, sample(rng))
+    good = mg.LossLabels.batch(device, sample(rng))
+    wide = mg.LossLabels.batch(device, sample(rng, (3, 4, 3, 8)))
+    with pytest.raises(ValueError, match=r"source state 0 \('labels'\) mixes labels of 2x4x8"):
+        graph.encode_batch(command_buffer, [images], [[good[0], wide[1], good[2]]])
+    with pytest.raises(ValueError, match="holds one object twice"):
+        graph.encode_batch(command_buffer, [images], [[good[0], good[1], good[0]]])
+    assert [image.read_count for image in images] == [1, 1, 1]
+    graph.encode_batch(command_buffer, [images], [good])
+    finish(command_buffer)
+
+
+def test_every_label_is_for_a_node(device, rng):
+    x = sample(rng)
+    with pytest.raises(ValueError, match="there are 1 source states, but 2 arrays of labels"):
+        float_graph(device, [loss_of(g.ImageNode())])(x, [x, x])
+    with pytest.raises(ValueError, match="there are 0 source states, but 1 arrays of labels"):
+        float_graph(device, [linear(g.ImageNode())])(x, x)
+
+
+def test_a_command_buffer_is_needed(device, rng):
+    graph = float_graph(device, [linear(g.ImageNode())])
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        graph.encode_batch(None, [batch(device, sample(rng))])
+
+
 def test_sizes_of_a_fully_connected_node_are_named(device, rng):
     source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 8), np.float32))
     graph = float_graph(device, [g.FullyConnectedNode(g.ImageNode("x"), source, label="head")])

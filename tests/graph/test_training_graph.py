@@ -205,6 +205,25 @@ def test_pruning_one_of_two_branches_leaves_no_addition():
     assert len(termini) == 2
 
 
+@pytest.mark.parametrize("where", ["result", "source"])
+def test_a_handler_can_stop_at_a_sum(where):
+    x = g.ImageNode("x")
+    base = g.NeuronLinearNode(x, 2.0)
+    a, b = g.NeuronLinearNode(base, 3.0), g.NeuronLinearNode(base, 4.0)
+    log = Log()
+
+    def stop(node, inference_node, inference_source, gradient_source):
+        log(node, inference_node, inference_source, gradient_source)
+        if inference_node is None:
+            stopped = node.result_image if where == "result" else inference_source
+            stopped.stop_gradient = True
+
+    (terminus,) = g.AdditionNode(a, b).training_graph(g.ImageNode("dr"), stop)
+
+    assert isinstance(terminus, g.AdditionNode)
+    assert log.nodes[-1] == "AdditionNode"
+
+
 def test_a_handler_can_stop_at_the_inference_source():
     x = g.ImageNode("x")
     base = g.NeuronLinearNode(x, 2.0)

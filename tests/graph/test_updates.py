@@ -1,6 +1,7 @@
 """How graphs update weights: by the GPU while they are encoded, by the CPU on completion."""
 
 import gc
+import pickle
 import threading
 import weakref
 
@@ -306,6 +307,31 @@ def test_updates_by_the_cpu_need_a_commit_between_encodes(device, queue, rng):
     second.wait_until_completed()
 
 
+def test_an_encode_in_a_handler_that_comes_before_the_update(device, queue, rng):
+    source = Descent(weights(rng), weights(rng, (4,)))
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source), STYLES.CPU)
+    images = mg.ImageBatch.from_array(device, values(rng))
+    labels = mg.LossLabels.batch(device, values(rng))
+    raised = []
+
+    def again(_):
+        try:
+            graph.encode_batch(queue.command_buffer(), [images], [labels])
+        except mg.errors.GraphError as error:
+            raised.append(str(error))
+
+    command_buffer = queue.command_buffer()
+    command_buffer.add_completed_handler(again)
+    graph.encode_batch(command_buffer, [images], [labels])
+    if device.kind == "cpu":  # where our own handler updates; elsewhere the order is the device's
+        command_buffer.add_completed_handler(again)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    if device.kind == "cpu":
+        (message,) = raised
+        assert "after this handler" in message
+
+
 def test_an_abandoned_command_buffer_is_not_waited_for(device, queue, rng):
     source = Descent(weights(rng), weights(rng, (4,)))
     graph = trained(device, g.ConvolutionNode(g.ImageNode(), source), STYLES.CPU)
@@ -441,6 +467,84 @@ def test_arrays_may_be_changed_after_a_reload(device, rng):
     assert_exact(source.weights_array, fresh - 2.0**-6 * sums(x, labels, fresh, 0)[0])
 
 
+def test_a_dropped_command_buffer_trains_nothing(device, queue, rng):
+    sgd = mg.SGD(2.0**-6, device=device)
+    source = mg.ArrayConvolutionDataSource(weights(rng), optimizer=sgd)
+    before = source.weights_array.copy()
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source))
+    x, labels = values(rng), values(rng)
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(
+        command_buffer, [mg.ImageBatch.from_array(device, x)], [mg.LossLabels.batch(device, labels)]
+    )
+    del command_buffer
+    gc.collect()
+    graph.reload_from_data_sources()
+    assert_same_bytes(source.weights_array, before)
+    assert pickle.loads(pickle.dumps(source)).weights_array.shape == before.shape
+    graph(x, labels)
+    source.load()
+    assert_exact(source.weights_array, before - 2.0**-6 * sums(x, labels, before, 0)[0])
+
+
+def test_a_load_that_fails_loses_nothing(device, queue, rng):
+    sgd = mg.SGD(2.0**-6, device=device)
+    source = mg.ArrayConvolutionDataSource(weights(rng), optimizer=sgd)
+    before = source.weights_array.copy()
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source))
+    x, labels = values(rng), values(rng)
+    command_buffer = queue.command_buffer()
+    images = mg.ImageBatch.from_array(device, x)
+    graph.encode_batch(command_buffer, [images], [mg.LossLabels.batch(device, labels)])
+    with pytest.raises(RuntimeError):
+        source.load()
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    source.load()
+    assert_exact(source.weights_array, before - 2.0**-6 * sums(x, labels, before, 0)[0])
+
+
+def test_what_one_source_raises_is_not_anothers(device, queue, rng):
+    class Fails(mg.ArrayConvolutionDataSource):
+        def update_cpu(self, _gradient_state, _source_state):
+            raise LookupError("no such optimizer")
+
+    sgd = mg.SGD(2.0**-6, device=device)
+    good = mg.ArrayConvolutionDataSource(weights(rng), optimizer=sgd)
+    last = g.ConvolutionNode(
+        g.ConvolutionNode(g.ImageNode(), good), Fails(weights(rng), np.zeros(4))
+    )
+    last.training_style = STYLES.CPU
+    graph = trained(device, last)
+    images = mg.ImageBatch.from_array(device, values(rng))
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(command_buffer, [images], [mg.LossLabels.batch(device, values(rng))])
+    command_buffer.commit()
+    with pytest.raises(LookupError, match="no such optimizer"):
+        command_buffer.wait_until_completed()
+    good.load()
+    good.load()
+
+
+@pytest.mark.parametrize("style", [STYLES.CPU, STYLES.GPU])
+def test_two_gradient_nodes_of_one_node_are_refused(device, rng, style):
+    """One forward state has room for the sums of one."""
+    node = g.ConvolutionNode(g.ImageNode("x"), Descent(weights(rng), weights(rng, (4,))))
+    node.training_style = style
+    both = [node.gradient_filter(g.ImageNode(name)) for name in ("a", "b")]
+    with pytest.raises(mg.errors.GraphError, match="ConvolutionNode has two gradient nodes"):
+        g.Graph(device, result_images=both)
+    node.training_style = STYLES.NONE
+    frozen = [node.gradient_filter(g.ImageNode(name)) for name in ("a", "b")]
+    graph = g.Graph(device, result_images=frozen)
+    graph.format = mg.ChannelFormat.FLOAT32
+    a, b = values(rng), values(rng)
+    result = graph({"x": values(rng), "a": a, "b": b})
+    w = node.weights.weights_array[:, 0, 0]
+    assert_exact(result.result, np.einsum("nyxo,oi->nyxi", a, w))
+    assert_exact(result.intermediates[0], np.einsum("nyxo,oi->nyxi", b, w))
+
+
 def normalization_step(device, node, source, x, labels):
     graph = trained(device, node(g.ImageNode(), source))
     graph(x, labels)
@@ -532,6 +636,10 @@ def test_sources_with_optimizers_are_checked(device):
         mg.ArrayConvolutionDataSource(np.ones((1, 1, 1, 1), np.float32), optimizer=3)
     with pytest.raises(TypeError, match="to be trained, weights must be float32, got float16"):
         mg.ArrayConvolutionDataSource(np.ones((1, 1, 1, 1), np.float16), optimizer=sgd)
+    fixed = np.ones((1, 1, 1, 1), np.float32)
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match="to be trained, weights must be writeable"):
+        mg.ArrayConvolutionDataSource(fixed, optimizer=sgd)
     with pytest.raises(ValueError, match="to be trained it needs beta"):
         mg.ArrayBatchNormalizationDataSource(np.ones(4), optimizer=sgd)
     with pytest.raises(ValueError, match="to be trained it needs gamma and beta"):

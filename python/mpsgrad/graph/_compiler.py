@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpsgrad import _core
 from mpsgrad._core import ChannelFormat
+from mpsgrad.errors import GraphError
 from mpsgrad.graph.convolution import ConvolutionNode
 from mpsgrad.graph.nodes import GradientFilterNode, StateNode, TrainableNode, TrainingStyle
 from mpsgrad.graph.normalization import BatchNormalizationNode
@@ -74,6 +75,7 @@ class Compiler:
         self._count_uses()
         self._order_inputs()
         self._add_slots()
+        self._check_sums()
         for node in self.steps:
             node._compile(self)
         self._finish()
@@ -151,6 +153,23 @@ class Compiler:
     def is_exported(self, state: StateNode | None) -> bool:
         """Return whether encodes return a state."""
         return state is not None and state.export_from_graph
+
+    def _check_sums(self) -> None:
+        """Refuse what one forward state cannot hold: the sums of two gradient nodes."""
+        first: dict[FilterNode, FilterNode] = {}
+        for node in self.steps:
+            if not (isinstance(node, GradientFilterNode) and isinstance(node, TrainableNode)):
+                continue
+            other = first.setdefault(node._forward, node)
+            summed = isinstance(node._forward, BatchNormalizationNode)
+            if other is not node and (
+                summed or node._updates_weights() or other._updates_weights()
+            ):
+                raise GraphError(
+                    f"Graph: {node._forward._name()} has two gradient nodes, whose sums over the "
+                    "batch it cannot keep apart; add up the incoming gradients, and make one "
+                    "gradient node of the sum"
+                )
 
     # ---- inputs, slots and kernels
 

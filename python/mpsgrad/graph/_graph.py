@@ -315,13 +315,15 @@ class Graph(_core.Graph):
             for array in self._inputs("images", images, compiled.input_images)
         ]
         single = bool(arrays) and all(one for _, one in arrays)
+        given = self._inputs("labels", labels, compiled.input_states)
+        if len(given) != len(compiled.input_states):
+            raise ValueError(
+                f"Graph: there are {len(compiled.input_states)} source states, but {len(given)} "
+                "arrays of labels came"
+            )
         states = [
             self._labels(array, node)
-            for array, node in zip(
-                self._inputs("labels", labels, compiled.input_states),
-                compiled.input_states,
-                strict=False,
-            )
+            for array, node in zip(given, compiled.input_states, strict=True)
         ]
         command_buffer = array_queue(self.device).command_buffer()
         batches = [batch_of(self.device, array) for array, _ in arrays]

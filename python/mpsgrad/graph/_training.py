@@ -47,6 +47,7 @@ class _Walk:
         self.created: list[FilterNode] = []
         self.contributions: dict[ImageNode, list[ImageNode]] = {}
         self.used: set[ImageNode] = set()
+        self.pruned: set[ImageNode] = set()  # the handler has stopped their sum
 
     def report(
         self,
@@ -72,6 +73,8 @@ class _Walk:
             addition = AdditionNode(total, other)
             self.used.update((total, other))
             self.report(addition, None, image, total)
+            if addition.result_image.stop_gradient:
+                self.pruned.add(image)
             total = addition.result_image
         self.contributions[image] = [total]
         return total
@@ -106,6 +109,8 @@ def training_graph(last: FilterNode, source_gradient: Any, handler: Any) -> list
             continue
         node._require_gradients("training_graph")
         total = walk.total(image)
+        if image.stop_gradient or image in walk.pruned:  # by the handler, at an addition
+            continue
         for gradient, source in zip(
             node._gradient_nodes(total), node._differentiated(), strict=True
         ):
