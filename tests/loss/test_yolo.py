@@ -626,7 +626,7 @@ def test_the_reduction_of_the_whole_overrules_those_of_the_parts(device, rng):
     assert_exact(one(y, t)[1], kernel(d, device)(y, t)[1])
     for part in (one.loss_xy, one.loss_wh, one.loss_confidence, one.loss_classes):
         assert (part.reduction_type, part.reduce_across_batch) == (mg.ReductionType.MEAN, True)
-        assert part.device is device
+        assert part.device == device
 
 
 @pytest.mark.parametrize("duplicate", WAYS.values(), ids=WAYS)
@@ -638,7 +638,7 @@ def test_copies_are_equal_and_apart(device, duplicate):
     assert type(other) is mg.YOLOLoss
     assert other.descriptor == one.descriptor
     assert (other.label, other.source_feature_channel_offset) == ("one", 4)
-    assert other.device is one.device
+    assert other.device == one.device
     other.label = "other"
     assert one.label == "one"
 
