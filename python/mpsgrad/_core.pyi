@@ -5758,9 +5758,9 @@ class Graph(Kernel):
     ) -> None: ...
     def _encode(
         self,
-        arg0: CommandBuffer,
-        arg1: collections.abc.Sequence[typing.Any],
-        arg2: collections.abc.Sequence[typing.Any],
+        command_buffer: CommandBuffer,
+        source_images: collections.abc.Sequence[typing.Any],
+        source_states: collections.abc.Sequence[typing.Any],
     ) -> tuple[typing.Any, ...]: ...
     def _last_descriptor(
         self, arg0: typing.SupportsInt | typing.SupportsIndex
