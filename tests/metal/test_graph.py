@@ -94,7 +94,9 @@ class Shifted(mg.Padding):
         return suggested
 
 
-@pytest.mark.parametrize("policy", [Shifted(), mg.ExplicitPadding(1, 0, 2, 0)], ids=["own", "explicit"])
+@pytest.mark.parametrize(
+    "policy", [Shifted(), mg.ExplicitPadding(1, 0, 2, 0)], ids=["own", "explicit"]
+)
 def test_policies_of_ones_own(device, rng, policy):
     w, x = sample(rng, (4, 3, 3, 4)), sample(rng)
     results = []
