@@ -4,7 +4,11 @@ Names are Apple's without ``MPS``, ``MPSCNN`` and ``MPSNN``: ``MPSCNNPoolingMaxG
 `mpsgrad.PoolingMaxGradient`. Arrays are ``(N, H, W, C)``.
 """
 
-from mpsgrad import errors, graph
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpsgrad import errors
 from mpsgrad._core import (
     DEFAULT,
     NO_CLIP,
@@ -194,6 +198,19 @@ from mpsgrad.upsampling import (
     UpsamplingNearest,
     UpsamplingNearestGradient,
 )
+
+if TYPE_CHECKING:
+    from mpsgrad import graph
+
+
+def __getattr__(name: str) -> Any:
+    """Import `mpsgrad.graph` when it is first asked for: many programs use kernels alone."""
+    if name == "graph":
+        import importlib
+
+        return importlib.import_module("mpsgrad.graph")
+    raise AttributeError(f"module 'mpsgrad' has no attribute {name!r}")
+
 
 __all__ = [
     "DEFAULT",
