@@ -329,10 +329,11 @@ WITH_PEERS = (
     "group_normalization style/conv2", "group_normalization diffusion",
     "local_normalization cuda-convnet", "neuron resnet50/conv3", "segmentation", "loss scores",
     "loss style", "optimizer bias", "upsampling fpn/p5", "convolution_transpose dcgan/conv4",
+    "resize pspnet",
 )  # fmt: skip
 # The types that each is asked for, and what it has nothing for. JAX takes long to compile; MLX
 # shares a gradient among equal maxima, of which float16 images have some.
-ONLY_TORCH = {"convolution_transpose", "reshape", "upsampling"}
+ONLY_TORCH = {"convolution_transpose", "reshape", "resize", "upsampling"}
 PEERS = {
     "torch": ("float32,float16", set()),
     "jax": ("float32", ONLY_TORCH),
