@@ -63,7 +63,6 @@ class Compiler:
         self._kernels: dict[FilterNode, Any] = {}
         self._images: dict[ImageNode, int] = {}
         self._states: dict[StateNode, int] = {}
-        self.image_nodes: list[ImageNode] = []  # by slot
         # Every kernel that was built on a data source, and whatever else reloads from it.
         self._built_on: dict[int, list[tuple[Any, Any]]] = {}
         self.data_sources: dict[FilterNode, Any] = {}
@@ -245,7 +244,6 @@ class Compiler:
         self._images[image] = self.graph._add_image(
             name, self.format_of(image), allocator, image.synchronize_resource
         )
-        self.image_nodes.append(image)
 
     def image(self, image: ImageNode) -> int:
         """Return the slot of an image node."""
