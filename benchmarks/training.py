@@ -3,7 +3,7 @@
 Each stage is a 3x3 convolution, then a block of two more whose result is added to its source; each
 convolution has batch normalization and ReLU. The second and third stage halve the image. At the end
 the mean of each channel, a fully connected layer, softmax cross entropy, and gradient descent with
-momentum.
+momentum. Once of kernels, called one by one, and once as a graph.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import mpsgrad as mg
 import numpy as np
+from mpsgrad import graph as g
 
 from .check import Samples
 from .suite import COMPILED, Case, Output, Work
@@ -47,18 +48,19 @@ LAYERS = [
 
 
 def cases(request: Request) -> Iterator[Case]:
-    """Yield the step."""
+    """Yield the step, of kernels one by one and of a graph."""
     batch = 4 if request.quick else 64
     if "float32" in request.dtypes:
-        yield Case(
-            "training",
-            "step",
-            "residual",
-            batch,
-            "float32",
-            lambda context: build(context, batch),
-            (batch, SIZE, SIZE, 3),
-        )
+        for operation, network in (("step", Network), ("graph", GraphNetwork)):
+            yield Case(
+                "training",
+                operation,
+                "residual",
+                batch,
+                "float32",
+                lambda context, network=network: build(context, batch, network),
+                (batch, SIZE, SIZE, 3),
+            )
 
 
 class Data:
@@ -75,10 +77,10 @@ class Data:
         self.classes = context.normal((CLASSES, 1, 1, last)) * np.float32(math.sqrt(1 / last))
 
 
-def build(context: Context, batch: int) -> Work:
+def build(context: Context, batch: int, make: Callable[[mg.Device, Data], Any]) -> Work:
     """Make the network; its first step is checked: the loss, all gradients, the last weights."""
     data = Data(context, batch)
-    network = Network(context.device, data)
+    network = make(context.device, data)
     exact = ExactStep(data)
     disturbed = ExactStep(data, context.rng)
     outputs = [
@@ -322,6 +324,93 @@ class Network:
             one.synchronize(buffer)
         buffer.commit()
         buffer.wait_until_completed()
+
+
+class _Watched(mg.ArrayConvolutionDataSource):
+    """Weights that descend, and keep the gradients they were given last."""
+
+    def update(self, command_buffer: Any, gradient_state: Any, source_state: Any) -> Any:
+        self.seen = [gradient_state]
+        return super().update(command_buffer, gradient_state, source_state)
+
+    def gradients(self) -> list[Any]:
+        return [self.seen[0].gradient_for_weights]
+
+
+class _WatchedNormalization(mg.ArrayBatchNormalizationDataSource):
+    """The same of gamma and beta."""
+
+    def update_gamma_and_beta(self, command_buffer: Any, state: Any) -> Any:
+        self.seen = [state]
+        return super().update_gamma_and_beta(command_buffer, state)
+
+    def gradients(self) -> list[Any]:
+        return [self.seen[0].gradient_for_gamma, self.seen[0].gradient_for_beta]
+
+
+class GraphNetwork:
+    """The same network of nodes: forward, gradients and updates are one encode."""
+
+    def __init__(self, device: mg.Device, data: Data) -> None:
+        self.device, self.queue, self.data = device, device.command_queue(), data
+        self.sgd = mg.SGD(RATE, momentum_scale=MOMENTUM, device=device)
+        self.sources: dict[str, Any] = {}
+        y: Any = g.ImageNode("images")
+        for position, ((i, o, stride), w) in enumerate(zip(LAYERS, data.weights, strict=True)):
+            if position % 3 == 1:
+                straight = y
+            descriptor = mg.ConvolutionDescriptor(
+                3, 3, input_feature_channels=i, output_feature_channels=o,
+                stride_in_pixels_x=stride, stride_in_pixels_y=stride,
+            )  # fmt: skip
+            source = _Watched(w.copy(), descriptor=descriptor, optimizer=self.sgd)
+            y = g.ConvolutionNode(y, source)
+            y.padding_policy = mg.ExplicitPadding(1, 1, 1, 1)
+            ones, zeros = np.ones(o, np.float32), np.zeros(o, np.float32)
+            normalization = _WatchedNormalization(ones, zeros, epsilon=EPSILON, optimizer=self.sgd)
+            y = g.NeuronReLUNode(g.BatchNormalizationNode(y, normalization))
+            if position % 3 == 2:
+                y = g.AdditionNode(y, straight)
+            self.sources[f"convolution {position + 1}"] = source
+            self.sources[f"normalization {position + 1}"] = normalization
+        head = _Watched(data.classes.copy(), optimizer=self.sgd)
+        self.sources["classes"] = head
+        y = g.FullyConnectedNode(g.ReductionSpatialMeanNode(y), head)
+        descriptor = mg.LossDescriptor(
+            mg.LossType.SOFT_MAX_CROSS_ENTROPY,
+            mg.ReductionType.SUM,
+            reduce_across_batch=True,
+            weight=1 / len(data.x),
+        )
+        termini = g.LossNode(y, descriptor).training_graph()
+        self.graph = g.Graph(device, result_images=termini, results_are_needed=False)
+        self.graph.format = mg.ChannelFormat.FLOAT32
+        self.loss = math.nan
+
+    def step(self) -> None:
+        """Run one step on the images."""
+        buffer = self.queue.command_buffer()
+        labels = mg.LossLabels.batch(self.device, self.data.one_hot)
+        images = mg.ImageBatch.from_array(self.device, self.data.x)
+        self.graph.encode_batch(buffer, images, [labels])
+        mg.synchronize(labels, buffer)
+        buffer.commit()
+        buffer.wait_until_completed()
+        self.loss = float(labels[0].loss.sum())
+
+    def classes(self) -> Any:
+        """Return the weights of the last layer."""
+        self.sources["classes"].load()
+        return self.sources["classes"].weights_array
+
+    def gradient(self, name: str) -> npt.NDArray[np.float32]:
+        """Return a layer's gradients of the last step."""
+        source = self.sources[name]
+        buffer = self.queue.command_buffer()
+        mg.synchronize(source.seen, buffer)
+        buffer.commit()
+        buffer.wait_until_completed()
+        return np.concatenate([part.to_numpy().ravel() for part in source.gradients()])
 
 
 # --- A step in float64 ----------------------------------------------------------
