@@ -393,6 +393,36 @@ def test_copies_do_not_run(device, rng):
     assert graph.source_image_handles == ["dr", "y"]
 
 
+def test_limited_sums_have_gradients_of_their_own(device, rng):
+    node = set_on(g.AdditionNode(g.ImageNode("x"), g.ImageNode("y")), minimum_value=0.0)
+    termini = node.training_graph(g.ImageNode("dr"))
+    x, y, dr = sample(rng), sample(rng), sample(rng)
+
+    result = float_graph(device, termini)({"x": x, "y": y, "dr": dr})
+    doubled = [g.NeuronLinearNode(terminus, 2.0) for terminus in termini]
+    inner = float_graph(device, doubled)({"x": x, "y": y, "dr": dr})
+
+    masked = np.where(x + y > 0, dr, np.float32(0))
+    for actual in (result.result, *result.intermediates):
+        assert_exact(actual, masked)
+    for actual in (inner.result, *inner.intermediates):
+        assert_exact(actual, 2 * masked)
+
+
+def test_broadcast_sums_have_gradients_of_their_own(device, rng):
+    node = g.AdditionNode(g.ImageNode("x"), g.ImageNode("y"))
+    set_on(node, secondary_stride_in_pixels_x=0, secondary_stride_in_pixels_y=0)
+    termini = node.training_graph(g.ImageNode("dr"))
+    x = rng.integers(-8, 9, X).astype(np.float32)
+    y, dr = x[:, :1, :1], x[:, ::-1]
+
+    doubled = [g.NeuronLinearNode(terminus, 2.0) for terminus in termini]
+    result = float_graph(device, doubled)({"x": x, "y": y, "dr": dr})
+
+    assert_exact(result.result, 2 * dr)
+    assert_exact(result.intermediates[0], 2 * dr.sum((1, 2), keepdims=True))
+
+
 @pytest.mark.parametrize("flags", g.BatchNormalizationFlags)
 @pytest.mark.parametrize("training", [False, True])
 def test_batch_normalization(device, rng, flags, training):
