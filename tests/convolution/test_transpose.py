@@ -37,6 +37,10 @@ WAYS = [
     TransposeCase("4x4 s2, few classes", (1, 5, 4, 21), 21, (4, 4), (2, 2), method=FULL),
     TransposeCase("align top left", (1, 4, 5, 6), 7, (4, 3), (2, 2), method=0x11),
     TransposeCase("align bottom right", (1, 4, 5, 6), 7, (4, 3), (2, 2), method=0x12),
+    TransposeCase("3x3 s2, 40 to 36 channels", (2, 5, 6, 40), 36, (3, 3), (2, 2)),
+    TransposeCase("groups of many channels", (1, 4, 5, 80), 72, (3, 3), (2, 2), groups=2),
+    TransposeCase("wide, many channels", (1, 2, 530, 33), 34, (2, 1), (2, 1), shift=(-3, 0)),
+    TransposeCase("far outside, many channels", (1, 3, 3, 33), 32, (3, 3), (2, 2), shift=(-9, 4)),
     TransposeCase("far outside", (1, 3, 3, 4), 4, (3, 3), (2, 2), shift=(-9, 4), grow=(9, 1)),
 ]
 EVERY_CASE = [*cases.TRANSPOSES, *WAYS]

@@ -155,7 +155,12 @@ struct WeightGradientTask {
   float* out;
   float* bias;  // += sums of the gradient, or null
   void* pairs;  // scratch: 16 * rows bytes
-  // Scratch, panel_floats() long, for one_tap; by_source copies the gradient there if it is given,
+  // by_tap: whether weights are those of a transposed convolution, which columns of their rows are
+  // to do in each group, and scratch for these, column_floats() long.
+  bool across;
+  std::int64_t first_column, last_column;
+  float* columns;
+  // Scratch, panel_floats() long, for by_tap; by_source copies the gradient there if it is given,
   // of a band of at most kConvolutionPanelPixels.
   float* panels;
   // by_source: what the next band reads of the source and of the gradient, if a request for it is
@@ -178,11 +183,13 @@ struct WinogradGradientProducts {
 struct WeightGradientLoops {
   std::int64_t lanes;
   std::int64_t (*panel_floats)();
+  std::int64_t (*column_floats)(std::int64_t columns, std::int64_t pixels);
   // Source channels along the lanes; blocks of kBlock source channels; out is [o][tap][c].
   void (*by_source)(const WeightGradientTask&);
-  // The same for a kernel of one tap; blocks are panels of gradient channels, which a group has
-  // ceil(group_gradients / kConvolutionPanel) of.
-  void (*one_tap)(const WeightGradientTask&);
+  // The same from copies, each tap by itself. Blocks are panels of gradient channels, of which each
+  // tap of a group has ceil(group_gradients / kConvolutionPanel); columns are source channels. If
+  // `across` it is the other way round, and out is [c][taps from the last to the first][o].
+  void (*by_tap)(const WeightGradientTask&);
   // Gradient channels along the lanes, for few source channels; blocks of kBlock gradient channels;
   // out is [group][tap][c][o], and every gradient pixel is used.
   void (*by_gradient)(const WeightGradientTask&);
@@ -265,7 +272,7 @@ MPSGRAD_LOOPS(WinogradLoops, winograd_loops)
 
 // A block of WeightGradientTask, channels.
 inline constexpr std::int64_t kConvolutionBlock = 64;
-// A block of one_tap, at most.
+// A panel of by_tap, at most.
 inline constexpr std::int64_t kConvolutionPanel = 128;
 inline constexpr std::int64_t kConvolutionPanelPixels = 512;
 

@@ -11,13 +11,15 @@ namespace {
 using namespace convolution;
 
 constexpr Index kBandPixels = 400;
+constexpr Index kTapPixels = 256;  // of one tap of several: columns then fit into the nearest cache
 constexpr Index kNarrowGroup = 32;  // gradient channels too few for copies of one tap to pay
 // Floats between pixels from which on copies pay: they would lie in a few sets of the caches.
 constexpr Index kFarApart = 512;
 // Images of so many bytes come from memory, which is best read in few rows at a time.
 constexpr Index kLargeImages = 16 * 1024 * 1024;
 constexpr Index kFewRows = 4;
-constexpr Index kRowsInOrder = 64;  // whose sums are added to others at once
+constexpr Index kPiecesOfThread = 2;  // enough to share work out evenly
+constexpr Index kRowsInOrder = 64;    // whose sums are added to others at once
 
 struct Sums {
   ConvolutionGeometry g;
@@ -28,8 +30,9 @@ struct Sums {
   Index merged = 1;
   RowWindow source, gradient;
   bool by_source = false;    // else by gradient or depthwise
-  bool one_tap = false;      // a case of by_source
-  bool panels = false;       // one_tap, or by_source with copies of the gradient
+  bool by_tap = false;       // from copies, each tap by itself; then not by_source
+  bool across = false;       // by_tap: sums lie as the weights of transposed convolution do
+  bool panels = false;       // by_tap, or by_source with copies of the gradient
   bool asks_ahead = false;   // tiles request the next band
   bool every_pixel = false;  // source rows hold what lies outside
   bool walks = false;        // depthwise: down rows that are nowhere copied
@@ -37,9 +40,9 @@ struct Sums {
   bool large = false;        // only memory has the images
   Index band_rows = 0, columns = 0;
   Index inside = 0, outside = 0;  // depthwise: columns whose source rows need not be copied
-  // Of the rows, of the channel blocks, and by_source and depthwise of the gradient channels of
-  // each, kNarrowGroup or more at a time.
-  Index parts = 0, splits = 0, gradient_splits = 1, gradient_units = 1;
+  // Of the rows, of the channel blocks, and of the range_channels of each, which are by_source and
+  // depthwise those of the gradient and by_tap the columns, kNarrowGroup or more at a time.
+  Index parts = 0, splits = 0, ranges = 1, range_channels = 0;
   Index blocks = 0;
   Index partial_floats = 0;
   float* first_partial = nullptr;  // possibly the result itself
@@ -47,9 +50,9 @@ struct Sums {
   float* bias_partials = nullptr;  // [parts][destination_channels], or null
   const WeightGradientLoops* loops = nullptr;
 
-  Index first_gradient(Index range) const {
-    return range == gradient_splits ? group_gradients
-                                    : range * gradient_units / gradient_splits * kNarrowGroup;
+  Index range_units() const { return std::max<Index>(1, range_channels / kNarrowGroup); }
+  Index first_of(Index range) const {
+    return range == ranges ? range_channels : range * range_units() / ranges * kNarrowGroup;
   }
   float* partial(Index part) const {
     return part == 0 ? first_partial : more_partials + (part - 1) * partial_floats;
@@ -63,12 +66,12 @@ void zero(float* data, Index count) {
   });
 }
 
-// Gradient rows [first, last), counted over all samples, blocks [first_block, last_block), and
-// by_source and depthwise gradient channels [first_gradient, last_gradient) of each group.
+// Gradient rows [first, last), counted over all samples, blocks [first_block, last_block), and of
+// each group the channels [first_channel, last_channel) of a range.
 struct Part {
   Index first, last;
   Index first_block, last_block;
-  Index first_gradient, last_gradient;
+  Index first_channel, last_channel;
   float* out;
   float* bias;
 };
@@ -80,7 +83,7 @@ void run_part(const Sums& sums, const Part& part) {
   // Sums for the biases read all of it first.
   gradient.read_first = gradient.read_first && part.bias == nullptr;
   Index source_channel = 0;  // where the source rows begin
-  if (sums.by_source && !sums.one_tap && !source.direct && sums.merged == 1) {
+  if (sums.by_source && !source.direct && sums.merged == 1) {
     const Index blocks_per_group = ceil_div(sums.group_sources, kConvolutionBlock);
     const auto start_of = [&](Index block) {
       return block / blocks_per_group * sums.group_sources +
@@ -91,8 +94,8 @@ void run_part(const Sums& sums, const Part& part) {
     source.channels = std::min(start_of(part.last_block), g.source_channels) - source_channel;
   }
   if (g.depthwise) {
-    source.channel = gradient.channel = part.first_gradient;
-    source.channels = gradient.channels = part.last_gradient - part.first_gradient;
+    source.channel = gradient.channel = part.first_channel;
+    source.channels = gradient.channels = part.last_channel - part.first_channel;
   }
   const Index reach = (g.kernel_height - 1) * g.dilation_y + 1;
   const Index rows = std::min(sums.band_rows, part.last - part.first);
@@ -105,16 +108,20 @@ void run_part(const Sums& sums, const Part& part) {
   const Index slots = RowCache::slots(source, positions);
   const Index gradient_slots = RowCache::slots(gradient, per_sample);
   const Index zeros =
-      sums.by_source || sums.walks || sums.mixed > 1
+      sums.by_source || sums.by_tap || sums.walks || sums.mixed > 1
           ? 0
           : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
   const Index panels = sums.panels ? sums.loops->panel_floats() : 0;
-  Scratch scratch(RowCache::bytes(source, source_rows, slots) +
-                  RowCache::bytes(gradient, rows, gradient_slots) +
-                  Scratch::bytes<const float*>(rows) +
-                  Scratch::bytes<const float*>(rows * g.kernel_height) +
-                  Scratch::bytes<float>(zeros) + 2 * Scratch::bytes<Index>(g.kernel_width) +
-                  Scratch::bytes<std::byte>(16 * rows) + Scratch::bytes<float>(panels));
+  const Index columns =
+      sums.by_tap
+          ? sums.loops->column_floats(part.last_channel - part.first_channel, rows * sums.columns)
+          : 0;
+  Scratch scratch(
+      RowCache::bytes(source, source_rows, slots) +
+      RowCache::bytes(gradient, rows, gradient_slots) + Scratch::bytes<const float*>(rows) +
+      Scratch::bytes<const float*>(rows * g.kernel_height) + Scratch::bytes<float>(zeros) +
+      2 * Scratch::bytes<Index>(g.kernel_width) + Scratch::bytes<std::byte>(16 * rows) +
+      Scratch::bytes<float>(panels) + Scratch::bytes<float>(columns));
   auto** gradient_rows = scratch.take<const float*>(rows);
   auto** found = scratch.take<const float*>(rows * g.kernel_height);
   auto* begin = scratch.take<Index>(g.kernel_width);
@@ -135,14 +142,18 @@ void run_part(const Sums& sums, const Part& part) {
   task.mixed = sums.mixed;
   task.first = part.first_block;
   task.last = part.last_block;
-  task.first_gradient = part.first_gradient;
-  task.last_gradient = part.last_gradient;
+  task.first_gradient = part.first_channel;
+  task.last_gradient = part.last_channel;
   task.out = part.out;
   task.bias = part.bias;
   task.walks = sums.walks;
   task.in_order = sums.in_order;
   task.asks = sums.large;
   task.pairs = scratch.take<std::byte>(16 * rows);
+  task.across = sums.across;
+  task.first_column = part.first_channel;
+  task.last_column = part.last_channel;
+  task.columns = scratch.take<float>(columns);
   task.panels = sums.panels ? scratch.take<float>(panels) : nullptr;
 
   RowCache source_cache(source, source_rows, slots, scratch);
@@ -219,7 +230,7 @@ void run_part(const Sums& sums, const Part& part) {
         continue;
       }
       (g.depthwise      ? depthwise_gradient_loops().weights
-       : sums.one_tap   ? sums.loops->one_tap
+       : sums.by_tap    ? sums.loops->by_tap
        : sums.by_source ? sums.loops->by_source
                         : sums.loops->by_gradient)(task);
     }
@@ -309,6 +320,43 @@ bool walks_down(const ConvolutionGeometry& g, Index mixed) {
                                                g.stride_x / g.dilation_x);
 }
 
+// Where the pixels that a tap reads lie far apart, for each tap at a stride reads others, and there
+// are channels enough for copies of them to pay; and where the weights lie across what they are
+// summed from, for then copies are the cheapest way to turn it.
+bool goes_by_tap(const Sums& sums, bool fuller_by_source) {
+  const ConvolutionGeometry& g = sums.g;
+  if (sums.across) {
+    return std::min(sums.group_sources, sums.group_gradients) >= kNarrowGroup;
+  }
+  if (g.depthwise || !fuller_by_source || sums.group_gradients < kNarrowGroup ||
+      (sums.taps > 1 && g.stride_x == 1)) {
+    return false;
+  }
+  return std::max(g.source_channels * g.stride_x, g.destination_channels) >=
+         (sums.taps == 1 ? kFarApart : kFarApart / 2);
+}
+
+// By tap, for so many pieces: each copies the columns of its range once, or once for each tap, and
+// the rows of its blocks.
+void cut_for_copies(Sums& sums, Index pieces, Index row_channels, Index activations) {
+  constexpr Index kMostColumns = 1024;
+  const Index budget = activations / 16 / (4 * kBandPixels);
+  const Index most =
+      std::clamp<Index>(budget / kNarrowGroup * kNarrowGroup, 4 * kNarrowGroup, kMostColumns);
+  Index least_copied = std::numeric_limits<Index>::max();
+  const Index first = std::min(ceil_div(sums.range_channels, most), sums.range_units());
+  for (Index ranges = first; ranges <= std::clamp(pieces, first, sums.range_units()); ++ranges) {
+    const Index splits = std::min(ceil_div(pieces, ranges), sums.blocks);
+    const Index copied = sums.range_channels * std::max(sums.across ? 1 : sums.taps, splits) +
+                         row_channels * sums.taps * ranges;
+    if (copied < least_copied) {
+      least_copied = copied;
+      sums.ranges = ranges;
+      sums.splits = splits;
+    }
+  }
+}
+
 void direct_weight_gradient(const ConvolutionGeometry& geometry,
                             const ConvolutionImages& source_images,
                             const ConvolutionImages& gradient_images, float* weight_gradient,
@@ -344,11 +392,9 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
       fuller_by_source(sums.group_sources * g.kernel_width)) {
     sums.merged = g.kernel_width;
   }
-  sums.by_source = fuller_by_source(sums.group_sources * sums.merged);
-  const bool far_apart =
-      std::max(g.source_channels * g.stride_x, g.destination_channels) >= kFarApart;
-  sums.one_tap =
-      sums.by_source && sums.taps == 1 && sums.group_gradients >= kNarrowGroup && far_apart;
+  sums.across = g.transposed_weights && !g.depthwise;
+  sums.by_tap = goes_by_tap(sums, fuller_by_source(sums.group_sources));
+  sums.by_source = !sums.by_tap && fuller_by_source(sums.group_sources * sums.merged);
   const Index reach_x =
       (g.destination_width - 1) * g.stride_x + (g.kernel_width - 1) * g.dilation_x + 1;
   sums.source = {&source,
@@ -367,7 +413,7 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   const bool in_memory = source.format == ChannelFormat::Float32 &&
                          (sums.source.can_be_direct() || g.edge != EdgeMode::Clamp);
   sums.walks = in_memory && walks_down(g, sums.mixed);
-  if (sums.walks || (in_memory && sums.by_source && sums.merged == 1)) {
+  if (sums.walks || (in_memory && (sums.by_tap || sums.by_source) && sums.merged == 1)) {
     sums.source.direct = true;
     sums.source.gap = 0;
     sums.source.first_x = 0;
@@ -391,7 +437,7 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
                    g.destination_width,
                    gradient.format == ChannelFormat::Float32,
                    sums.source.gap};
-  sums.panels = sums.one_tap || (sums.by_source && sums.group_gradients >= kFarApart);
+  sums.panels = sums.by_tap || (sums.by_source && sums.group_gradients >= kFarApart);
 
   const Index weights =
       g.destination_channels * sums.taps * (g.depthwise ? sums.mixed : sums.group_sources);
@@ -412,8 +458,8 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
         std::clamp<Index>(budget / (copied * 4), 16, std::max<Index>(g.destination_width, 16));
     sums.columns = std::max<Index>(1, std::min(sums.columns, g.destination_width));
   }
-  Index band_pixels = kBandPixels;
-  if (sums.panels && !sums.one_tap) {
+  Index band_pixels = sums.by_tap && sums.taps > 1 ? kTapPixels : kBandPixels;
+  if (sums.panels && !sums.by_tap) {
     band_pixels = kConvolutionPanelPixels;
     sums.columns = std::min(sums.columns, band_pixels);
   }
@@ -432,11 +478,13 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   const Index flops = 2 * rows * g.destination_width * weights * (g.depthwise ? kDepthwiseCost : 1);
   const Index worth = std::clamp<Index>(flops / kPieceFlops, 1, kPieces);
   // Sums beside the result take a tenth of the images at most.
-  const bool in_place = sums.by_source && !g.transposed_weights;
+  const bool in_place = sums.by_tap || (sums.by_source && !g.transposed_weights);
   sums.parts =
-      std::clamp<Index>(activations / 10 / (weights * 4) + (in_place && !sums.one_tap ? 1 : 0), 1,
+      std::clamp<Index>(activations / 10 / (weights * 4) + (in_place && !sums.by_tap ? 1 : 0), 1,
                         std::max<Index>(1, std::min(worth, ceil_div(rows, sums.band_rows))));
-  sums.blocks = sums.one_tap ? g.groups * ceil_div(sums.group_gradients, kConvolutionPanel)
+  sums.range_channels = sums.by_tap && !sums.across ? sums.group_sources : sums.group_gradients;
+  const Index row_channels = sums.across ? sums.group_sources : sums.group_gradients;
+  sums.blocks = sums.by_tap ? g.groups * sums.taps * ceil_div(row_channels, kConvolutionPanel)
                 : sums.by_source
                     ? g.groups * ceil_div(sums.group_sources * sums.merged, kConvolutionBlock)
                 : g.depthwise ? 1
@@ -445,7 +493,6 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
                                          1, ceil_div(kPieces, sums.parts));
   sums.splits = std::min(wanted, sums.blocks);
   // No sum depends on how these are cut, which may thus be as the threads need it.
-  sums.gradient_units = std::max<Index>(1, sums.group_gradients / kNarrowGroup);
   // Worth it where several tiles read what only memory has, and a band stays near until they do.
   const Index band_bytes = 4 * sums.band_rows * g.destination_width *
                            (g.source_channels * g.stride_x + g.destination_channels);
@@ -456,11 +503,15 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   // Larger windows read some rows again, and strides leave some pixels out.
   sums.asks_ahead = sums.source.read_first && sums.taps == 1 && g.first_y == 0 && g.stride_y == 1 &&
                     g.stride_x == 1;
-  if (thread_count() > 1 && (g.depthwise || (sums.by_source && !sums.one_tap))) {
+  if (thread_count() > 1 && (g.depthwise || sums.by_source)) {
     const Index few = (g.depthwise ? 2 : 1) * thread_count();  // ranges make other tiles narrower
-    sums.gradient_splits =
+    sums.ranges =
         std::clamp<Index>(std::min(wanted / sums.splits, ceil_div(few, sums.parts * sums.splits)),
-                          1, sums.gradient_units);
+                          1, sums.range_units());
+  }
+  if (sums.by_tap) {
+    cut_for_copies(sums, std::min(wanted, ceil_div(kPiecesOfThread * thread_count(), sums.parts)),
+                   row_channels, activations);
   }
   sums.partial_floats = weights;
 
@@ -478,13 +529,13 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
     std::fill_n(sums.bias_partials, sums.parts * g.destination_channels, 0.0F);
   }
   if (rows > 0 && g.destination_width > 0) {
-    const Index splits = sums.splits * sums.gradient_splits;
+    const Index splits = sums.splits * sums.ranges;
     parallel_for(sums.parts * splits, [&](Index i) {
       const Index part = i / splits;
-      const Index split = i % splits / sums.gradient_splits;
-      const Index range = i % sums.gradient_splits;
-      const Index first = sums.first_gradient(range);
-      const Index last = sums.first_gradient(range + 1);
+      const Index split = i % splits / sums.ranges;
+      const Index range = i % sums.ranges;
+      const Index first = sums.first_of(range);
+      const Index last = sums.first_of(range + 1);
       const Index begin = g.depthwise ? first : 0;  // of what the part has for itself
       float* bias = bias_gradient != nullptr && (g.depthwise || i % splits == 0)
                         ? sums.bias_partials + part * g.destination_channels + begin

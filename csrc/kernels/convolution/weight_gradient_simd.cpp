@@ -193,31 +193,36 @@ constexpr TileTable make_tiles() {
 
 constexpr TileTable kTiles = make_tiles();
 
-// With one tap every value is used once for each channel of the other image, and where the images
-// are, pixels lie thousands of bytes apart, in a few sets of the caches. So some pixels at a time
-// are copied to where they follow each other: vectors of the source, and the gradients in the order
-// in which the tiles read them.
+// Every tap by itself uses each value once for each channel of the other image, and where the
+// images are, pixels lie thousands of bytes apart, in a few sets of the caches. So some pixels at a
+// time are copied to where they follow each other: vectors of one image, and the values of the
+// other in the order in which the tiles read them.
 constexpr Index kPanelPixels = kConvolutionPanelPixels;
 
-// The rows of tiles over some channels of the gradient.
+// The rows of tiles over some channels of an image.
 struct TileRows {
   Index first;
+  Index pixels;
   Index tiles;
   Index begin[kConvolutionPanel + 1];
 
-  TileRows(Index first_channel, Index channels, Index vecs)
-      : first(first_channel), tiles(ceil_div(channels, tile_rows(static_cast<int>(vecs)))) {
+  TileRows(Index first_channel, Index channels, Index vecs, Index pixel_count)
+      : first(first_channel),
+        pixels(pixel_count),
+        tiles(ceil_div(channels, tile_rows(static_cast<int>(vecs)))) {
     for (Index tile = 0; tile <= tiles; ++tile) {
       begin[tile] = tile * channels / tiles;
     }
   }
   Index rows(Index tile) const { return begin[tile + 1] - begin[tile]; }
   // Copies write whole vectors.
-  Index panel(Index tile) const { return begin[tile] * kPanelPixels + tile * kLanes; }
+  Index panel(Index tile) const { return begin[tile] * pixels + tile * kLanes; }
 };
 
-Index panel_floats() {
-  return kConvolutionBlock * kPanelPixels + kConvolutionPanel * (kPanelPixels + kLanes) + kLanes;
+Index panel_floats() { return kConvolutionPanel * (kPanelPixels + kLanes) + kLanes; }
+// A block's last vector is copied whole.
+Index column_floats(Index channels, Index pixels) {
+  return (channels + kLanes) * smaller(pixels, kPanelPixels);
 }
 
 // Pixels [first, first + count) of a band, its rows one after the other.
@@ -225,34 +230,74 @@ struct PanelPixels {
   Index first, count;
 };
 
-// Calls body(row, x, pixels, place) for the parts of rows that these pixels are.
-template <class Body>
-MPSGRAD_INLINE void for_rows(const WeightGradientTask& task, PanelPixels pixels, const Body& body) {
+// One image as a tap has it: pixel x of a band's row at rows[row * rows_step] + offset + x * step,
+// from begin to before end; zeros outside, and where the row is null.
+struct TapImage {
+  const float* const* rows;
+  Index rows_step, offset, step, begin, end;
+
+  static TapImage gradient(const WeightGradientTask& task) {
+    return {task.gradient, 1, 0, task.gradient_step, 0, task.width};
+  }
+  static TapImage source(const WeightGradientTask& task, Index q, Index p) {
+    return {task.source + q,  task.taps_y,   task.source_offset + p * task.source_tap_step,
+            task.source_step, task.begin[p], task.end[p]};
+  }
+};
+
+// Calls copy(from, place, n) for neighbours of a row, and clear(place, n) for zeros.
+template <class Copy, class Clear>
+MPSGRAD_INLINE void for_runs(const TapImage& image, Index width, PanelPixels pixels,
+                             const Copy& copy, const Clear& clear) {
   for (Index done = 0; done < pixels.count;) {
-    const Index row = (pixels.first + done) / task.width;
-    const Index x = (pixels.first + done) % task.width;
-    const Index n = smaller(pixels.count - done, task.width - x);
-    body(row, x, n, done);
+    const Index row = (pixels.first + done) / width;
+    const Index x = (pixels.first + done) % width;
+    const Index n = smaller(pixels.count - done, width - x);
+    const float* data = image.rows[row * image.rows_step];
+    const Index begin = data == nullptr ? x + n : larger(x, smaller(image.begin, x + n));
+    const Index end = data == nullptr ? x + n : larger(begin, smaller(image.end, x + n));
+    clear(done, begin - x);
+    if (begin < end) {
+      copy(data + image.offset + begin * image.step, done + begin - x, end - begin);
+    }
+    clear(done + end - x, x + n - end);
     done += n;
+  }
+}
+
+// Asks for so many floats: copies read pixels that lie far apart, and write them to as many places
+// as there are tiles.
+MPSGRAD_INLINE void ask_to_read(const float* first, Index floats) {
+  for (Index i = 0; i < floats; i += kLineFloats) {
+    __builtin_prefetch(first + i);
+  }
+}
+MPSGRAD_INLINE void ask_to_write(const float* first, Index floats) {
+  for (Index i = 0; i < floats; i += kLineFloats) {
+    __builtin_prefetch(first + i, 1);
   }
 }
 
 // Each tile's values of some pixels together: they follow each other where they go, and the lines
 // they come from are needed by the next tile.
-void copy_gradients(const WeightGradientTask& task, PanelPixels pixels, const TileRows& tiles,
-                    float* panel) {
-  constexpr Index kTogether = 64;
-  const Index step = task.gradient_step;
-  for_rows(task, pixels, [&](Index row, Index x, Index n, Index place) {
+void copy_rows(const TapImage& image, Index width, PanelPixels pixels, const TileRows& tiles,
+               float* panel) {
+  constexpr Index kTogether = 4;
+  const Index step = image.step;
+  const auto copy = [&](const float* first, Index place, Index n) {
     for (Index done = 0; done < n; done += kTogether) {
-      const float* pixel = task.gradient[row] + (x + done) * step + tiles.first;
+      const float* pixel = first + done * step + tiles.first;
       const Index count = smaller(kTogether, n - done);
+      for (Index i = kTogether; i < smaller(2 * kTogether, n - done); ++i) {
+        ask_to_read(pixel + i * step, tiles.begin[tiles.tiles]);
+      }
       for (Index tile = 0; tile < tiles.tiles; ++tile) {
         const Index rows = tiles.rows(tile);
         const Index whole = (rows - 1) / kLanes * kLanes;
         const Mask last = first_lanes(rows - whole);
         const float* from = pixel + tiles.begin[tile];
         float* to = panel + tiles.panel(tile) + (place + done) * rows;
+        ask_to_write(to + count * rows, count * rows);
         for (Index i = 0; i < count; ++i, from += step, to += rows) {
           for (Index r = 0; r < whole; r += kLanes) {
             store(to + r, load(from + r));
@@ -261,45 +306,66 @@ void copy_gradients(const WeightGradientTask& task, PanelPixels pixels, const Ti
         }
       }
     }
-  });
-}
-
-// Zeros where the tap lies outside.
-void copy_sources(const WeightGradientTask& task, PanelPixels pixels, Index channel, Index vecs,
-                  Mask last, float* panel) {
-  const Index step = vecs * kLanes;
-  for_rows(task, pixels, [&](Index row, Index x, Index n, Index place) {
-    const float* source = task.source[row];
-    const Index begin = source == nullptr ? x + n : larger(x, smaller(task.begin[0], x + n));
-    const Index end = source == nullptr ? x + n : larger(begin, smaller(task.end[0], x + n));
-    float* to = panel + place * step;
-    const auto clear = [&](Index count) {
-      for (Index i = 0; i < count * vecs; ++i, to += kLanes) {
-        store(to, Vec{});
-      }
-    };
-    clear(begin - x);
-    if (begin < end) {
-      const float* from = source + task.source_offset + begin * task.source_step + channel;
-      for (Index i = begin; i < end; ++i, from += task.source_step, to += step) {
-        for (Index v = 0; v + 1 < vecs; ++v) {
-          store(to + v * kLanes, load(from + v * kLanes));
-        }
-        store(to + step - kLanes, load(from + step - kLanes, last));
+  };
+  const auto clear = [&](Index place, Index n) {
+    for (Index tile = 0; tile < tiles.tiles && n > 0; ++tile) {
+      const Index rows = tiles.rows(tile);
+      float* to = panel + tiles.panel(tile) + place * rows;
+      for (Index i = 0; i < n * rows; ++i) {
+        to[i] = 0.0F;
       }
     }
-    clear(x + n - end);
-  });
+  };
+  for_runs(image, width, pixels, copy, clear);
 }
 
-// The next channels of the source: `widest` vectors, or what is left.
-struct SourceBlock {
+// The next channels of a row of weights: `widest` vectors, or what is left.
+struct ColumnBlock {
   Index vecs, lanes;  // lanes of the last vector
 
-  SourceBlock(Index channels, Index widest)
+  ColumnBlock(Index channels, Index widest)
       : vecs(smaller(widest, ceil_div(channels, kLanes))),
         lanes(smaller(channels - (vecs - 1) * kLanes, kLanes)) {}
 };
+
+// Channels [first, last), in blocks of `widest` vectors, each of which has its pixels together.
+// What follows each other in memory is read so.
+void copy_columns(const TapImage& image, Index width, PanelPixels pixels, Index first, Index last,
+                  Index widest, float* panel) {
+  const Index block = widest * kLanes;
+  const auto each_block = [&](const auto& body) {
+    float* to = panel;
+    for (Index c = first; c < last; c += block, to += block * pixels.count) {
+      body(c, ColumnBlock(last - c, widest), to);
+    }
+  };
+  constexpr Index kReadAhead = 4;  // pixels
+  constexpr Index kWriteAhead = 2;
+  const auto copy = [&](const float* from, Index place, Index n) {
+    for (Index i = 0; i < n; ++i, from += image.step) {
+      each_block([&](Index c, const ColumnBlock& columns, float* to) {
+        const Index step = columns.vecs * kLanes;
+        to += (place + i) * step;
+        ask_to_read(from + kReadAhead * image.step + c, step);
+        ask_to_write(to + kWriteAhead * step, step);
+        for (Index v = 0; v + 1 < columns.vecs; ++v) {
+          store(to + v * kLanes, load(from + c + v * kLanes));
+        }
+        const Index end = (columns.vecs - 1) * kLanes;
+        store(to + end, load(from + c + end, first_lanes(columns.lanes)));
+      });
+    }
+  };
+  const auto clear = [&](Index place, Index n) {
+    each_block([&](Index, const ColumnBlock& columns, float* to) {
+      const Index step = columns.vecs * kLanes;
+      for (Index i = 0; i < n * step; i += kLanes) {
+        store(to + place * step + i, Vec{});
+      }
+    });
+  };
+  for_runs(image, width, pixels, copy, clear);
+}
 
 // Which source channels the tiles of by_source take: of a block, `widest` vectors at a time.
 template <class Body>
@@ -312,7 +378,7 @@ MPSGRAD_INLINE void for_source_columns(const WeightGradientTask& task, const Bod
     const Index widest =
         best_vecs(task.last_gradient - task.first_gradient, ceil_div(end - first, kLanes), true);
     for (Index c = first; c < end; c += widest * kLanes) {
-      body(block / blocks_per_group, c, SourceBlock(end - c, widest));
+      body(block / blocks_per_group, c, ColumnBlock(end - c, widest));
     }
   }
 }
@@ -343,7 +409,7 @@ class Requests {
 // The tiles of all taps of one row, for gradient channels [o, o + rows). `t.pairs` are the rows;
 // source channels begin at c of all groups' channels.
 void add_taps(const WeightGradientTask& task, TileArguments t, Index o, Index rows, Index q,
-              Index group, Index c, const SourceBlock& columns, Requests& requests) {
+              Index group, Index c, const ColumnBlock& columns, Requests& requests) {
   const Index channels = task.group_sources;
   const Index taps = task.taps_y * task.taps_x;
   const Index gradient_offset = t.gradient_offset;
@@ -374,12 +440,14 @@ void by_source_from_panels(const WeightGradientTask& task) {
   const Index panels = ceil_div(gradients, kConvolutionPanel);
   auto* pairs = static_cast<Pair*>(task.pairs);
   Requests none;
-  for_source_columns(task, [&](Index group, Index c, const SourceBlock& columns) {
+  for_source_columns(task, [&](Index group, Index c, const ColumnBlock& columns) {
     for (Index panel = 0; panel < panels; ++panel) {
       const Index first = task.first_gradient + panel * gradients / panels;
       const Index count = task.first_gradient + (panel + 1) * gradients / panels - first;
-      const TileRows rows(group * task.group_gradients + first, count, columns.vecs);
-      copy_gradients(task, {0, task.rows * task.width}, rows, task.panels);
+      const TileRows rows(group * task.group_gradients + first, count, columns.vecs,
+                          task.rows * task.width);
+      copy_rows(TapImage::gradient(task), task.width, {0, task.rows * task.width}, rows,
+                task.panels);
       for (Index q = 0; q < task.taps_y; ++q) {
         for (Index tile = 0; tile < rows.tiles; ++tile) {
           TileArguments t{};
@@ -408,7 +476,7 @@ void by_source(const WeightGradientTask& task) {
   }
   auto* pairs = static_cast<Pair*>(task.pairs);
   Requests requests(task);
-  for_source_columns(task, [&](Index group, Index c, const SourceBlock& columns) {
+  for_source_columns(task, [&](Index group, Index c, const ColumnBlock& columns) {
     const Index gradients = task.last_gradient - task.first_gradient;
     const Index row_tiles = ceil_div(gradients, tile_rows(static_cast<int>(columns.vecs)));
     for (Index q = 0; q < task.taps_y; ++q) {
@@ -440,7 +508,7 @@ void winograd_products(const WinogradGradientProducts& task) {
   t.source_step = task.source_tile_step;
   t.pixels = task.tiles;
   t.out_step = task.source_channels;
-  const SourceBlock end(task.source_channels % (widest * kLanes), widest);
+  const ColumnBlock end(task.source_channels % (widest * kLanes), widest);
   const TileCut whole(task.gradient_channels, tile_rows(static_cast<int>(widest)));
   const TileCut last(task.gradient_channels, tile_rows(static_cast<int>(larger(end.vecs, 1))));
   for (Index part = 0; part < kWinogradParts; ++part) {
@@ -448,7 +516,7 @@ void winograd_products(const WinogradGradientProducts& task) {
                     task.sources + part * task.source_part_step};
     t.pairs = &pair;
     for (Index c = 0; c < task.source_channels; c += widest * kLanes) {
-      const SourceBlock columns(task.source_channels - c, widest);
+      const ColumnBlock columns(task.source_channels - c, widest);
       const auto* tile = kTiles.source[columns.lanes == kLanes ? 1 : 0][columns.vecs];
       t.source_offset = c;
       t.last = first_lanes(columns.lanes);
@@ -463,53 +531,64 @@ void winograd_products(const WinogradGradientProducts& task) {
   }
 }
 
-void one_tap(const WeightGradientTask& task) {
-  const Index channels = task.group_sources;
-  const Index panels_per_group = ceil_div(task.group_gradients, kConvolutionPanel);
-  float* source_panel = task.panels;
-  float* gradient_panel = task.panels + kConvolutionBlock * kPanelPixels;
+// The tiles of one block of columns, pixels of which are at `panel`, with all rows.
+void multiply(const TileRows& rows, const float* row_panel, const ColumnBlock& columns,
+              const float* panel, Index pixels, float* out, Index out_step) {
+  const auto* tile = kTiles.source[columns.lanes == kLanes ? 1 : 0][columns.vecs];
+  TileArguments t{};
+  t.pair_count = 1;
+  t.pixels = pixels;
+  t.source_step = columns.vecs * kLanes;
+  t.out_step = out_step;
+  t.last = first_lanes(columns.lanes);
+  for (Index i = 0; i < rows.tiles; ++i) {
+    const Pair pair{row_panel + rows.panel(i), panel};
+    t.pairs = &pair;
+    t.gradient_step = rows.rows(i);
+    t.out = out + rows.begin[i] * out_step;
+    tile[rows.rows(i)](t);
+  }
+}
+
+void by_tap(const WeightGradientTask& task) {
+  const Index taps = task.taps_y * task.taps_x;
+  const Index channels = task.across ? task.group_gradients : task.group_sources;
+  const Index row_channels = task.across ? task.group_sources : task.group_gradients;
+  const Index panels = ceil_div(row_channels, kConvolutionPanel);
+  const Index first_column = task.first_column;
+  const Index last_column = task.last_column;
+  const Index widest = best_vecs(smaller(row_channels, kConvolutionPanel),
+                                 ceil_div(last_column - first_column, kLanes), true);
   const Index pixels = task.rows * task.width;
   const Index chunks = ceil_div(pixels, kPanelPixels);
-  for (Index panel = task.first; panel < task.last; ++panel) {
-    const Index group = panel / panels_per_group;
-    const Index part = panel % panels_per_group;
-    const Index first = part * task.group_gradients / panels_per_group;
-    const Index count = (part + 1) * task.group_gradients / panels_per_group - first;
-    const Index widest =
-        best_vecs(count, ceil_div(smaller(kConvolutionBlock, channels), kLanes), true);
-    const TileRows rows(group * task.group_gradients + first, count, widest);
-    for (Index chunk = 0; chunk < chunks; ++chunk) {
-      const Index begin = chunk * pixels / chunks;
-      const PanelPixels now{begin, (chunk + 1) * pixels / chunks - begin};
-      copy_gradients(task, now, rows, gradient_panel);
-      // Of few pixels many channels fit, and tiles follow each other along a row of weights.
-      const Index block = widest * kLanes;
-      const Index blocks = kConvolutionBlock * kPanelPixels / (block * now.count);
-      for (Index from = 0; from < channels; from += blocks * block) {
-        const Index last_block = smaller(blocks, ceil_div(channels - from, block));
-        for (Index i = 0; i < last_block; ++i) {
-          const SourceBlock columns(channels - from - i * block, widest);
-          copy_sources(task, now, group * channels + from + i * block, columns.vecs,
-                       first_lanes(columns.lanes), source_panel + i * block * now.count);
-        }
-        for (Index tile = 0; tile < rows.tiles; ++tile) {
-          TileArguments t{};
-          t.pair_count = 1;
-          t.gradient_step = rows.rows(tile);
-          t.pixels = now.count;
-          t.out_step = channels;
-          for (Index i = 0; i < last_block; ++i) {
-            const Index c = from + i * block;
-            const SourceBlock columns(channels - c, widest);
-            const Pair pair{gradient_panel + rows.panel(tile),
-                            source_panel + i * block * now.count};
-            t.pairs = &pair;
-            t.source_step = columns.vecs * kLanes;
-            t.out = task.out + (rows.first + rows.begin[tile]) * channels + c;
-            t.last = first_lanes(columns.lanes);
-            kTiles.source[columns.lanes == kLanes ? 1 : 0][columns.vecs][rows.rows(tile)](t);
-          }
-        }
+  const TapImage gradient = TapImage::gradient(task);
+  for (Index chunk = 0; chunk < chunks; ++chunk) {
+    const Index begin = chunk * pixels / chunks;
+    const PanelPixels now{begin, (chunk + 1) * pixels / chunks - begin};
+    Index copied = -1;  // which group's, and of which tap, the columns are
+    for (Index block = task.first; block < task.last; ++block) {
+      const Index panel = block % panels;
+      const Index tap = block / panels % taps;
+      const Index group = block / panels / taps;
+      const TapImage source = TapImage::source(task, tap / task.taps_x, tap % task.taps_x);
+      const Index needed = task.across ? group : group * taps + tap;
+      if (needed != copied) {
+        copy_columns(task.across ? gradient : source, task.width, now,
+                     group * channels + first_column, group * channels + last_column, widest,
+                     task.columns);
+        copied = needed;
+      }
+      const Index first = panel * row_channels / panels;
+      const TileRows rows(group * row_channels + first, (panel + 1) * row_channels / panels - first,
+                          widest, now.count);
+      copy_rows(task.across ? source : gradient, task.width, now, rows, task.panels);
+      float* out =
+          task.out + rows.first * taps * channels + (task.across ? taps - 1 - tap : tap) * channels;
+      const float* from = task.columns;
+      for (Index c = first_column; c < last_column; c += widest * kLanes) {
+        multiply(rows, task.panels, ColumnBlock(last_column - c, widest), from, now.count, out + c,
+                 taps * channels);
+        from += widest * kLanes * now.count;
       }
     }
   }
@@ -579,6 +658,7 @@ void by_gradient(const WeightGradientTask& task) {
 }  // namespace
 
 const WeightGradientLoops weight_gradient_loops{
-    kLanes, panel_floats, by_source, one_tap, by_gradient, winograd_products, channel_sums};
+    kLanes, panel_floats, column_floats,     by_source,
+    by_tap, by_gradient,  winograd_products, channel_sums};
 
 }  // namespace mpsgrad::MPSGRAD_ISA
