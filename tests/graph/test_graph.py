@@ -551,6 +551,28 @@ def test_copies_and_pickles(device, rng):
     assert_exact(again({"x": x}).result, 3 * x)
 
 
+def test_what_becomes_of_nodes_is_nothing_to_a_compiled_graph(device, rng):
+    image = g.ImageNode("x")
+    node = linear(image, label="twice")
+    outer = linear(node, 3.0)
+    graph = float_graph(device, [outer])
+    before = str(graph)
+    image.handle = "other"
+    node.result_image.export()
+    node.label = "later"
+    node.descriptor.a = 5.0
+    outer.result_image.format = FLOAT16
+    x = sample(rng) * 1000
+    for one in (graph, graph.copy(), pickle.loads(pickle.dumps(graph)).copy(device)):
+        assert str(one) == before
+        result = one({"x": x})
+        assert_exact(result.result, 6 * x)
+        assert result.intermediates == []
+    late = float_graph(device, [outer])
+    assert late.source_image_handles == ["other"]
+    assert_exact(late(x / 1000).intermediates[0], 5 * x / 1000)
+
+
 def test_deep_networks_are_copied_and_pickled(device, rng):
     image = g.ImageNode("x")
     for _ in range(1500):

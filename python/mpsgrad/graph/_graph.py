@@ -141,6 +141,7 @@ class Graph(_core.Graph):
         for node in self._results:
             if node._producer is None:
                 raise ValueError(f"Graph: {node!r} is an input, which is no result")
+        self._results = _copies(self._results, {})  # the caller's may change after this
         self._needed = needed
         if label is not None:
             self.label = label
@@ -422,7 +423,7 @@ class Graph(_core.Graph):
     # ---- copies
 
     def copy(self, device: _core.Device | str | None = None) -> Self:
-        """Return a graph of copied nodes (``copyWithZone:device:``).
+        """Return a graph of the same nodes, as they were compiled (``copyWithZone:device:``).
 
         Data sources with a method ``copy`` are copied, so that the two graphs train apart.
 
@@ -432,19 +433,14 @@ class Graph(_core.Graph):
             Where the copy runs; by default where this graph does.
         """
         target = self.device if device is None else resolve_device(device)
-        memo: dict[int, Any] = {}
+        sources: dict[int, Any] = {}
         for node in self._compiled.included:
-            for attribute in ("_weights", "_data_source"):
+            for attribute in _DATA_SOURCES:
                 source = node.__dict__.get(attribute)
-                if source is not None and id(source) not in memo:
+                if source is not None and id(source) not in sources:
                     own = getattr(source, "copy", None)
-                    memo[id(source)] = source if own is None else own(device=target)
-            for image in (*node._sources, node.result_image):
-                for kept in (image.handle, image._allocator):
-                    memo[id(kept)] = kept
-        states, places = flatten(self._results)
-        nodes = restore(copying.deepcopy(states, memo))
-        results = [nodes[place] for place in places]
+                    sources[id(source)] = source if own is None else own(device=target)
+        results = _copies(self._results, sources)
         return cast(
             "Self", self._rebuilt(type(self), target, results, self._needed, self._settings())
         )
@@ -552,6 +548,25 @@ def _unpickled(
 ) -> Any:
     nodes = restore(states)
     return Graph._rebuilt(cls, None, [nodes[place] for place in places], needed, settings)
+
+
+_DATA_SOURCES = ("_weights", "_data_source")
+
+
+def _copies(nodes: list[ImageNode], data_sources: Mapping[int, Any]) -> list[ImageNode]:
+    """Return copies of nodes, made with copies of all that they refer to.
+
+    Handles, allocators and padding policies stay the objects they are, and so do data sources, but
+    for those that ``data_sources`` has another one for, by their id.
+    """
+    states, places = flatten(nodes)
+    memo: dict[int, Any] = {}
+    for _, attributes in states:
+        for name in ("_handle", "_allocator", "_padding", *_DATA_SOURCES):
+            kept = attributes.get(name)
+            memo[id(kept)] = data_sources.get(id(kept), kept)
+    copies = restore(copying.deepcopy(states, memo))
+    return [copies[place] for place in places]
 
 
 def _temporary(batch: Any) -> bool:
