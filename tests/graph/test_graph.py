@@ -464,22 +464,67 @@ def test_a_data_source_that_refuses_to_load(device):
             g.Graph(device, result)
 
 
-def test_loads_and_purges_balance(device):
-    class Counts(mg.ArrayConvolutionDataSource):
+def test_what_a_data_source_raises_while_it_loads(device):
+    class Fails(mg.ArrayGroupNormalizationDataSource):
+        def load(self):
+            raise NotImplementedError("not yet")
+
+    node = g.GroupNormalizationNode(g.ImageNode(), Fails(np.ones(4), number_of_groups=1))
+    with pytest.raises(NotImplementedError, match="not yet"):
+        g.Graph(device, node)
+
+
+GAMMA, BETA = np.full(4, 2.0, np.float32), np.ones(4, np.float32)
+# How to make a node of a class of data sources; the kernels that read it, in a training graph
+# forward and gradient, and how often one kernel does when it reloads.
+LOADS = {
+    "convolution": (
+        mg.ArrayConvolutionDataSource,
+        lambda source: g.ConvolutionNode(g.ImageNode(), source(np.ones((4, 1, 1, 4), np.float32))),
+        2,
+        1,
+    ),
+    "batch normalization": (
+        mg.ArrayBatchNormalizationDataSource,
+        lambda source: g.BatchNormalizationNode(g.ImageNode(), source(GAMMA, BETA)),
+        1,
+        2,
+    ),
+    "instance normalization": (
+        mg.ArrayInstanceNormalizationDataSource,
+        lambda source: g.InstanceNormalizationNode(g.ImageNode(), source(GAMMA, BETA)),
+        1,
+        1,
+    ),
+    "group normalization": (
+        mg.ArrayGroupNormalizationDataSource,
+        lambda source: g.GroupNormalizationNode(
+            g.ImageNode(), source(GAMMA, BETA, number_of_groups=2)
+        ),
+        1,
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("base", "node", "kernels", "reads"), LOADS.values(), ids=LOADS)
+def test_loads_of_data_sources(device, base, node, kernels, reads):
+    """One a kernel, as docs/graph.md says, and one of a graph of the device's own."""
+
+    class Counts(base):
         loads = purges = 0
 
         def load(self):
-            self.loads += 1
+            Counts.loads += 1
             return super().load()
 
         def purge(self):
-            self.purges += 1
+            Counts.purges += 1
 
-    source = Counts(np.ones((4, 1, 1, 4), np.float32))
-    loss = loss_of(g.ConvolutionNode(g.ImageNode(), source))
+    loss = loss_of(node(Counts))
     graph = g.Graph(device, result_images=loss.training_graph(), results_are_needed=False)
     graph.reload_from_data_sources()
-    assert source.loads == source.purges > 0
+    assert Counts.loads == Counts.purges == (1 if own else kernels * reads)
 
 
 # ---- padding and allocators
@@ -507,6 +552,9 @@ def test_allocators(device, queue, rng):
     node = linear(g.ImageNode("x"))
     node.result_image.image_allocator = allocate
     node.result_image.export_from_graph = True
+    own = graph._has_runner
+    assert Counts.loads == Counts.purges == kernels + own
+    Counts.loads = Counts.purges = 0
     graph = float_graph(device, [linear(node)])
     graph.destination_image_allocator = allocate
     assert graph.destination_image_allocator is allocate
