@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from mpsgrad import _core
 from mpsgrad._core import ChannelFormat
+from mpsgrad.batch_normalization import ArrayBatchNormalizationDataSource
+from mpsgrad.convolution import ArrayConvolutionDataSource, ConvolutionDataSource
 from mpsgrad.errors import GraphError
 from mpsgrad.graph.convolution import ConvolutionNode
 from mpsgrad.graph.nodes import GradientFilterNode, StateNode, TrainableNode, TrainingStyle
 from mpsgrad.graph.normalization import BatchNormalizationNode
+from mpsgrad.group_normalization import (
+    ArrayGroupNormalizationDataSource,
+    ArrayInstanceNormalizationDataSource,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,7 +72,7 @@ class Compiler:
         # Every kernel that was built on a data source, and whatever else reloads from it.
         self._built_on: dict[int, list[tuple[Any, Any]]] = {}
         self.data_sources: dict[FilterNode, Any] = {}
-        self.without_update: list[FilterNode] = []
+        self.without_update: dict[FilterNode, str] = {}  # and why
 
         self.included = _ancestors([node._producer for node in results if node._producer], {})
         self._find_copies()
@@ -359,13 +365,13 @@ class Compiler:
             return
         by_gpu = node.training_style == TrainingStyle.GPU
         add = self.graph._add_update_now if by_gpu else self.graph._add_update_on_completion
-        found = False
-        for method, step in (now if by_gpu else later).items():
+        steps = now if by_gpu else later
+        for method, step in steps.items():
             if callable(getattr(source, method, None)):
-                found = True
                 add(name, slot, step)
-        if not found:
-            self.without_update.append(node)
+        reasons = [_why_without_effect(source, method) for method in steps]
+        if None not in reasons:
+            self.without_update[node] = str(reasons[0])
 
     # ---- for devices with graphs of their own
 
@@ -447,6 +453,27 @@ class Compiler:
                 ):
                     if hasattr(kernel, method):
                         getattr(kernel, method)()
+
+
+_WITH_OPTIMIZER = (
+    ArrayConvolutionDataSource.update,
+    ArrayBatchNormalizationDataSource.update_gamma_and_beta,
+    ArrayBatchNormalizationDataSource.update_mean_and_variance,
+    ArrayInstanceNormalizationDataSource.update_gamma_and_beta,
+    ArrayGroupNormalizationDataSource.update_gamma_and_beta,
+)
+_WITHOUT_EFFECT = (ConvolutionDataSource.update, ConvolutionDataSource.update_cpu)
+
+
+def _why_without_effect(source: Any, method: str) -> str | None:
+    """Return why a call of a data source for an update would do nothing; None if it may do much."""
+    own = getattr(source, method, None)
+    function = getattr(own, "__func__", own)
+    if not callable(own) or function in _WITHOUT_EFFECT:
+        return "has no method for it"
+    if function in _WITH_OPTIMIZER and source.optimizer is None:
+        return "has no optimizer"
+    return None
 
 
 def _updates(node: FilterNode, source: Any, name: str) -> list[Any]:

@@ -495,9 +495,12 @@ class Graph(_core.Graph):
             style = getattr(node, "training_style", None)
             if node._updates_weights() and style is not None:
                 source = getattr(node, "weights", None) or getattr(node, "data_source", None)
-                notes.append(f"{style.name} update of {source!r}")
-                if node in compiled.without_update:
-                    notes[-1] += ", which has no method for it"
+                why_not = compiled.without_update.get(node)
+                notes.append(
+                    f"{style.name} update of {source!r}"
+                    if why_not is None
+                    else f"no {style.name} update: {source!r} {why_not}"
+                )
             if image.export_from_graph:
                 notes.append("exported")
             if image in self._results:
