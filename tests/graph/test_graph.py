@@ -427,6 +427,16 @@ CONSTRUCTIONS = {
     "empty": (lambda: g.Graph("cpu", result_images=[]), ValueError, "at least one node, got none"),
     "twice": (lambda: g.Graph("cpu", result_images=[NODE, NODE]), ValueError, "holds a node twice"),
     "no list": (lambda: g.Graph("cpu", result_images=NODE), TypeError, "must be a list of nodes"),
+    "no nodes": (
+        lambda: g.Graph("cpu", result_images=3),
+        TypeError,
+        "Graph: result_images must be a list of nodes, got int",
+    ),
+    "flag for all": (
+        lambda: g.Graph("cpu", result_images=[NODE], results_are_needed=3),
+        TypeError,
+        "Graph: results_are_needed must be a bool or a list, got int",
+    ),
     "number": (lambda: g.Graph("cpu", 3), TypeError, "must be an ImageNode, got int"),
     "input": (lambda: g.Graph("cpu", X), ValueError, "ImageNode('x') is an input"),
     "flags": (
@@ -446,6 +456,25 @@ CONSTRUCTIONS = {
 def test_rejects_at_construction(make, error, words):
     with pytest.raises(error, match=re.escape(words)):
         make()
+
+
+@pytest.mark.parametrize("method", ["encode_batch", "encode", "execute_async"])
+def test_inputs_that_are_no_list(device, queue, rng, method):
+    graph = float_graph(device, [linear(g.ImageNode("x"))])
+    command_buffer = () if method == "execute_async" else (queue.command_buffer(),)
+    words = (
+        r"Graph: source_images must be a list, or a dict, with an entry for each of \['x'\], got"
+    )
+    with pytest.raises(TypeError, match=f"{words} int"):
+        getattr(graph, method)(*command_buffer, 3)
+    if method == "encode_batch":
+        images = batch(device, sample(rng))
+        with pytest.raises(TypeError, match=f"{words} Image"):
+            graph.encode_batch(*command_buffer, images[0])
+        with pytest.raises(
+            TypeError, match=r"Graph: source_states must be a list, .* \[\], got int"
+        ):
+            graph.encode_batch(*command_buffer, images, 3)
 
 
 def test_a_data_source_that_refuses_to_load(device):
@@ -523,6 +552,9 @@ def test_loads_of_data_sources(device, base, node, kernels, reads):
 
     loss = loss_of(node(Counts))
     graph = g.Graph(device, result_images=loss.training_graph(), results_are_needed=False)
+    own = graph._has_runner
+    assert Counts.loads == Counts.purges == kernels + own
+    Counts.loads = Counts.purges = 0
     graph.reload_from_data_sources()
     assert Counts.loads == Counts.purges == (1 if own else kernels * reads)
 
@@ -552,9 +584,6 @@ def test_allocators(device, queue, rng):
     node = linear(g.ImageNode("x"))
     node.result_image.image_allocator = allocate
     node.result_image.export_from_graph = True
-    own = graph._has_runner
-    assert Counts.loads == Counts.purges == kernels + own
-    Counts.loads = Counts.purges = 0
     graph = float_graph(device, [linear(node)])
     graph.destination_image_allocator = allocate
     assert graph.destination_image_allocator is allocate

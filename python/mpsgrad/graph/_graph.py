@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy as copying
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
@@ -15,7 +16,7 @@ from mpsgrad.errors import GraphError
 from mpsgrad.graph._compiler import Compiler
 from mpsgrad.graph._flat import flatten, restore
 from mpsgrad.graph.loss import SelfGradientNode
-from mpsgrad.graph.nodes import FilterNode, ImageNode, StateNode, image_argument, label_of
+from mpsgrad.graph.nodes import ImageNode, StateNode, image_argument, label_of
 from mpsgrad.loss import LossLabels, ReductionType
 
 if TYPE_CHECKING:
@@ -121,16 +122,20 @@ class Graph(_core.Graph):
             raise TypeError("Graph: give either result_image or result_images")
         if result_images is None:
             result_images, results_are_needed = [result_image], [result_image_is_needed]
-        if isinstance(result_images, (ImageNode, FilterNode)):
-            raise TypeError("Graph: result_images must be a list of nodes; or use result_image")
-        self._results = [image_argument("Graph", "result_images", node) for node in result_images]
+        self._results = [
+            image_argument("Graph", "result_images", node)
+            for node in _listed("result_images", result_images, "a list of nodes")
+        ]
         count = len(self._results)
         if count == 0:
             raise ValueError("Graph: result_images must hold at least one node, got none")
         needed = (
             [bool(results_are_needed)] * count
             if isinstance(results_are_needed, (bool, np.bool_))
-            else [bool(value) for value in results_are_needed]
+            else [
+                bool(value)
+                for value in _listed("results_are_needed", results_are_needed, "a bool or a list")
+            ]
         )
         if len(needed) != count:
             raise ValueError(
@@ -194,7 +199,8 @@ class Graph(_core.Graph):
             given = [given]
         if hasattr(given, "keys"):
             return self._by_handle(what, given, nodes)
-        return list(given)
+        handles = [node.handle for node in nodes]
+        return _listed(what, given, f"a list, or a dict, with an entry for each of {handles!r}")
 
     def _by_handle(
         self, what: str, given: Mapping[Any, Any], nodes: Sequence[ImageNode | StateNode]
@@ -570,6 +576,12 @@ def _copies(nodes: list[ImageNode], data_sources: Mapping[int, Any]) -> list[Ima
             memo[id(kept)] = data_sources.get(id(kept), kept)
     copies = restore(copying.deepcopy(states, memo))
     return [copies[place] for place in places]
+
+
+def _listed(what: str, values: Any, wanted: str) -> list[Any]:
+    if not isinstance(values, Iterable):
+        raise TypeError(f"Graph: {what} must be {wanted}, got {type(values).__name__}")
+    return list(values)
 
 
 def _temporary(batch: Any) -> bool:
