@@ -266,7 +266,7 @@ class ConvolutionGradientNode(TrainableNode, GradientFilterNode):
         elif not self._updates_weights() and not to.is_exported(self._forward._state):
             kernel.gradient_option = option.DATA
         super()._compile(to)
-        to.add_convolution_update(self, self._forward)
+        to.add_update(self)
 
 
 class FullyConnectedGradientNode(ConvolutionGradientNode):

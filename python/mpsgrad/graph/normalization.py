@@ -170,7 +170,7 @@ class _TrainedGradient(TrainableNode, GradientFilterNode):
 
     def _compile(self, to: Compiler) -> None:
         super()._compile(to)
-        to.add_normalization_update(self, self._forward)
+        to.add_update(self)
 
 
 class BatchNormalizationGradientNode(_TrainedGradient):
@@ -201,7 +201,7 @@ class BatchNormalizationGradientNode(_TrainedGradient):
             to.state(self._forward._state),
             to.image(self.result_image),
         )
-        to.add_batch_normalization_update(self, self._forward)
+        to.add_update(self)
 
 
 class InstanceNormalizationGradientNode(_TrainedGradient):
