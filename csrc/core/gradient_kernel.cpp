@@ -9,12 +9,12 @@
 namespace mpsgrad {
 
 void GradientKernel::set_kernel_offset_x(Index value) {
-  check_position(*this, "kernel_offset_x", value);
+  check_position(*this, "kernel_offset_x", value, kFurthestBackwards);
   properties_.kernel_offset_x = value;
 }
 
 void GradientKernel::set_kernel_offset_y(Index value) {
-  check_position(*this, "kernel_offset_y", value);
+  check_position(*this, "kernel_offset_y", value, kFurthestBackwards);
   properties_.kernel_offset_y = value;
 }
 
