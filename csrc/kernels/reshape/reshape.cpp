@@ -108,29 +108,20 @@ EncodeResult Reshape::encode_reshaped(const std::shared_ptr<CommandBuffer>& comm
   require(shape.width <= kFurthest && shape.height <= kFurthest && shape.channels <= kFurthest,
           class_name(), ": a shape of ", shape.width, "x", shape.height, "x", shape.channels,
           " is beyond any image");
-  shape_ = shape;
-  try {
-    EncodeResult result =
-        encode_creating(command_buffer, sources, batch, with_states, temporary_states, allocator);
-    shape_.reset();
-    return result;
-  } catch (...) {
-    shape_.reset();
-    throw;
-  }
+  const auto take_shape = [&](ImageDescriptor& result) {
+    result.width = shape.width;
+    result.height = shape.height;
+    result.feature_channels = shape.channels;
+    result.check(class_name());
+    require_same_elements(*this, sources.front()->descriptor(), result);
+  };
+  return encode_creating(command_buffer, sources, batch, with_states, temporary_states, allocator,
+                         {{}, take_shape});
 }
 
 void Reshape::adjust_destination(const ImageBatch::Images& sources, Index,
                                  ImageDescriptor& result) {
-  const ImageDescriptor& source = sources.front()->descriptor();
-  result.feature_channels = source.feature_channels;
-  if (shape_) {
-    result.width = shape_->width;
-    result.height = shape_->height;
-    result.feature_channels = shape_->channels;
-    result.check(class_name());
-    require_same_elements(*this, source, result);
-  }
+  result.feature_channels = sources.front()->descriptor().feature_channels;
 }
 
 void Reshape::check_call(const UnaryCall& call) const {
@@ -204,23 +195,20 @@ Slice::Slice(std::shared_ptr<Device> device)
 std::shared_ptr<ImageBatch> Slice::encode_box(const std::shared_ptr<CommandBuffer>& command_buffer,
                                               const ImageBatch::Images& sources, bool batch,
                                               ImageAllocator* allocator) {
-  corner_ = properties().offset;
-  try {
-    EncodeResult result = encode_creating(command_buffer, sources, batch, false, false, allocator);
-    corner_.reset();
-    return std::move(result.images);
-  } catch (...) {
-    corner_.reset();
-    throw;
-  }
+  const auto keep_corner = [&, corner = properties().offset](ImageDescriptor& result) {
+    set_offset(corner);
+    end_with_box(sources.front()->descriptor(), result);
+  };
+  return encode_creating(command_buffer, sources, batch, false, false, allocator, {{}, keep_corner})
+      .images;
 }
 
 void Slice::adjust_destination(const ImageBatch::Images& sources, Index, ImageDescriptor& result) {
-  const ImageDescriptor& source = sources.front()->descriptor();
+  end_with_box(sources.front()->descriptor(), result);
+}
+
+void Slice::end_with_box(const ImageDescriptor& source, ImageDescriptor& result) const {
   const Region& clip = properties().clip_rect;
-  if (corner_) {
-    set_offset(*corner_);
-  }
   const Offset corner = properties().offset;
   const auto end = [&](const char* what, Index origin, Index size, Index length, Index first) {
     const Index count = size == kUnlimited ? length - first : size;
