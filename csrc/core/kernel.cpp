@@ -197,6 +197,10 @@ void check_depth(const KernelBase& kernel, const Operand& source, Index first, I
           count, " images of ", source.name, " from ", first, " on, but it has ", source.depth());
 }
 
+void require_default(const KernelBase& kernel, const char* property, bool is_default) {
+  require(is_default, kernel.class_name(), ": ", property, " must have its default value");
+}
+
 void check_window(const char* who, const Window& window) {
   const auto sane = [&](const char* name, Index value) {
     require(value >= 1, who, ": ", name, " must be at least 1, got ", value);

@@ -91,6 +91,8 @@ inline constexpr Index kMaximumWindow = 1 << 16;
 inline constexpr Index kFurthest = (Index{1} << 31) - 1;
 // Gradient kernels are placed by differences of positions in the forward pass.
 inline constexpr Index kFurthestBackwards = 2 * kFurthest;
+// Throws unless a property of a kernel that heeds no other value has its default.
+void require_default(const KernelBase& kernel, const char* property, bool is_default);
 void check_window(const char* who, const Window& window);
 void check_position(const KernelBase& kernel, const char* property, Index value,
                     Index furthest = kFurthest);

@@ -51,21 +51,6 @@ void require_no_clip(const KernelBase& kernel, const Region& clip, Index channel
           ": destination_feature_channel_offset must be 0, got ", channel_offset);
 }
 
-// Of gradient kernels whose geometry is all in two offsets, or in nothing.
-void require_single_steps(const GradientCall& call) {
-  const BinaryProperties& p = call.properties;
-  const char* who = call.kernel.class_name();
-  require(p.kernel_offset_x == 0 && p.kernel_offset_y == 0, who,
-          ": kernel_offset_x and kernel_offset_y must be 0, got (", p.kernel_offset_x, ", ",
-          p.kernel_offset_y, ")");
-  for (const bool secondary : {false, true}) {
-    const Window& window = p.source(secondary).window;
-    require(window.stride_x == 1 && window.stride_y == 1, who, ": ",
-            secondary ? "secondary" : "primary", "_stride_in_pixels must be (1, 1), got (",
-            window.stride_x, ", ", window.stride_y, ")");
-  }
-}
-
 void require_forward_size(const GradientCall& call) {
   const ForwardSnapshot& shot = call.state().snapshot();
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
