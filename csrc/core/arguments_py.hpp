@@ -130,6 +130,14 @@ inline ImageArgument image_argument(const py::handle& object, const char* name) 
   return {nullptr, {std::move(image)}, false};
 }
 
+// The same for a call that has no form for a single image.
+inline ImageArgument batch_argument(const py::handle& object, const char* name, const char* who) {
+  ImageArgument argument = image_argument(object, name);
+  require<TypeError>(argument.batch, who, ": ", name,
+                     " must be an ImageBatch or a list of images, got ", type_name(object));
+  return argument;
+}
+
 // None is an empty batch; one state stands for itself.
 inline StateBatch state_argument(const py::handle& object, const char* name) {
   if (object.is_none()) {

@@ -16,7 +16,8 @@ BinaryKernel::BinaryKernel(std::shared_ptr<Device> device, const char* class_nam
       allocator_(temporary_image_allocator()) {}
 
 void BinaryKernel::set_offset(bool secondary, const Offset& offset) {
-  check_offset(*this, secondary ? "secondary_offset" : "primary_offset", offset);
+  check_offset(*this, secondary ? "secondary_offset" : "primary_offset", offset,
+               is_backwards() ? kFurthestBackwards : kFurthest);
   source_properties(secondary).offset = offset;
 }
 

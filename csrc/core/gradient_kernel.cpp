@@ -8,13 +8,42 @@
 
 namespace mpsgrad {
 
+void require_no_kernel_offset(const GradientCall& call) {
+  const BinaryProperties& p = call.properties;
+  require(p.kernel_offset_x == 0 && p.kernel_offset_y == 0, call.kernel.class_name(),
+          ": kernel_offset_x and kernel_offset_y must be 0, got (", p.kernel_offset_x, ", ",
+          p.kernel_offset_y, ")");
+}
+
+void require_single_steps(const GradientCall& call) {
+  require_no_kernel_offset(call);
+  for (const bool secondary : {false, true}) {
+    const Window& window = call.properties.source(secondary).window;
+    require(window.stride_x == 1 && window.stride_y == 1, call.kernel.class_name(), ": ",
+            secondary ? "secondary" : "primary", "_stride_in_pixels must be (1, 1), got (",
+            window.stride_x, ", ", window.stride_y, ")");
+  }
+}
+
+void require_whole_images(const KernelBase& kernel, const BinaryProperties& p) {
+  require_default(kernel, "primary_offset", p.primary.offset == Offset{});
+  require_default(kernel, "secondary_offset", p.secondary.offset == Offset{});
+  require_default(kernel, "clip_rect", p.clip_rect == Region{});
+  require_default(kernel, "kernel_offset_x", p.kernel_offset_x == 0);
+  require_default(kernel, "kernel_offset_y", p.kernel_offset_y == 0);
+  require_default(kernel, "primary_stride_in_pixels",
+                  p.primary.window.stride_x == 1 && p.primary.window.stride_y == 1);
+  require_default(kernel, "secondary_stride_in_pixels",
+                  p.secondary.window.stride_x == 1 && p.secondary.window.stride_y == 1);
+}
+
 void GradientKernel::set_kernel_offset_x(Index value) {
-  check_position(*this, "kernel_offset_x", value);
+  check_position(*this, "kernel_offset_x", value, kFurthestBackwards);
   properties_.kernel_offset_x = value;
 }
 
 void GradientKernel::set_kernel_offset_y(Index value) {
-  check_position(*this, "kernel_offset_y", value);
+  check_position(*this, "kernel_offset_y", value, kFurthestBackwards);
   properties_.kernel_offset_y = value;
 }
 

@@ -46,6 +46,13 @@ struct ForwardPass {
   Index result_channels = 0;
 };
 
+// Throws unless kernel offsets are 0.
+void require_no_kernel_offset(const GradientCall& call);
+// Throws unless kernel offsets are 0 and strides 1.
+void require_single_steps(const GradientCall& call);
+// For gradients that are sums over whole images. Throws unless what says where is at its default.
+void require_whole_images(const KernelBase& kernel, const BinaryProperties& properties);
+
 // What a device supplies to a gradient kernel without parameters that change between encodes.
 class GradientEncoder {
  public:

@@ -176,7 +176,7 @@ void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mo
 
 Region effective_clip(const Region& clip, const Operand& destination) {
   const auto cut = [](Index origin, Index length, Index limit, Index& size) {
-    const Index first = std::max<Index>(origin, 0);
+    const Index first = std::clamp<Index>(origin, 0, limit);
     const Index last =
         length > limit - origin ? limit : origin + length;  // length may be kUnlimited
     size = std::max<Index>(last - first, 0);
@@ -197,6 +197,10 @@ void check_depth(const KernelBase& kernel, const Operand& source, Index first, I
           count, " images of ", source.name, " from ", first, " on, but it has ", source.depth());
 }
 
+void require_default(const KernelBase& kernel, const char* property, bool is_default) {
+  require(is_default, kernel.class_name(), ": ", property, " must have its default value");
+}
+
 void check_window(const char* who, const Window& window) {
   const auto sane = [&](const char* name, Index value) {
     require(value >= 1, who, ": ", name, " must be at least 1, got ", value);
@@ -211,15 +215,16 @@ void check_window(const char* who, const Window& window) {
   sane("dilation_rate_y", window.dilation_y);
 }
 
-void check_position(const KernelBase& kernel, const char* property, Index value) {
-  require(value >= -kFurthest && value <= kFurthest, kernel.class_name(), ": ", property,
-          " must be between -", kFurthest, " and ", kFurthest, " pixels, got ", value);
+void check_position(const KernelBase& kernel, const char* property, Index value, Index furthest) {
+  require(value >= -furthest && value <= furthest, kernel.class_name(), ": ", property,
+          " must be between -", furthest, " and ", furthest, " pixels, got ", value);
 }
 
-void check_offset(const KernelBase& kernel, const char* property, const Offset& offset) {
-  check_position(kernel, property, offset.x);
-  check_position(kernel, property, offset.y);
-  check_position(kernel, property, offset.z);
+void check_offset(const KernelBase& kernel, const char* property, const Offset& offset,
+                  Index furthest) {
+  check_position(kernel, property, offset.x, furthest);
+  check_position(kernel, property, offset.y, furthest);
+  check_position(kernel, property, offset.z, furthest);
 }
 
 void check_clip(const KernelBase& kernel, const Region& clip) {

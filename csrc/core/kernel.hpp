@@ -89,13 +89,20 @@ Index consumed_channels(const KernelBase& kernel, const Operand& operand, Index 
 // Bounds that keep sums and products of positions far from overflow.
 inline constexpr Index kMaximumWindow = 1 << 16;
 inline constexpr Index kFurthest = (Index{1} << 31) - 1;
+// Gradient kernels are placed by differences of positions in the forward pass.
+inline constexpr Index kFurthestBackwards = 2 * kFurthest;
+// Throws unless a property of a kernel that heeds no other value has its default.
+void require_default(const KernelBase& kernel, const char* property, bool is_default);
 void check_window(const char* who, const Window& window);
-void check_position(const KernelBase& kernel, const char* property, Index value);
-void check_offset(const KernelBase& kernel, const char* property, const Offset& offset);
+void check_position(const KernelBase& kernel, const char* property, Index value,
+                    Index furthest = kFurthest);
+void check_offset(const KernelBase& kernel, const char* property, const Offset& offset,
+                  Index furthest = kFurthest);
 void check_clip(const KernelBase& kernel, const Region& clip);
 void check_channel_offset(const KernelBase& kernel, const char* property, Index value);
 void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode);
-// Destination region that an encode writes: clip ∩ destination.
+// Destination region that an encode writes: clip ∩ destination. Its origin lies inside, or at the
+// end.
 Region effective_clip(const Region& clip, const Operand& destination);
 void check_depth(const KernelBase& kernel, const Operand& source, Index first, Index count);
 

@@ -77,6 +77,11 @@ UnaryProperties UnaryKernel::current_properties() const {
 
 ImageDescriptor UnaryKernel::destination_descriptor(const ImageBatch::Images& sources,
                                                     const StateBatch& source_states) {
+  return size_destination(sources, {source_states, nullptr});
+}
+
+ImageDescriptor UnaryKernel::size_destination(const ImageBatch::Images& sources,
+                                              const Sizing& sizing) {
   require(sources.size() == 1, class_name(),
           ": destination_descriptor takes one source image, got ", sources.size());
   PropertyGuard guard(properties_);
@@ -104,9 +109,13 @@ ImageDescriptor UnaryKernel::destination_descriptor(const ImageBatch::Images& so
                         properties_.source_channel_maximum, required_channels());
   result.feature_channels = properties_.destination_channel_offset + produced_channels(consumed);
   result.channel_format = source.channel_format;
-  adjust_destination(sources, method, result);
+  if (sizing.adjust) {
+    sizing.adjust(result);
+  } else {
+    adjust_destination(sources, method, result);
+  }
   if (method & padding_method::kCustom) {
-    result = padding_->customize(sources, source_states, *this, result);
+    result = padding_->customize(sources, sizing.source_states, *this, result);
   }
   require(result.width >= 1 && result.height >= 1, class_name(), ": a source of ", source.width,
           "x", source.height, " is too small for a window of ", w.extent_x(), "x", w.extent_y(),
@@ -264,7 +273,7 @@ void UnaryKernel::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
 
 std::shared_ptr<ImageBatch> UnaryKernel::make_destinations(
     const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& sources,
-    bool batch, ImageAllocator* allocator) {
+    bool batch, ImageAllocator* allocator, const Sizing& sizing) {
   command_buffer->require_encodable(class_name());
   require(command_buffer->device() == device(), class_name(),
           ": the command buffer is on another device");
@@ -275,7 +284,7 @@ std::shared_ptr<ImageBatch> UnaryKernel::make_destinations(
   Reads reads;
   reads.add(sources);
   reads.check();
-  const ImageDescriptor descriptor = destination_descriptor({sources.front()}, {});
+  const ImageDescriptor descriptor = size_destination({sources.front()}, sizing);
   const bool zeroed = properties_.clip_rect != Region{} ||
                       properties_.destination_channel_offset != 0 || command_buffer->predicate;
   return (allocator ? *allocator : *allocator_)
@@ -285,10 +294,10 @@ std::shared_ptr<ImageBatch> UnaryKernel::make_destinations(
 EncodeResult UnaryKernel::encode_creating(const std::shared_ptr<CommandBuffer>& command_buffer,
                                           const ImageBatch::Images& sources, bool batch,
                                           bool with_states, bool temporary_states,
-                                          ImageAllocator* allocator) {
+                                          ImageAllocator* allocator, const Sizing& sizing) {
   PropertyGuard guard(properties_);
   EncodeResult result;
-  result.images = make_destinations(command_buffer, sources, batch, allocator);
+  result.images = make_destinations(command_buffer, sources, batch, allocator, sizing);
   try {
     if (with_states) {
       result.states = result_states(sources, result.images->images(), {},

@@ -3,6 +3,7 @@
 // own rules and its device the arithmetic.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -40,6 +41,12 @@ class UnaryEncoder {
   virtual void encode(CommandBuffer& command_buffer, const UnaryCall& call) = 0;
   // What the device must keep inside a state of this kernel; null if nothing.
   virtual std::shared_ptr<StatePayload> make_payload(const ForwardSnapshot&) { return nullptr; }
+};
+
+// What sizes a destination beside the kernel's properties.
+struct Sizing {
+  StateBatch source_states;                      // for the padding policy
+  std::function<void(ImageDescriptor&)> adjust;  // in place of the kernel's adjust_destination()
 };
 
 class UnaryKernel : public KernelBase {
@@ -80,7 +87,8 @@ class UnaryKernel : public KernelBase {
   // Creates the destination (by `allocator`, else by the property), and states if asked for.
   EncodeResult encode_creating(const std::shared_ptr<CommandBuffer>& command_buffer,
                                const ImageBatch::Images& sources, bool batch, bool with_states,
-                               bool temporary_states, ImageAllocator* allocator);
+                               bool temporary_states, ImageAllocator* allocator,
+                               const Sizing& sizing = {});
 
  protected:
   // Family hooks. Channels: what the kernel must find in the source (0: any), and what it makes of
@@ -113,9 +121,10 @@ class UnaryKernel : public KernelBase {
   // behind by a throw.
   std::shared_ptr<ImageBatch> make_destinations(
       const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& sources,
-      bool batch, ImageAllocator* allocator);
+      bool batch, ImageAllocator* allocator, const Sizing& sizing = {});
 
  private:
+  ImageDescriptor size_destination(const ImageBatch::Images& sources, const Sizing& sizing);
   ForwardSnapshot snapshot(const ImageDescriptor& source, const Operand& destination) const;
 
   UnaryProperties properties_;

@@ -511,7 +511,7 @@ void bind_functions(py::module_& m) {
     if (batch.is_none()) {
       return states(StateBatch{});
     }
-    const bool of_states = !py::isinstance<ImageBatch>(batch) && py::len(batch) > 0 &&
+    const bool of_states = is_sequence(batch) && py::len(batch) > 0 &&
                            py::isinstance<State>(py::reinterpret_borrow<py::sequence>(batch)[0]);
     return of_states ? states(state_argument(batch, "batch"))
                      : images(image_argument(batch, "batch").images());

@@ -812,6 +812,39 @@ def test_gradients_refuse_edge_modes(device):
             down.encode(work.buffer, y, x, state, image(5), configure=False)
 
 
+def test_a_policy_of_ones_own_is_told_of_the_convolution(device):
+    class Told(mg.Padding):
+        seen = ()
+
+        def padding_method(self):
+            return mg.PaddingMethod.CUSTOM
+
+        def destination_descriptor(self, sources, states, _kernel, suggested):
+            self.seen += ((len(sources), tuple(states)),)
+            return suggested
+
+    up, _, image = two_sizes(device)
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32))
+    down = mg.Convolution(source, device=device)
+    up.padding = policy = Told()
+    images = mg.ImageBatch([image(6), image(6)])
+    with Work(device) as work:
+        small, states = down.encode_batch(
+            work.buffer, images, with_state=True, allocator=mg.DEFAULT
+        )
+        up.destination_descriptor([small[0]], [states[0]])
+        for count, undone in ((1, states[:1]), (2, states)):
+            up.encode_batch(
+                work.buffer,
+                mg.ImageBatch(list(small)[:count]),
+                convolution_gradient_states=undone,
+                allocator=mg.DEFAULT,
+            )
+        up.encode(work.buffer, small[0], convolution_gradient_state=states[0], allocator=mg.DEFAULT)
+        up.encode(work.buffer, small[0], allocator=mg.DEFAULT)
+    assert policy.seen == (*[(1, (states[0],))] * 4, (1, ()))
+
+
 def test_a_call_within_a_call_leaves_the_convolution_to_undo(device):
     """An allocator of the user's own may ask the kernel for something."""
     up, _, image = two_sizes(device)

@@ -221,6 +221,20 @@ def test_increment_read_count_counts_distinct_objects(device, queue):
         linear(device).encode(command_buffer, a, ordinary)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda batch, _: mg.increment_read_count(batch, 1),
+        lambda batch, _: mg.resource_size(batch),
+        mg.synchronize,
+    ],
+)
+def test_functions_of_batches_name_what_they_take(device, queue, function):
+    with pytest.raises(TypeError, match=r"batch must be an Image, an ImageBatch or a list .* int"):
+        function(3, queue.command_buffer())
+    function(blank(device, 2, 3, 4), queue.command_buffer())
+
+
 def test_increment_read_count_changes_all_or_nothing(queue):
     command_buffer = queue.command_buffer()
     images = [mg.TemporaryImage(command_buffer, descriptor()) for _ in range(3)]

@@ -667,3 +667,69 @@ def test_objects_of_two_devices():
             linear(here).result_state(foreign, destination)
         with pytest.raises(ValueError, match="the command buffer is on another device"):
             linear(there).temporary_result_state(command_buffer, foreign, foreign)
+
+
+def normalization_pair(device):
+    source = mg.ArrayGroupNormalizationDataSource(np.ones(8), np.zeros(8), number_of_groups=2)
+    return (
+        mg.GroupNormalization(source, device=device),
+        mg.GroupNormalizationGradient(device=device),
+    )
+
+
+# Forward kernels and their gradients, and what of the forward kernel is changed.
+CHANGED = {
+    "Pad": (
+        lambda device: (mg.Pad((1, 1, 2), (1, 1, 2), device=device), mg.PadGradient(device=device)),
+        {"padding_size_before": (0, 1, 1), "edge_mode": mg.EdgeMode.CLAMP},
+    ),
+    "GramMatrixCalculation": (
+        lambda device: (
+            mg.GramMatrixCalculation(device=device),
+            mg.GramMatrixCalculationGradient(device=device),
+        ),
+        {"alpha": 3.0},
+    ),
+    "GroupNormalization": (normalization_pair, {"epsilon": 9.0}),
+    "PoolingAverage": (
+        lambda device: (
+            mg.PoolingAverage(3, 3, 1, 1, device=device),
+            mg.PoolingAverageGradient(3, 3, 1, 1, device=device),
+        ),
+        {"zero_pad_size_x": 1, "edge_mode": mg.EdgeMode.CLAMP},
+    ),
+    "CrossChannelNormalization": (
+        lambda device: (
+            mg.CrossChannelNormalization(5, device=device),
+            mg.CrossChannelNormalizationGradient(5, device=device),
+        ),
+        {"alpha": 4.0, "beta": 1.0, "delta": 2.0},
+    ),
+}
+
+
+@pytest.mark.parametrize(("pair", "changes"), CHANGED.values(), ids=CHANGED)
+def test_a_state_is_of_the_kernel_as_it_was(device, queue, pair, changes, rng):
+    """Another encode of the forward kernel with other settings is nothing to the gradient."""
+    x = rng.standard_normal((4, 4, 8), dtype=np.float32)
+
+    def gradient_of(changed):
+        forward, gradient = pair(device)
+        source = image_of(device, x)
+        command_buffer = queue.command_buffer()
+        result, state = forward.encode(
+            command_buffer, source, with_state=True, allocator=mg.DEFAULT
+        )
+        for name, value in changed.items():
+            setattr(forward, name, value)
+        other = forward.encode(command_buffer, source, allocator=mg.DEFAULT)
+        incoming = image_of(device, counting(result.height, result.width, result.feature_channels))
+        found = gradient.encode(command_buffer, incoming, source, state, allocator=mg.DEFAULT)
+        finish(command_buffer, result, other, found)
+        return result.read(), other.read(), found.read()
+
+    result, same, expected = gradient_of({})
+    assert np.array_equal(result, same)
+    result, other, found = gradient_of(changes)
+    assert not np.array_equal(result, other)  # it does count for the forward kernel
+    assert np.array_equal(found, expected)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.copies import WAYS
 from tests.core import oracle
 from tests.core.support import (
     FORMATS,
@@ -396,21 +397,73 @@ def test_regions():
         mg.Region(None, (1, 1))
 
 
-@pytest.mark.parametrize("value", [(HUGE + 1, 0, 0), (0, -HUGE - 1, 0), (0, 0, 2**63 - 1)])
-def test_offsets_far_outside_any_image(device, value):
+@pytest.mark.parametrize("place", [(1, 0, 0), (0, -1, 0), (0, 0, 2)])
+def test_offsets_far_outside_any_image(device, place):
     kernel, gradient = linear(device), linear_gradient(device)
-    for owner, name in [
-        (kernel, "offset"),
-        (gradient, "primary_offset"),
-        (gradient, "secondary_offset"),
+    for owner, name, last in [
+        (kernel, "offset", HUGE),
+        (gradient, "primary_offset", 2 * HUGE),
+        (gradient, "secondary_offset", 2 * HUGE),
     ]:
-        with pytest.raises(ValueError, match=f"{name} must be between -2147483647 and 2147483647"):
-            setattr(owner, name, value)
+        with pytest.raises(ValueError, match=f"{name} must be between -{last} and {last} pixels"):
+            setattr(owner, name, tuple((last + 1) * step for step in place))
         assert getattr(owner, name) == mg.Offset()
     for name in ("kernel_offset_x", "kernel_offset_y"):
         with pytest.raises(ValueError, match=f"{name} must be between"):
-            setattr(gradient, name, max(value, key=abs))
+            setattr(gradient, name, (2 * HUGE + 1) * max(place, key=abs))
         assert getattr(gradient, name) == 0
+
+
+def convolution_pair(device):
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32))
+    return mg.Convolution(source, device=device), mg.ConvolutionGradient(source, device=device)
+
+
+PAIRS = {
+    "neuron": lambda device: (linear(device), linear_gradient(device)),
+    "softmax": lambda device: (mg.SoftMax(device=device), mg.SoftMaxGradient(device=device)),
+    "pad": lambda device: (mg.Pad(device=device), mg.PadGradient(device=device)),
+    "pooling": lambda device: (
+        mg.PoolingMax(3, 3, device=device),
+        mg.PoolingMaxGradient(3, 3, device=device),
+    ),
+    "convolution": convolution_pair,
+}
+PLACED = ("primary_offset", "secondary_offset", "kernel_offset_x", "kernel_offset_y")
+
+
+@pytest.mark.parametrize("clip", [((2, 1), (2, 2)), ((2**60, 1), (2, 2)), ((1, 2**40), (2, 2))])
+@pytest.mark.parametrize("offset", [(-HUGE, -HUGE), (HUGE, HUGE)])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_copies_of_gradient_kernels_placed_far_outside(device, pair, offset, clip):
+    """What a forward kernel accepts its gradient takes over, and a copy of that accepts."""
+    forward, gradient = PAIRS[pair](device)
+    forward.offset = offset
+    forward.clip_rect = mg.Region(*clip)
+    image, result = blank(device, 5, 5, 4), blank(device, 5, 5, 4)
+    gradient.configure(result, image, forward.result_state(image, result))
+    for way in WAYS.values():
+        copied = way(gradient)
+        assert [getattr(copied, name) for name in PLACED] == [
+            getattr(gradient, name) for name in PLACED
+        ]
+
+
+@pytest.mark.parametrize("offset", [-2 * HUGE, 2 * HUGE])
+@pytest.mark.parametrize("edge", ["zero", "clamp"])
+def test_gradients_as_far_away_as_can_be(device, queue, offset, edge):
+    source = image_of(device, counting(2, 3, 4))
+    state = linear(device).result_state(source, blank(device, 2, 3, 4))
+    gradient = linear_gradient(device, 2.0)
+    gradient.configure(source, source, state)
+    gradient.primary_offset = (offset, 0)
+    gradient.primary_edge_mode = getattr(mg.EdgeMode, edge.upper())
+    result = blank(device, 2, 3, 4)
+    command_buffer = queue.command_buffer()
+    gradient.encode(command_buffer, source, source, state, result)
+    finish(command_buffer, result)
+    expected = 2 * counting(2, 3, 4)[:, [0 if offset < 0 else 2] * 3] * (edge == "clamp")
+    assert np.array_equal(result.read(), expected)
 
 
 @pytest.mark.parametrize(

@@ -427,6 +427,16 @@ CONSTRUCTIONS = {
     "empty": (lambda: g.Graph("cpu", result_images=[]), ValueError, "at least one node, got none"),
     "twice": (lambda: g.Graph("cpu", result_images=[NODE, NODE]), ValueError, "holds a node twice"),
     "no list": (lambda: g.Graph("cpu", result_images=NODE), TypeError, "must be a list of nodes"),
+    "no nodes": (
+        lambda: g.Graph("cpu", result_images=3),
+        TypeError,
+        "Graph: result_images must be a list of nodes, got int",
+    ),
+    "flag for all": (
+        lambda: g.Graph("cpu", result_images=[NODE], results_are_needed=3),
+        TypeError,
+        "Graph: results_are_needed must be a bool or a list, got int",
+    ),
     "number": (lambda: g.Graph("cpu", 3), TypeError, "must be an ImageNode, got int"),
     "input": (lambda: g.Graph("cpu", X), ValueError, "ImageNode('x') is an input"),
     "flags": (
@@ -448,6 +458,25 @@ def test_rejects_at_construction(make, error, words):
         make()
 
 
+@pytest.mark.parametrize("method", ["encode_batch", "encode", "execute_async"])
+def test_inputs_that_are_no_list(device, queue, rng, method):
+    graph = float_graph(device, [linear(g.ImageNode("x"))])
+    command_buffer = () if method == "execute_async" else (queue.command_buffer(),)
+    words = (
+        r"Graph: source_images must be a list, or a dict, with an entry for each of \['x'\], got"
+    )
+    with pytest.raises(TypeError, match=f"{words} int"):
+        getattr(graph, method)(*command_buffer, 3)
+    if method == "encode_batch":
+        images = batch(device, sample(rng))
+        with pytest.raises(TypeError, match=f"{words} Image"):
+            graph.encode_batch(*command_buffer, images[0])
+        with pytest.raises(
+            TypeError, match=r"Graph: source_states must be a list, .* \[\], got int"
+        ):
+            graph.encode_batch(*command_buffer, images, 3)
+
+
 def test_a_data_source_that_refuses_to_load(device):
     class Refuses(mg.ArrayConvolutionDataSource):
         def load(self):
@@ -464,22 +493,70 @@ def test_a_data_source_that_refuses_to_load(device):
             g.Graph(device, result)
 
 
-def test_loads_and_purges_balance(device):
-    class Counts(mg.ArrayConvolutionDataSource):
+def test_what_a_data_source_raises_while_it_loads(device):
+    class Fails(mg.ArrayGroupNormalizationDataSource):
+        def load(self):
+            raise NotImplementedError("not yet")
+
+    node = g.GroupNormalizationNode(g.ImageNode(), Fails(np.ones(4), number_of_groups=1))
+    with pytest.raises(NotImplementedError, match="not yet"):
+        g.Graph(device, node)
+
+
+GAMMA, BETA = np.full(4, 2.0, np.float32), np.ones(4, np.float32)
+# How to make a node of a class of data sources; the kernels that read it, in a training graph
+# forward and gradient, and how often one kernel does when it reloads.
+LOADS = {
+    "convolution": (
+        mg.ArrayConvolutionDataSource,
+        lambda source: g.ConvolutionNode(g.ImageNode(), source(np.ones((4, 1, 1, 4), np.float32))),
+        2,
+        1,
+    ),
+    "batch normalization": (
+        mg.ArrayBatchNormalizationDataSource,
+        lambda source: g.BatchNormalizationNode(g.ImageNode(), source(GAMMA, BETA)),
+        1,
+        2,
+    ),
+    "instance normalization": (
+        mg.ArrayInstanceNormalizationDataSource,
+        lambda source: g.InstanceNormalizationNode(g.ImageNode(), source(GAMMA, BETA)),
+        1,
+        1,
+    ),
+    "group normalization": (
+        mg.ArrayGroupNormalizationDataSource,
+        lambda source: g.GroupNormalizationNode(
+            g.ImageNode(), source(GAMMA, BETA, number_of_groups=2)
+        ),
+        1,
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("base", "node", "kernels", "reads"), LOADS.values(), ids=LOADS)
+def test_loads_of_data_sources(device, base, node, kernels, reads):
+    """One a kernel, as docs/graph.md says, and one of a graph of the device's own."""
+
+    class Counts(base):
         loads = purges = 0
 
         def load(self):
-            self.loads += 1
+            Counts.loads += 1
             return super().load()
 
         def purge(self):
-            self.purges += 1
+            Counts.purges += 1
 
-    source = Counts(np.ones((4, 1, 1, 4), np.float32))
-    loss = loss_of(g.ConvolutionNode(g.ImageNode(), source))
+    loss = loss_of(node(Counts))
     graph = g.Graph(device, result_images=loss.training_graph(), results_are_needed=False)
+    own = graph._has_runner
+    assert Counts.loads == Counts.purges == kernels + own
+    Counts.loads = Counts.purges = 0
     graph.reload_from_data_sources()
-    assert source.loads == source.purges > 0
+    assert Counts.loads == Counts.purges == (1 if own else kernels * reads)
 
 
 # ---- padding and allocators
@@ -549,6 +626,28 @@ def test_copies_and_pickles(device, rng):
     again = pickle.loads(pickle.dumps(float_graph(device, [linear(g.ImageNode("x"), 3.0)])))
     again = again.copy(device)
     assert_exact(again({"x": x}).result, 3 * x)
+
+
+def test_what_becomes_of_nodes_is_nothing_to_a_compiled_graph(device, rng):
+    image = g.ImageNode("x")
+    node = linear(image, label="twice")
+    outer = linear(node, 3.0)
+    graph = float_graph(device, [outer])
+    before = str(graph)
+    image.handle = "other"
+    node.result_image.export()
+    node.label = "later"
+    node.descriptor.a = 5.0
+    outer.result_image.format = FLOAT16
+    x = sample(rng) * 1000
+    for one in (graph, graph.copy(), pickle.loads(pickle.dumps(graph)).copy(device)):
+        assert str(one) == before
+        result = one({"x": x})
+        assert_exact(result.result, 6 * x)
+        assert result.intermediates == []
+    late = float_graph(device, [outer])
+    assert late.source_image_handles == ["other"]
+    assert_exact(late(x / 1000).intermediates[0], 5 * x / 1000)
 
 
 def test_deep_networks_are_copied_and_pickled(device, rng):

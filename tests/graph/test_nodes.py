@@ -253,6 +253,7 @@ ABSTRACT = {
     "NormalizationNode",
     "PoolingGradientNode",
     "PoolingNode",
+    "TrainableNode",
     "UnaryReductionNode",
 }
 GRADIENTS = sorted(name for name in ONE_SOURCE if ONE_SOURCE[name][2] is not None)
@@ -299,6 +300,7 @@ def test_abstract_nodes_are_not_made(name):
     state = g.AdditionNode(x, x).result_state
     arguments = {
         "FilterNode": ([x],),
+        "TrainableNode": ([x],),
         "BinaryArithmeticNode": (x, x),
         "PoolingNode": (x, 2),
         "NeuronNode": (x,),

@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import re
 import threading
 import weakref
 
@@ -388,8 +389,47 @@ def test_nodes_without_a_method_for_updates_are_listed(device, rng):
 
     source = Plain(mg.ArrayConvolutionDataSource(weights(rng)))
     graph = trained(device, g.ConvolutionNode(g.ImageNode(), source))
-    assert "which has no method for it" in str(graph)
+    assert re.search(r"no GPU update: .*Plain.* has no method for it", str(graph))
     graph(values(rng), values(rng))
+
+
+ONES = np.ones(4, np.float32)
+UNTRAINED = {
+    "convolution": lambda **how: g.ConvolutionNode(
+        g.ImageNode(), mg.ArrayConvolutionDataSource(np.ones((4, 1, 1, 4), np.float32), **how)
+    ),
+    "batch normalization": lambda **how: g.BatchNormalizationNode(
+        g.ImageNode(), mg.ArrayBatchNormalizationDataSource(ONES.copy(), ONES.copy(), **how)
+    ),
+    "instance normalization": lambda **how: g.InstanceNormalizationNode(
+        g.ImageNode(), mg.ArrayInstanceNormalizationDataSource(ONES.copy(), ONES.copy(), **how)
+    ),
+    "group normalization": lambda **how: g.GroupNormalizationNode(
+        g.ImageNode(),
+        mg.ArrayGroupNormalizationDataSource(ONES.copy(), ONES.copy(), number_of_groups=2, **how),
+    ),
+}
+
+
+@pytest.mark.parametrize("node", UNTRAINED.values(), ids=UNTRAINED)
+def test_nodes_that_nothing_updates_are_listed(device, node):
+    assert re.search(r"no GPU update: Array.* has no optimizer", str(trained(device, node())))
+    words = str(trained(device, node(optimizer=mg.SGD(0.5, device=device))))
+    assert re.search(r"[^o] GPU update of Array", words)
+    assert "no GPU update" not in words
+    words = str(trained(device, node(), g.TrainingStyle.CPU))
+    assert re.search(r"no CPU update: Array.* has no method for it", words)
+
+
+def test_an_update_of_ones_own_needs_no_optimizer(device):
+    class Own(mg.ArrayConvolutionDataSource):
+        def update(self, _command_buffer, _gradient_state, _source_state):
+            return None
+
+    source = Own(np.ones((4, 1, 1, 4), np.float32))
+    words = str(trained(device, g.ConvolutionNode(g.ImageNode(), source)))
+    assert "GPU update of " in words
+    assert "no GPU update" not in words
 
 
 # ---- data sources with optimizers

@@ -441,8 +441,9 @@ BOTH = {
                      "there are 3 sources, but 1 weights"),
     "no labels": (use(labels=lambda _: None), TypeError, "labels must be an Image"),
     "one image": (use(sources=lambda e: e.sources[0]), TypeError,
-                  "sources must be a batch of images"),
-    "one label": (use(labels=lambda e: e.labels[0]), TypeError, "labels must be a batch of images"),
+                  "sources must be an ImageBatch or a list of images, got Image"),
+    "one label": (use(labels=lambda e: e.labels[0]), TypeError,
+                  "labels must be an ImageBatch or a list of images, got Image"),
     "label states": (use(labels=lambda e: mg.LossLabels.batch(
         e.device, np.zeros(SHAPE, np.float32))), TypeError, "labels must hold images"),
     "cosine with weights": (use(loss=lambda _: Loss("COSINE_DISTANCE")), ValueError,

@@ -63,6 +63,33 @@ def test_reshape_is_numpys(device, shape, result, dtype, rng):
         out[np.isnan(out)] = 0
 
 
+def test_a_call_within_a_reshape_has_a_shape_of_its_own(device, rng):
+    """An allocator of the user's own may have the kernel do something else."""
+    x, other = (rng.standard_normal(shape, dtype=np.float32) for shape in ((2, 3, 8), (4, 1, 4)))
+    kernel = mg.Reshape(device=device)
+    made = []
+    with Work(device) as work:
+
+        def allocate(_command_buffer, descriptor, kernel):
+            if not made:
+                made.append(None)
+                made[0] = kernel.encode(work.buffer, filled(device, other[None])[0], **own)
+            return mg.Image(device, descriptor)
+
+        own = {"allocator": mg.DEFAULT}
+        result = kernel.encode(
+            work.buffer,
+            filled(device, x[None])[0],
+            reshaped_width=4,
+            reshaped_height=3,
+            reshaped_feature_channels=4,
+            allocator=allocate,
+        )
+        work.result([result, made[0]])
+    assert_same_bytes(result.read(), x.reshape(3, 4, 4))
+    assert_same_bytes(made[0].read(), other)
+
+
 def test_reshape_takes_its_shape_as_numpy_does(device, rng):
     x = rng.standard_normal((2, 3, 4, 10), dtype=np.float32)
     kernel = mg.Reshape(device=device)

@@ -44,23 +44,6 @@ Index offered_channels(const KernelBase& kernel, const char* name, const ImageBa
   return consumed_channels(kernel, {name, &images, false}, offset, maximum, 0);
 }
 
-// What the device's sums do not look at must be as it is when nothing was set.
-void require_plain(const KernelBase& kernel, const char* property, bool plain) {
-  require(plain, kernel.class_name(), ": ", property, " must have its default value");
-}
-
-void require_plain_geometry(const KernelBase& kernel, const BinaryProperties& p) {
-  require_plain(kernel, "primary_offset", p.primary.offset == Offset{});
-  require_plain(kernel, "secondary_offset", p.secondary.offset == Offset{});
-  require_plain(kernel, "clip_rect", p.clip_rect == Region{});
-  require_plain(kernel, "kernel_offset_x", p.kernel_offset_x == 0);
-  require_plain(kernel, "kernel_offset_y", p.kernel_offset_y == 0);
-  require_plain(kernel, "primary_stride_in_pixels",
-                p.primary.window.stride_x == 1 && p.primary.window.stride_y == 1);
-  require_plain(kernel, "secondary_stride_in_pixels",
-                p.secondary.window.stride_x == 1 && p.secondary.window.stride_y == 1);
-}
-
 void require_equal_images(const KernelBase& kernel, const ImageBatch::Images& gradients,
                           const ImageBatch::Images& sources) {
   const ImageDescriptor& gradient = gradients.front()->descriptor();
@@ -118,8 +101,8 @@ void BatchNormalizationStatistics::encode_batch(
   BatchNormalizationState& state = state_of(*this, given);
   state.require_usable(class_name(), *command_buffer);
   const UnaryProperties& p = properties();
-  require_plain(*this, "offset", p.offset == Offset{});
-  require_plain(*this, "clip_rect", p.clip_rect == Region{});
+  require_default(*this, "offset", p.offset == Offset{});
+  require_default(*this, "clip_rect", p.clip_rect == Region{});
   require_channels(*this, "source_images",
                    offered_channels(*this, "source_images", sources, p.source_channel_offset,
                                     p.source_channel_maximum),
@@ -308,7 +291,7 @@ void BatchNormalizationStatisticsGradient::encode_batch(
   state.require_usable(class_name(), *command_buffer);
   state.require_statistics_gradient_turn(class_name(), images);
   check_sources(*command_buffer, gradients, sources, StateBatch(sources.size(), given), true);
-  require_plain_geometry(*this, properties());
+  require_whole_images(*this, properties());
   require_equal_images(*this, gradients, sources);
   mpsgrad::require_equal_channels(*this, properties(), gradients, sources, state.channels());
   Reads reads;
@@ -349,7 +332,7 @@ void BatchNormalizationGradient::check_state(const GradientState& state) const {
 }
 
 void BatchNormalizationGradient::check_call(const GradientCall& call) const {
-  require_plain_geometry(*this, call.properties);
+  require_whole_images(*this, call.properties);
   require_equal_sizes(call);
   for (const auto& state : call.states) {
     require(state == call.states.front(), class_name(),

@@ -24,13 +24,6 @@ std::shared_ptr<State> one_state(const KernelBase& kernel, const py::object& obj
   return states.front();
 }
 
-ImageArgument batch_of(const KernelBase& kernel, const py::object& object, const char* name) {
-  ImageArgument argument = image_argument(object, name);
-  require<TypeError>(argument.batch, kernel.class_name(), ": ", name,
-                     " must be an ImageBatch or a list of images, got ", type_name(object));
-  return argument;
-}
-
 py::object encode_forward(BatchNormalization& self, const Commands& command_buffer,
                           const py::object& source_object, const py::object& destination_object,
                           const py::object& state_object, const py::object& allocator_object) {
@@ -98,7 +91,8 @@ void bind_batch_normalization(py::module_& m) {
           "encode_batch",
           [](BatchNormalizationStatistics& self, const Commands& command_buffer,
              const py::object& sources, const py::object& state) {
-            self.encode_batch(command_buffer, batch_of(self, sources, "source_images").images(),
+            self.encode_batch(command_buffer,
+                              batch_argument(sources, "source_images", self.class_name()).images(),
                               one_state(self, state));
           },
           "command_buffer"_a.none(false), "source_images"_a, "batch_normalization_state"_a,
@@ -216,8 +210,10 @@ ValueError
           [](BatchNormalizationStatisticsGradient& self, const Commands& command_buffer,
              const py::object& gradients, const py::object& sources, const py::object& state) {
             self.encode_batch(
-                command_buffer, batch_of(self, gradients, "source_gradients").images(),
-                batch_of(self, sources, "source_images").images(), one_state(self, state));
+                command_buffer,
+                batch_argument(gradients, "source_gradients", self.class_name()).images(),
+                batch_argument(sources, "source_images", self.class_name()).images(),
+                one_state(self, state));
           },
           "command_buffer"_a.none(false), "source_gradients"_a, "source_images"_a,
           "batch_normalization_state"_a,

@@ -145,8 +145,12 @@ EncodeResult ConvolutionTranspose::encode_creating(
     reads.add(convolution_states);
     reads.check();
   }
+  Sizing sizing;
+  if (!convolution_states.empty()) {
+    sizing.source_states.push_back(convolution_states.front());
+  }
   EncodeResult result = UnaryKernel::encode_creating(command_buffer, sources, batch, with_states,
-                                                     temporary_states, allocator);
+                                                     temporary_states, allocator, sizing);
   reads.spend();
   return result;
 }

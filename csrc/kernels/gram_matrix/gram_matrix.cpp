@@ -25,11 +25,6 @@ const GramMatrixBackend& backend_of(const KernelBase& kernel) {
   return *backend;
 }
 
-// Sums are over whole images, and results are whole images.
-void require_default(const KernelBase& kernel, const char* property, bool is_default) {
-  require(is_default, kernel.class_name(), ": ", property, " must have its default value");
-}
-
 }  // namespace
 
 float gram_matrix_alpha(const UnaryProperties& properties) {
@@ -98,16 +93,7 @@ void GramMatrixCalculationGradient::apply_state(const GradientState& state) {
 }
 
 void GramMatrixCalculationGradient::check_call(const GradientCall& call) const {
-  const BinaryProperties& p = call.properties;
-  require_default(*this, "primary_offset", p.primary.offset == Offset{});
-  require_default(*this, "secondary_offset", p.secondary.offset == Offset{});
-  require_default(*this, "clip_rect", p.clip_rect == Region{});
-  require_default(*this, "kernel_offset_x", p.kernel_offset_x == 0);
-  require_default(*this, "kernel_offset_y", p.kernel_offset_y == 0);
-  require_default(*this, "primary_stride_in_pixels",
-                  p.primary.window.stride_x == 1 && p.primary.window.stride_y == 1);
-  require_default(*this, "secondary_stride_in_pixels",
-                  p.secondary.window.stride_x == 1 && p.secondary.window.stride_y == 1);
+  require_whole_images(*this, call.properties);
   require_equal_channels(call);
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
   const ImageDescriptor& source = call.sources.front()->descriptor();

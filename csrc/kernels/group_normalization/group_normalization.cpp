@@ -184,18 +184,7 @@ void GroupNormalizationGradientBase::check_state(const GradientState& state) con
 
 void GroupNormalizationGradientBase::check_call(const GradientCall& call) const {
   const BinaryProperties& p = call.properties;
-  const auto check_default = [&](const char* name, bool is_default) {
-    require(is_default, class_name(), ": ", name, " must have its default value");
-  };
-  check_default("primary_offset", p.primary.offset == Offset{});
-  check_default("secondary_offset", p.secondary.offset == Offset{});
-  check_default("clip_rect", p.clip_rect == Region{});
-  check_default("kernel_offset_x", p.kernel_offset_x == 0);
-  check_default("kernel_offset_y", p.kernel_offset_y == 0);
-  check_default("primary_stride_in_pixels",
-                p.primary.window.stride_x == 1 && p.primary.window.stride_y == 1);
-  check_default("secondary_stride_in_pixels",
-                p.secondary.window.stride_x == 1 && p.secondary.window.stride_y == 1);
+  require_whole_images(*this, p);
   require_equal_sizes(call);
   const ImageDescriptor& source = call.sources.front()->descriptor();
   const ImageDescriptor& destination = call.destinations.front()->descriptor();

@@ -156,19 +156,12 @@ void LocalNormalizationGradient::check_state(const GradientState& state) const {
 }
 
 void LocalNormalizationGradient::check_call(const GradientCall& call) const {
-  const BinaryProperties& p = call.properties;
-  require(p.kernel_offset_x == 0 && p.kernel_offset_y == 0, class_name(),
-          ": kernel_offset_x and kernel_offset_y must be 0, got (", p.kernel_offset_x, ", ",
-          p.kernel_offset_y, "); set primary_offset and secondary_offset instead");
-  const auto check_source = [&](const char* name, const SourceProperties& source) {
-    require(source.edge_mode == EdgeMode::Zero, class_name(), ": ", name,
-            "_edge_mode must be ZERO, got ", source.edge_mode);
-    require(source.window.stride_x == 1 && source.window.stride_y == 1, class_name(), ": ", name,
-            "_stride_in_pixels must be (1, 1), got (", source.window.stride_x, ", ",
-            source.window.stride_y, ")");
-  };
-  check_source("primary", p.primary);
-  check_source("secondary", p.secondary);
+  require_single_steps(call);
+  for (const bool secondary : {false, true}) {
+    const EdgeMode mode = call.properties.source(secondary).edge_mode;
+    require(mode == EdgeMode::Zero, class_name(), ": ", secondary ? "secondary" : "primary",
+            "_edge_mode must be ZERO, got ", mode);
+  }
   require_equal_sizes(call);
   require_equal_channels(call);
 }

@@ -341,22 +341,11 @@ list of LossLabels
 // ---- kernels
 
 LabelImages label_images(const py::object& labels, const py::object& weights, const char* who) {
-  const auto images = [&](const py::object& object, const char* name) {
-    const ImageArgument argument = image_argument(object, name);
-    require<TypeError>(argument.batch, who, ": ", name, " must be a batch of images");
-    return argument.images();
-  };
-  LabelImages result{images(labels, "labels"), {}};
+  LabelImages result{batch_argument(labels, "labels", who).images(), {}};
   if (!weights.is_none()) {
-    result.weights = images(weights, "weights");
+    result.weights = batch_argument(weights, "weights", who).images();
   }
   return result;
-}
-
-ImageBatch::Images batch_argument(const py::object& object, const char* name, const char* who) {
-  const ImageArgument argument = image_argument(object, name);
-  require<TypeError>(argument.batch, who, ": ", name, " must be a batch of images");
-  return argument.images();
 }
 
 template <class Class>
@@ -482,11 +471,11 @@ void bind_forward(py::module_& m) {
           const py::object& state_object, bool with_state, bool temporary_state,
           const py::object& allocator_object) -> py::object {
         const ImageBatch::Images sources =
-            batch_argument(source_object, "sources", self.class_name());
+            batch_argument(source_object, "sources", self.class_name()).images();
         const LabelImages labels = label_images(label_object, weight_object, self.class_name());
         if (!destination_object.is_none()) {
           const ImageBatch::Images destinations =
-              batch_argument(destination_object, "destinations", self.class_name());
+              batch_argument(destination_object, "destinations", self.class_name()).images();
           require(!with_state, self.class_name(),
                   ": with_state creates states for created destinations; make them with "
                   "result_state_batch() and pass them as destination_states");
@@ -552,14 +541,15 @@ void bind_gradient(py::module_& m) {
           const py::object& state_object, const py::object& destination_object,
           const py::object& allocator_object) -> py::object {
         const ImageBatch::Images gradients =
-            batch_argument(gradient_object, "source_gradients", self.class_name());
+            batch_argument(gradient_object, "source_gradients", self.class_name()).images();
         const ImageBatch::Images sources =
-            batch_argument(source_object, "sources", self.class_name());
+            batch_argument(source_object, "sources", self.class_name()).images();
         const LabelImages labels = label_images(label_object, weight_object, self.class_name());
         const StateBatch states = state_argument(state_object, "source_states");
         if (!destination_object.is_none()) {
           const ImageBatch::Images destinations =
-              batch_argument(destination_object, "destination_gradients", self.class_name());
+              batch_argument(destination_object, "destination_gradients", self.class_name())
+                  .images();
           {
             const py::gil_scoped_release unlocked;
             self.encode(command_buffer, gradients, sources, labels, states, destinations);

@@ -130,9 +130,7 @@ void PoolingGradient::check_state(const GradientState& state) const {
 
 void PoolingGradient::check_call(const GradientCall& call) const {
   const BinaryProperties& p = call.properties;
-  require(p.kernel_offset_x == 0 && p.kernel_offset_y == 0, class_name(),
-          ": kernel_offset_x and kernel_offset_y must be 0, got (", p.kernel_offset_x, ", ",
-          p.kernel_offset_y, "); set primary_offset and secondary_offset instead");
+  require_no_kernel_offset(call);
   const auto strides = [&](const char* name, const Window& window) {
     require(window.stride_x == window_.stride_x && window.stride_y == window_.stride_y,
             class_name(), ": ", name, "_stride_in_pixels is (", window.stride_x, ", ",

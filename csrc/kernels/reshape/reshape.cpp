@@ -51,21 +51,6 @@ void require_no_clip(const KernelBase& kernel, const Region& clip, Index channel
           ": destination_feature_channel_offset must be 0, got ", channel_offset);
 }
 
-// Of gradient kernels whose geometry is all in two offsets, or in nothing.
-void require_single_steps(const GradientCall& call) {
-  const BinaryProperties& p = call.properties;
-  const char* who = call.kernel.class_name();
-  require(p.kernel_offset_x == 0 && p.kernel_offset_y == 0, who,
-          ": kernel_offset_x and kernel_offset_y must be 0, got (", p.kernel_offset_x, ", ",
-          p.kernel_offset_y, ")");
-  for (const bool secondary : {false, true}) {
-    const Window& window = p.source(secondary).window;
-    require(window.stride_x == 1 && window.stride_y == 1, who, ": ",
-            secondary ? "secondary" : "primary", "_stride_in_pixels must be (1, 1), got (",
-            window.stride_x, ", ", window.stride_y, ")");
-  }
-}
-
 void require_forward_size(const GradientCall& call) {
   const ForwardSnapshot& shot = call.state().snapshot();
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
@@ -108,29 +93,20 @@ EncodeResult Reshape::encode_reshaped(const std::shared_ptr<CommandBuffer>& comm
   require(shape.width <= kFurthest && shape.height <= kFurthest && shape.channels <= kFurthest,
           class_name(), ": a shape of ", shape.width, "x", shape.height, "x", shape.channels,
           " is beyond any image");
-  shape_ = shape;
-  try {
-    EncodeResult result =
-        encode_creating(command_buffer, sources, batch, with_states, temporary_states, allocator);
-    shape_.reset();
-    return result;
-  } catch (...) {
-    shape_.reset();
-    throw;
-  }
+  const auto take_shape = [&](ImageDescriptor& result) {
+    result.width = shape.width;
+    result.height = shape.height;
+    result.feature_channels = shape.channels;
+    result.check(class_name());
+    require_same_elements(*this, sources.front()->descriptor(), result);
+  };
+  return encode_creating(command_buffer, sources, batch, with_states, temporary_states, allocator,
+                         {{}, take_shape});
 }
 
 void Reshape::adjust_destination(const ImageBatch::Images& sources, Index,
                                  ImageDescriptor& result) {
-  const ImageDescriptor& source = sources.front()->descriptor();
-  result.feature_channels = source.feature_channels;
-  if (shape_) {
-    result.width = shape_->width;
-    result.height = shape_->height;
-    result.feature_channels = shape_->channels;
-    result.check(class_name());
-    require_same_elements(*this, source, result);
-  }
+  result.feature_channels = sources.front()->descriptor().feature_channels;
 }
 
 void Reshape::check_call(const UnaryCall& call) const {
@@ -204,23 +180,20 @@ Slice::Slice(std::shared_ptr<Device> device)
 std::shared_ptr<ImageBatch> Slice::encode_box(const std::shared_ptr<CommandBuffer>& command_buffer,
                                               const ImageBatch::Images& sources, bool batch,
                                               ImageAllocator* allocator) {
-  corner_ = properties().offset;
-  try {
-    EncodeResult result = encode_creating(command_buffer, sources, batch, false, false, allocator);
-    corner_.reset();
-    return std::move(result.images);
-  } catch (...) {
-    corner_.reset();
-    throw;
-  }
+  const auto keep_corner = [&, corner = properties().offset](ImageDescriptor& result) {
+    set_offset(corner);
+    end_with_box(sources.front()->descriptor(), result);
+  };
+  return encode_creating(command_buffer, sources, batch, false, false, allocator, {{}, keep_corner})
+      .images;
 }
 
 void Slice::adjust_destination(const ImageBatch::Images& sources, Index, ImageDescriptor& result) {
-  const ImageDescriptor& source = sources.front()->descriptor();
+  end_with_box(sources.front()->descriptor(), result);
+}
+
+void Slice::end_with_box(const ImageDescriptor& source, ImageDescriptor& result) const {
   const Region& clip = properties().clip_rect;
-  if (corner_) {
-    set_offset(*corner_);
-  }
   const Offset corner = properties().offset;
   const auto end = [&](const char* what, Index origin, Index size, Index length, Index first) {
     const Index count = size == kUnlimited ? length - first : size;

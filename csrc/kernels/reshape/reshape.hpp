@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "core/gradient_kernel.hpp"
@@ -64,7 +63,6 @@ class Reshape final : public UnaryKernel {
       ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
 
  private:
-  std::optional<Shape> shape_;  // while encode_reshaped() runs
   std::unique_ptr<UnaryEncoder> encoder_;
 };
 
@@ -102,7 +100,8 @@ class Slice final : public UnaryKernel {
   void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
 
  private:
-  std::optional<Offset> corner_;  // while encode_box() runs
+  void end_with_box(const ImageDescriptor& source, ImageDescriptor& result) const;
+
   std::unique_ptr<UnaryEncoder> encoder_;
 };
 

@@ -84,16 +84,7 @@ void UpsamplingGradient::check_state(const GradientState& state) const {
 }
 
 void UpsamplingGradient::check_call(const GradientCall& call) const {
-  const BinaryProperties& p = call.properties;
-  require(p.kernel_offset_x == 0 && p.kernel_offset_y == 0, class_name(),
-          ": kernel_offset_x and kernel_offset_y must be 0, got (", p.kernel_offset_x, ", ",
-          p.kernel_offset_y, "); set primary_offset and secondary_offset instead");
-  const auto strides = [&](const char* name, const Window& window) {
-    require(window.stride_x == 1 && window.stride_y == 1, class_name(), ": ", name,
-            "_stride_in_pixels must be (1, 1), got (", window.stride_x, ", ", window.stride_y, ")");
-  };
-  strides("primary", p.primary.window);
-  strides("secondary", p.secondary.window);
+  require_single_steps(call);
   require_equal_channels(call);
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
   const ForwardSnapshot& shot = call.state().snapshot();

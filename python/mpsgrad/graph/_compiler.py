@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpsgrad import _core
 from mpsgrad._core import ChannelFormat
+from mpsgrad.batch_normalization import ArrayBatchNormalizationDataSource
+from mpsgrad.convolution import ArrayConvolutionDataSource, ConvolutionDataSource
 from mpsgrad.errors import GraphError
 from mpsgrad.graph.convolution import ConvolutionNode
 from mpsgrad.graph.nodes import GradientFilterNode, StateNode, TrainableNode, TrainingStyle
 from mpsgrad.graph.normalization import BatchNormalizationNode
+from mpsgrad.group_normalization import (
+    ArrayGroupNormalizationDataSource,
+    ArrayInstanceNormalizationDataSource,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from mpsgrad.graph.nodes import FilterNode, ImageNode
 
@@ -66,7 +72,7 @@ class Compiler:
         # Every kernel that was built on a data source, and whatever else reloads from it.
         self._built_on: dict[int, list[tuple[Any, Any]]] = {}
         self.data_sources: dict[FilterNode, Any] = {}
-        self.without_update: list[FilterNode] = []
+        self.without_update: dict[FilterNode, str] = {}  # and why
 
         self.included = _ancestors([node._producer for node in results if node._producer], {})
         self._find_copies()
@@ -274,98 +280,29 @@ class Compiler:
         """Return the list, which grows until the compilation ends, of kernels on a data source."""
         return self._built_on.setdefault(id(source), [])
 
-    def add_convolution_update(self, node: Any, forward: Any) -> None:
-        """Have the data source of a convolution update weights with a gradient node's sums."""
-        source, kernel = forward._weights, self.kernel(forward)
-        built = self._kernels_of(source)
-        name = f"{node._name()}: update of {type(source).__name__}"
-        slot = self.state(forward._state)
-
-        def update(command_buffer: Any, states: list[Any]) -> None:
-            old = kernel.export_weights_and_biases(command_buffer)
-            new = source.update(command_buffer, states[0], old)
-            if new is not None:
-                _require_state(name, new, _core.ConvolutionWeightsAndBiasesState)
-                _spread(new, len(built))
-                for _, each in built:
-                    each.reload_weights_and_biases(command_buffer, new)
-
-        def prepare(command_buffer: Any, states: list[Any]) -> Any:
-            old = kernel.export_weights_and_biases(command_buffer)
-            _core.synchronize([states[0], old], command_buffer)
-
-            def complete() -> None:
-                if source.update_cpu(states[0], old):
-                    for _, each in built:
-                        each.reload_weights_and_biases_from_data_source()
-
-            return complete
-
-        self._add_update(node, source, name, slot, {"update": update}, {"update_cpu": prepare})
-
-    def add_batch_normalization_update(self, node: Any, forward: Any) -> None:
-        """Have a data source update gamma and beta, and then mean and variance."""
-        source = forward._data_source
-        built = self._kernels_of(source)
-        name = f"{node._name()}: update of {type(source).__name__}"
-        slot = self.state(forward._state)
-        now, later = {}, {}
-        for what, state_class in (
-            ("gamma_and_beta", _core.NormalizationGammaAndBetaState),
-            ("mean_and_variance", _core.NormalizationMeanAndVarianceState),
-        ):
-            now[f"update_{what}"] = _normalization_update(source, built, name, what, state_class)
-            later[f"update_{what}_cpu"] = _normalization_update_cpu(source, built, what)
-        self._add_update(node, source, name, slot, now, later)
-
-    def add_normalization_update(self, node: Any, forward: Any) -> None:
-        """Have a data source of instance or group normalization update gamma and beta."""
-        source = forward._data_source
-        built = self._kernels_of(source)
-        name = f"{node._name()}: update of {type(source).__name__}"
-        slot = self.state(forward._state)
-        self._add_update(
-            node,
-            source,
-            name,
-            slot,
-            {
-                "update_gamma_and_beta": _normalization_update(
-                    source,
-                    built,
-                    name,
-                    "gamma_and_beta",
-                    _core.NormalizationGammaAndBetaState,
-                    whole_batch=True,
-                )
-            },
-            {
-                "update_gamma_and_beta_cpu": _normalization_update_cpu(
-                    source, built, "gamma_and_beta", whole_batch=True
-                )
-            },
-        )
-
-    def _add_update(
-        self,
-        node: Any,
-        source: Any,
-        name: str,
-        slot: int,
-        now: dict[str, Any],
-        later: dict[str, Any],
-    ) -> None:
+    def add_update(self, node: Any) -> None:
+        """Have the data source of a forward node update weights with a gradient node's sums."""
         if node.training_style == TrainingStyle.NONE:
             return
+        forward = node._forward
+        kernel = self.kernel(forward)
+        source = self.data_sources[forward]
+        name = f"{node._name()}: update of {type(source).__name__}"
+        slot = self.state(forward._state)
         by_gpu = node.training_style == TrainingStyle.GPU
-        add = self.graph._add_update_now if by_gpu else self.graph._add_update_on_completion
-        found = False
-        for method, step in (now if by_gpu else later).items():
-            if callable(getattr(source, method, None)):
-                found = True
-                add(name, slot, step)
-        if not found:
-            self.without_update.append(node)
+        kinds = _kinds_of_updates(forward)
+        methods = [kind.method if by_gpu else f"{kind.method}_cpu" for kind in kinds]
+        for method, kind in zip(methods, kinds, strict=True):
+            if not callable(getattr(source, method, None)):
+                continue
+            call = _Update(kind, method, name, source, kernel, self._kernels_of(source))
+            if by_gpu:
+                self.graph._add_update_now(name, slot, call.now)
+            else:
+                self.graph._add_update_on_completion(name, slot, call.on_completion)
+        reasons = [_why_without_effect(source, method) for method in methods]
+        if None not in reasons:
+            self.without_update[node] = str(reasons[0])
 
     # ---- for devices with graphs of their own
 
@@ -449,6 +386,110 @@ class Compiler:
                         getattr(kernel, method)()
 
 
+_WITH_OPTIMIZER = (
+    ArrayConvolutionDataSource.update,
+    ArrayBatchNormalizationDataSource.update_gamma_and_beta,
+    ArrayBatchNormalizationDataSource.update_mean_and_variance,
+    ArrayInstanceNormalizationDataSource.update_gamma_and_beta,
+    ArrayGroupNormalizationDataSource.update_gamma_and_beta,
+)
+_WITHOUT_EFFECT = (ConvolutionDataSource.update, ConvolutionDataSource.update_cpu)
+
+
+def _why_without_effect(source: Any, method: str) -> str | None:
+    """Return why a call of a data source for an update would do nothing; None if it may do much."""
+    own = getattr(source, method, None)
+    function = getattr(own, "__func__", own)
+    if not callable(own) or function in _WITHOUT_EFFECT:
+        return "has no method for it"
+    if function in _WITH_OPTIMIZER and source.optimizer is None:
+        return "has no optimizer"
+    return None
+
+
+class _KindOfUpdate(NamedTuple):
+    """What a data source updates in one call, and what kernels then do."""
+
+    method: str
+    """Of the data source; its form by the CPU ends in ``_cpu``."""
+    state_class: type
+    """Of what it returns."""
+    reload: str
+    """Method of kernels that takes such a state; that by the CPU ends in ``_from_data_source``."""
+    arguments: Callable[[list[Any], Any], tuple[Any, ...]]
+    """Of the method, from the gradient states and the weights before."""
+
+
+_WEIGHTS = _KindOfUpdate(
+    "update",
+    _core.ConvolutionWeightsAndBiasesState,
+    "reload_weights_and_biases",
+    lambda states, old: (states[0], old),
+)
+_GAMMA_AND_BETA = _KindOfUpdate(
+    "update_gamma_and_beta",
+    _core.NormalizationGammaAndBetaState,
+    "reload_gamma_and_beta",
+    lambda states, _: (states[0],),
+)
+_MEAN_AND_VARIANCE = _KindOfUpdate(
+    "update_mean_and_variance",
+    _core.NormalizationMeanAndVarianceState,
+    "reload_mean_and_variance",
+    lambda states, _: (states[0],),
+)
+
+
+def _kinds_of_updates(forward: FilterNode) -> list[_KindOfUpdate]:
+    if isinstance(forward, ConvolutionNode):
+        return [_WEIGHTS]
+    if isinstance(forward, BatchNormalizationNode):
+        return [_GAMMA_AND_BETA, _MEAN_AND_VARIANCE]
+    return [_GAMMA_AND_BETA._replace(arguments=lambda states, _: (states,))]
+
+
+class _Update(NamedTuple):
+    """One kind of update of one data source, as a step of a graph."""
+
+    kind: _KindOfUpdate
+    method: str
+    name: str
+    source: Any
+    kernel: Any
+    """The forward kernel."""
+    built: list[tuple[Any, Any]]
+    """Sources and kernels that reload."""
+
+    def _weights_before(self, command_buffer: Any) -> Any:
+        if self.kind is not _WEIGHTS:
+            return None
+        return self.kernel.export_weights_and_biases(command_buffer)
+
+    def now(self, command_buffer: Any, states: list[Any]) -> None:
+        """Call the data source while the graph is encoded."""
+        arguments = self.kind.arguments(states, self._weights_before(command_buffer))
+        new = getattr(self.source, self.method)(command_buffer, *arguments)
+        if new is None:
+            return
+        _require_state(self.name, new, self.kind.state_class)
+        if new.is_temporary:  # as many reads as kernels will reload from it
+            new.read_count += len(self.built) - 1
+        for _, each in self.built:
+            getattr(each, self.kind.reload)(command_buffer, new)
+
+    def on_completion(self, command_buffer: Any, states: list[Any]) -> Any:
+        """Return what calls the data source when the command buffer has completed."""
+        old = self._weights_before(command_buffer)
+        _core.synchronize(states if old is None else [states[0], old], command_buffer)
+
+        def complete() -> None:
+            if getattr(self.source, self.method)(*self.kind.arguments(states, old)):
+                for _, each in self.built:
+                    getattr(each, f"{self.kind.reload}_from_data_source")()
+
+        return complete
+
+
 def _updates(node: FilterNode, source: Any, name: str) -> list[Any]:
     """Return what a data source is called for: while a graph is encoded, and once it has run.
 
@@ -456,41 +497,24 @@ def _updates(node: FilterNode, source: Any, name: str) -> list[Any]:
     such method.
     """
 
-    def checked(method: Any, state_class: type, prepare: Any) -> Any:
+    def checked(method: Any, kind: _KindOfUpdate) -> Any:
         def update(command_buffer: Any, states: list[Any], old: Any) -> Any:
-            new = method(command_buffer, *prepare(states, old))
+            new = method(command_buffer, *kind.arguments(states, old))
             if new is not None:
-                _require_state(name, new, state_class)
+                _require_state(name, new, kind.state_class)
             return new
 
         return update
 
-    def completing(method: Any, prepare: Any) -> Any:
-        return lambda states, old: method(*prepare(states, old))
+    def completing(method: Any, kind: _KindOfUpdate) -> Any:
+        return lambda states, old: method(*kind.arguments(states, old))
 
-    kinds: list[tuple[str, type, Any]]
-    pair = _core.NormalizationGammaAndBetaState, _core.NormalizationMeanAndVarianceState
-    if isinstance(node, ConvolutionNode):
-        kinds = [
-            (
-                "update",
-                _core.ConvolutionWeightsAndBiasesState,
-                lambda states, old: (states[0], old),
-            )
-        ]
-    elif isinstance(node, BatchNormalizationNode):
-        kinds = [
-            (f"update_{what}", state_class, lambda states, _: (states[0],))
-            for what, state_class in zip(("gamma_and_beta", "mean_and_variance"), pair, strict=True)
-        ]
-    else:
-        kinds = [("update_gamma_and_beta", pair[0], lambda states, _: (states,))]
     result: list[Any] = []
-    for name_of_method, state_class, prepare in kinds:
-        now = getattr(source, name_of_method, None)
-        later = getattr(source, f"{name_of_method}_cpu", None)
-        result.append(checked(now, state_class, prepare) if callable(now) else None)
-        result.append(completing(later, prepare) if callable(later) else None)
+    for kind in _kinds_of_updates(node):
+        now = getattr(source, kind.method, None)
+        later = getattr(source, f"{kind.method}_cpu", None)
+        result.append(checked(now, kind) if callable(now) else None)
+        result.append(completing(later, kind) if callable(later) else None)
     return result + [None] * (4 - len(result))
 
 
@@ -500,47 +524,3 @@ def _require_state(name: str, state: Any, state_class: type) -> None:
             f"Graph: {name} must return a {state_class.__name__} or None, got "
             f"{type(state).__name__}"
         )
-
-
-def _spread(state: Any, readers: int) -> None:
-    """Give a temporary state as many reads as kernels will reload from it."""
-    if state.is_temporary:
-        state.read_count += readers - 1
-
-
-def _normalization_update(
-    source: Any,
-    built: list[tuple[Any, Any]],
-    name: str,
-    what: str,
-    state_class: type,
-    *,
-    whole_batch: bool = False,
-) -> Any:
-    def update(command_buffer: Any, states: list[Any]) -> None:
-        new = getattr(source, f"update_{what}")(
-            command_buffer, states if whole_batch else states[0]
-        )
-        if new is not None:
-            _require_state(name, new, state_class)
-            _spread(new, len(built))
-            for _, each in built:
-                getattr(each, f"reload_{what}")(command_buffer, new)
-
-    return update
-
-
-def _normalization_update_cpu(
-    source: Any, built: list[tuple[Any, Any]], what: str, *, whole_batch: bool = False
-) -> Any:
-    def prepare(command_buffer: Any, states: list[Any]) -> Any:
-        _core.synchronize(states, command_buffer)
-
-        def complete() -> None:
-            if getattr(source, f"update_{what}_cpu")(states if whole_batch else states[0]):
-                for _, each in built:
-                    getattr(each, f"reload_{what}_from_data_source")()
-
-        return complete
-
-    return prepare

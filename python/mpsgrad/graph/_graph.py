@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy as copying
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
@@ -15,7 +16,7 @@ from mpsgrad.errors import GraphError
 from mpsgrad.graph._compiler import Compiler
 from mpsgrad.graph._flat import flatten, restore
 from mpsgrad.graph.loss import SelfGradientNode
-from mpsgrad.graph.nodes import FilterNode, ImageNode, StateNode, image_argument, label_of
+from mpsgrad.graph.nodes import ImageNode, StateNode, image_argument, label_of
 from mpsgrad.loss import LossLabels, ReductionType
 
 if TYPE_CHECKING:
@@ -121,16 +122,20 @@ class Graph(_core.Graph):
             raise TypeError("Graph: give either result_image or result_images")
         if result_images is None:
             result_images, results_are_needed = [result_image], [result_image_is_needed]
-        if isinstance(result_images, (ImageNode, FilterNode)):
-            raise TypeError("Graph: result_images must be a list of nodes; or use result_image")
-        self._results = [image_argument("Graph", "result_images", node) for node in result_images]
+        self._results = [
+            image_argument("Graph", "result_images", node)
+            for node in _listed("result_images", result_images, "a list of nodes")
+        ]
         count = len(self._results)
         if count == 0:
             raise ValueError("Graph: result_images must hold at least one node, got none")
         needed = (
             [bool(results_are_needed)] * count
             if isinstance(results_are_needed, (bool, np.bool_))
-            else [bool(value) for value in results_are_needed]
+            else [
+                bool(value)
+                for value in _listed("results_are_needed", results_are_needed, "a bool or a list")
+            ]
         )
         if len(needed) != count:
             raise ValueError(
@@ -141,6 +146,7 @@ class Graph(_core.Graph):
         for node in self._results:
             if node._producer is None:
                 raise ValueError(f"Graph: {node!r} is an input, which is no result")
+        self._results = _copies(self._results, {})  # the caller's may change after this
         self._needed = needed
         if label is not None:
             self.label = label
@@ -193,7 +199,8 @@ class Graph(_core.Graph):
             given = [given]
         if hasattr(given, "keys"):
             return self._by_handle(what, given, nodes)
-        return list(given)
+        handles = [node.handle for node in nodes]
+        return _listed(what, given, f"a list, or a dict, with an entry for each of {handles!r}")
 
     def _by_handle(
         self, what: str, given: Mapping[Any, Any], nodes: Sequence[ImageNode | StateNode]
@@ -422,7 +429,7 @@ class Graph(_core.Graph):
     # ---- copies
 
     def copy(self, device: _core.Device | str | None = None) -> Self:
-        """Return a graph of copied nodes (``copyWithZone:device:``).
+        """Return a graph of the same nodes, as they were compiled (``copyWithZone:device:``).
 
         Data sources with a method ``copy`` are copied, so that the two graphs train apart.
 
@@ -432,19 +439,14 @@ class Graph(_core.Graph):
             Where the copy runs; by default where this graph does.
         """
         target = self.device if device is None else resolve_device(device)
-        memo: dict[int, Any] = {}
+        sources: dict[int, Any] = {}
         for node in self._compiled.included:
-            for attribute in ("_weights", "_data_source"):
+            for attribute in _DATA_SOURCES:
                 source = node.__dict__.get(attribute)
-                if source is not None and id(source) not in memo:
+                if source is not None and id(source) not in sources:
                     own = getattr(source, "copy", None)
-                    memo[id(source)] = source if own is None else own(device=target)
-            for image in (*node._sources, node.result_image):
-                for kept in (image.handle, image._allocator):
-                    memo[id(kept)] = kept
-        states, places = flatten(self._results)
-        nodes = restore(copying.deepcopy(states, memo))
-        results = [nodes[place] for place in places]
+                    sources[id(source)] = source if own is None else own(device=target)
+        results = _copies(self._results, sources)
         return cast(
             "Self", self._rebuilt(type(self), target, results, self._needed, self._settings())
         )
@@ -499,9 +501,12 @@ class Graph(_core.Graph):
             style = getattr(node, "training_style", None)
             if node._updates_weights() and style is not None:
                 source = getattr(node, "weights", None) or getattr(node, "data_source", None)
-                notes.append(f"{style.name} update of {source!r}")
-                if node in compiled.without_update:
-                    notes[-1] += ", which has no method for it"
+                why_not = compiled.without_update.get(node)
+                notes.append(
+                    f"{style.name} update of {source!r}"
+                    if why_not is None
+                    else f"no {style.name} update: {source!r} {why_not}"
+                )
             if image.export_from_graph:
                 notes.append("exported")
             if image in self._results:
@@ -552,6 +557,31 @@ def _unpickled(
 ) -> Any:
     nodes = restore(states)
     return Graph._rebuilt(cls, None, [nodes[place] for place in places], needed, settings)
+
+
+_DATA_SOURCES = ("_weights", "_data_source")
+
+
+def _copies(nodes: list[ImageNode], data_sources: Mapping[int, Any]) -> list[ImageNode]:
+    """Return copies of nodes, made with copies of all that they refer to.
+
+    Handles, allocators and padding policies stay the objects they are, and so do data sources, but
+    for those that ``data_sources`` has another one for, by their id.
+    """
+    states, places = flatten(nodes)
+    memo: dict[int, Any] = {}
+    for _, attributes in states:
+        for name in ("_handle", "_allocator", "_padding", *_DATA_SOURCES):
+            kept = attributes.get(name)
+            memo[id(kept)] = data_sources.get(id(kept), kept)
+    copies = restore(copying.deepcopy(states, memo))
+    return [copies[place] for place in places]
+
+
+def _listed(what: str, values: Any, wanted: str) -> list[Any]:
+    if not isinstance(values, Iterable):
+        raise TypeError(f"Graph: {what} must be {wanted}, got {type(values).__name__}")
+    return list(values)
 
 
 def _temporary(batch: Any) -> bool:

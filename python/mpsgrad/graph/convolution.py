@@ -8,7 +8,6 @@ from mpsgrad import convolution as kernels
 from mpsgrad._core import ConvolutionAccumulatorPrecision
 from mpsgrad.errors import GraphError
 from mpsgrad.graph.nodes import (
-    FilterNode,
     GradientFilterNode,
     GradientStateNode,
     ImageNode,
@@ -55,7 +54,7 @@ def _untrainable(descriptor: Any) -> str | None:
     return None
 
 
-class ConvolutionNode(TrainableNode, FilterNode):
+class ConvolutionNode(TrainableNode):
     """Convolution (``MPSCNNConvolutionNode``), of `mpsgrad.Convolution`.
 
     Parameters
@@ -118,12 +117,6 @@ class ConvolutionNode(TrainableNode, FilterNode):
 
     def _kernel_settings(self) -> dict[str, Any]:
         return {"accumulator_precision": self.accumulator_precision}
-
-    def _make_kernel(self, device: Any) -> Any:
-        try:
-            return super()._make_kernel(device)
-        except RuntimeError as error:  # load() returned False
-            raise GraphError(f"{self._name()}: {error}") from error
 
 
 class FullyConnectedNode(ConvolutionNode):
@@ -273,7 +266,7 @@ class ConvolutionGradientNode(TrainableNode, GradientFilterNode):
         elif not self._updates_weights() and not to.is_exported(self._forward._state):
             kernel.gradient_option = option.DATA
         super()._compile(to)
-        to.add_convolution_update(self, self._forward)
+        to.add_update(self)
 
 
 class FullyConnectedGradientNode(ConvolutionGradientNode):

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from mpsgrad import _core
-from mpsgrad.errors import GradientUnavailableError
+from mpsgrad.errors import GradientUnavailableError, GraphError
 from mpsgrad.graph._flat import flatten, next_serial, restore_one
 
 if TYPE_CHECKING:
@@ -614,9 +614,10 @@ def _same(a: Any, b: Any) -> bool:
         return bool((a == b).all())
 
 
-class TrainableNode:
+class TrainableNode(FilterNode):
     """What nodes with weights have in common (``MPSNNTrainableNode``)."""
 
+    _abstract = True
     _training_style = TrainingStyle.GPU
 
     @property
@@ -632,3 +633,12 @@ class TrainableNode:
             raise ValueError(
                 f"{type(self).__name__}: training_style must be a TrainingStyle, got {style!r}"
             ) from None
+
+    def _make_kernel(self, device: _core.Device) -> Any:
+        try:
+            return super()._make_kernel(device)
+        except (ValueError, RuntimeError) as error:
+            if type(error) not in (ValueError, RuntimeError):
+                raise
+            # The data source refuses to load, or has what does not fit.
+            raise GraphError(f"{self._name()}: {error}") from error

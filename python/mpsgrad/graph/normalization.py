@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mpsgrad import batch_normalization, group_normalization
 from mpsgrad.errors import GraphError
 from mpsgrad.graph.nodes import (
-    FilterNode,
     GradientFilterNode,
     GradientStateNode,
     ImageNode,
@@ -41,7 +40,7 @@ class BatchNormalizationFlags(IntFlag):
     """The data source's mean and variance serve."""
 
 
-class _Trained(TrainableNode, FilterNode):
+class _Trained(TrainableNode):
     """A normalization by numbers of a data source."""
 
     _abstract = True
@@ -63,18 +62,6 @@ class _Trained(TrainableNode, FilterNode):
 
     def _kernel_arguments(self) -> dict[str, Any]:
         return {"data_source": self._data_source}
-
-    def _make_kernel(self, device: Any) -> Any:
-        load = getattr(self._data_source, "load", None)
-        refused = load is not None and not load()
-        if refused:
-            raise GraphError(
-                f"{self._name()}: load() of {type(self._data_source).__name__} returned False"
-            )
-        purge = getattr(self._data_source, "purge", None)
-        if load is not None and purge is not None:
-            purge()
-        return super()._make_kernel(device)
 
 
 class BatchNormalizationNode(_Trained):
@@ -183,7 +170,7 @@ class _TrainedGradient(TrainableNode, GradientFilterNode):
 
     def _compile(self, to: Compiler) -> None:
         super()._compile(to)
-        to.add_normalization_update(self, self._forward)
+        to.add_update(self)
 
 
 class BatchNormalizationGradientNode(_TrainedGradient):
@@ -214,7 +201,7 @@ class BatchNormalizationGradientNode(_TrainedGradient):
             to.state(self._forward._state),
             to.image(self.result_image),
         )
-        to.add_batch_normalization_update(self, self._forward)
+        to.add_update(self)
 
 
 class InstanceNormalizationGradientNode(_TrainedGradient):

@@ -247,7 +247,7 @@ SETTING(NSUInteger, secondaryStrideInFeatureChannels, setSecondaryStrideInFeatur
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->kernel_class = [self class];
   snapshot->kernel = *body_;
-  snapshot->kernel.params = body_->params->clone(nullptr, nil);
+  snapshot->kernel.params = body_->params->recorded();
   snapshot->fingerprint = body_->fingerprint();
   const auto extent = [&](NSUInteger origin, NSUInteger size, NSUInteger limit) {
     return origin >= limit ? 0L : l(std::min(size, limit - origin));

@@ -239,7 +239,7 @@ READ(BOOL, isStateModified, state_modified)
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->kernel_class = [self class];
   snapshot->kernel = *body_;
-  if (body_->params) snapshot->kernel.params = body_->params;
+  if (body_->params) snapshot->kernel.params = body_->params->recorded();
   snapshot->fingerprint = body_->fingerprint();
   const MTLRegion& clip = body_->clip;
   const auto extent = [&](NSUInteger origin, NSUInteger size, NSUInteger limit) {

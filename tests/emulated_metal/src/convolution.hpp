@@ -48,6 +48,9 @@ struct ConvolutionParams : Params {
   bool gradient = false;  // a gradient kernel: weights come with the first encode
 
   std::shared_ptr<Params> clone(NSZone* zone, id<MTLDevice> device) const override;
+  std::shared_ptr<Params> recorded() const override {
+    return std::make_shared<ConvolutionParams>(*this);
+  }
   void fields(Fields& f) override;
 };
 

@@ -100,11 +100,6 @@ GRAM_COMMON
   [descriptor setWidth:consumed(sources, body_->sources[0], HERE)];
   [descriptor setHeight:1];
 }
-- (void)emulatedPrepareState:(MPSState*)state images:(NSArray<MPSImage*>*)images {
-  (void)images;
-  // The alpha of this moment.
-  [state emulatedBody]->snapshot -> kernel.params = body_->params->clone(nullptr, nil);
-}
 - (void)emulatedCheck:(const Call&)call where:(const Where&)where {
   check_default_geometry(*body_, where);
   check_matrix(call.destinations, consumed(call.sources[0], body_->sources[0], where), where);

@@ -62,10 +62,6 @@ Rect rect_of(const MTLRegion& region, long width, long height, const Where& wher
   (void)sources;
   [descriptor setFeatureChannels:body_->as<JoinParams>().total];
 }
-- (void)emulatedPrepareState:(MPSState*)state images:(NSArray<MPSImage*>*)images {
-  (void)images;
-  [state emulatedBody]->snapshot -> kernel.params = body_->params->clone(nullptr, nil);
-}
 - (Work)emulatedWork:(NSArray<MPSState*>*)states {
   (void)states;
   return [](const std::vector<Tensor>& in, Tensor& out, size_t) {

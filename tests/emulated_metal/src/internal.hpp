@@ -227,11 +227,14 @@ class Fields {
 struct Params {
   virtual ~Params() = default;
   virtual std::shared_ptr<Params> clone(NSZone* zone, id<MTLDevice> device) const = 0;
+  // For a state: the numbers of this moment, and the kernel's own weights.
+  virtual std::shared_ptr<Params> recorded() const = 0;
   virtual void fields(Fields&) {}
 };
 template <class Derived>
 struct ParamsOf : Params {
-  std::shared_ptr<Params> clone(NSZone*, id<MTLDevice>) const override {
+  std::shared_ptr<Params> clone(NSZone*, id<MTLDevice>) const override { return recorded(); }
+  std::shared_ptr<Params> recorded() const override {
     return std::make_shared<Derived>(static_cast<const Derived&>(*this));
   }
 };

@@ -23,6 +23,9 @@ struct NormalizationParams : Params {
   std::shared_ptr<NormalizationWeights> weights = std::make_shared<NormalizationWeights>();
 
   std::shared_ptr<Params> clone(NSZone* zone, id<MTLDevice> device) const override;
+  std::shared_ptr<Params> recorded() const override {
+    return std::make_shared<NormalizationParams>(*this);
+  }
   void fields(Fields& f) override;
 };
 
