@@ -317,7 +317,12 @@ GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   for (std::size_t i = 0; i < source_states.size(); ++i) {
     run.set_input(source_states_[i], source_states[i]);
   }
-  run_steps(run);
+  try {
+    run_steps(run);
+  } catch (...) {  // some of it is encoded
+    note_outstanding(command_buffer->work(), false, nullptr);
+    throw;
+  }
   const std::shared_ptr<Work> work = command_buffer->work();
   const auto done = std::make_shared<std::atomic<bool>>(false);
   if (!run.completions().empty()) {

@@ -256,19 +256,25 @@ void bind_steps(py::class_<Graph, KernelBase, py::smart_holder>& c) {
   });
 }
 
-// The turn of one encode, and nobody's update still to come.
+// The turn of one encode, and nobody's update still to come. What updates is waited for out of
+// turn: its handlers may encode this graph themselves.
 class TurnGuard {
  public:
   TurnGuard(Graph& graph, const CommandBuffer& command_buffer) : graph_(graph) {
-    wait_interruptibly([&](auto limit) { return graph_.begin_turn(limit); });
-    try {
-      if (const auto work = graph_.pending_updates(&command_buffer)) {
-        wait_interruptibly([&](auto limit) { return work->wait_finished(limit); });
-        graph_.pending_updates(&command_buffer);
+    for (;;) {
+      wait_interruptibly([&](auto limit) { return graph_.begin_turn(limit); });
+      std::shared_ptr<Work> work;
+      try {
+        work = graph_.pending_updates(&command_buffer);
+      } catch (...) {
+        graph_.end_turn();
+        throw;
       }
-    } catch (...) {
+      if (!work) {
+        return;
+      }
       graph_.end_turn();
-      throw;
+      wait_interruptibly([&](auto limit) { return work->wait_finished(limit); });
     }
   }
   ~TurnGuard() { graph_.end_turn(); }

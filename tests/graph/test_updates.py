@@ -379,6 +379,60 @@ def test_two_threads_take_turns(device, rng):
     assert failures == []
 
 
+def test_a_handler_encodes_while_a_thread_waits_for_its_work(device, queue, rng):
+    source = Descent(weights(rng), weights(rng, (4,)))
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source), STYLES.CPU)
+    images = mg.ImageBatch.from_array(device, values(rng))
+    labels = mg.LossLabels.batch(device, values(rng))
+    entered, waited, refused = threading.Event(), threading.Event(), []
+
+    def encode():
+        command_buffer = queue.command_buffer()
+        try:
+            graph.encode_batch(command_buffer, [images], [labels])
+        except mg.errors.GraphError as error:  # whoever comes between encode and commit
+            refused.append(str(error))
+        command_buffer.commit()
+        return command_buffer
+
+    def again(_):
+        entered.set()
+        waited.wait(0.3)  # until the other thread is well inside its encode
+        encode()
+        waited.set()
+
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(command_buffer, [images], [labels])
+    command_buffer.add_completed_handler(again)
+    command_buffer.commit()
+    assert entered.wait(60)
+    other = threading.Thread(target=lambda: encode().wait_until_completed(), daemon=True)
+    other.start()
+    assert waited.wait(60)
+    other.join(60)
+    assert not other.is_alive()
+    assert all("is not committed" in message for message in refused)
+    command_buffer.wait_until_completed()
+
+
+def test_an_encode_that_failed_half_way_is_outstanding(device, queue, rng):
+    class Raises(mg.ArrayConvolutionDataSource):
+        def update(self, _command_buffer, _gradient_state, _source_state):
+            raise LookupError("no rate")
+
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), Raises(weights(rng))))
+    images = mg.ImageBatch.from_array(device, values(rng))
+    labels = mg.LossLabels.batch(device, values(rng))
+    command_buffer = queue.command_buffer()
+    with pytest.raises(LookupError, match="no rate"):
+        graph.encode_batch(command_buffer, [images], [labels])
+    with pytest.raises(mg.errors.GraphError, match="is not committed"):
+        graph.reload_from_data_sources()
+    command_buffer.commit()
+    graph.reload_from_data_sources()
+    command_buffer.wait_until_completed()
+
+
 def test_nodes_without_a_method_for_updates_are_listed(device, rng):
     class Plain:
         """Only what Apple's protocol requires."""
