@@ -3,6 +3,7 @@
 
 #include "cpu/simd/lanes.hpp"
 #include "cpu/simd/put_pixels.hpp"
+#include "cpu/simd/with_channels.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
@@ -18,7 +19,7 @@ MPSGRAD_INLINE void gather_vectors(const UpsamplingRows<Element>& rows, const El
                                    const float* weights, Index taps, const float* begun, Index at,
                                    Element* out, float* next) {
   using V = Floats<kLanes>;
-  constexpr Index kAhead = 512;
+  constexpr Index kAhead = 2048;
   constexpr Index kLineElements = kLine / static_cast<Index>(sizeof(Element));
   V own_total[kVectors] = {};
   V next_total[kVectors] = {};
@@ -60,9 +61,8 @@ MPSGRAD_INLINE void gather_vectors(const UpsamplingRows<Element>& rows, const El
 
 template <int kLanes, bool kNext, class Element>
 MPSGRAD_INLINE void gather_pixels(const UpsamplingRows<Element>& rows,
-                                  const UpsamplingColumns& columns, const float* begun,
-                                  Results<Element> out, float* next) {
-  const Index channels = columns.channels;
+                                  const UpsamplingColumns& columns, Index channels,
+                                  const float* begun, Results<Element> out, float* next) {
   put_pixels(columns.pixels, channels, out, [&](Index p, Index c, Index count, Element* to) {
     const UpsamplingSum& sum = columns.sums[p];
     const Element* const from = rows.first + sum.first * rows.pixel_stride + c;
@@ -87,10 +87,11 @@ MPSGRAD_INLINE void gather_pixels(const UpsamplingRows<Element>& rows,
 template <class Element>
 void gather(const UpsamplingRows<Element>& rows, const UpsamplingColumns& columns,
             const float* begun, Results<Element> out, float* next) {
-  with_lanes_for(columns.channels, [&](auto lanes) {
+  with_channels(columns.channels, [&](auto lanes, auto channels) {
     constexpr int kLanes = lanes;
-    rows.shared < rows.count ? gather_pixels<kLanes, true>(rows, columns, begun, out, next)
-                             : gather_pixels<kLanes, false>(rows, columns, begun, out, next);
+    rows.shared < rows.count
+        ? gather_pixels<kLanes, true>(rows, columns, channels, begun, out, next)
+        : gather_pixels<kLanes, false>(rows, columns, channels, begun, out, next);
   });
 }
 
