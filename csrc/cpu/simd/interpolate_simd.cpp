@@ -3,6 +3,7 @@
 
 #include "cpu/simd/lanes.hpp"
 #include "cpu/simd/put_pixels.hpp"
+#include "cpu/simd/with_channels.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
@@ -49,9 +50,9 @@ void copy(const InterpolatedRow<Element>& row, Results<Element> out) {
 }
 
 template <int kLanes, int kRows, class Element>
-MPSGRAD_INLINE void interpolate_pixels(const InterpolatedRow<Element>& row, Results<Element> out) {
+MPSGRAD_INLINE void interpolate_pixels(const InterpolatedRow<Element>& row, Index channels,
+                                       Results<Element> out) {
   using V = Floats<kLanes>;
-  const Index channels = row.channels;
   const Element* const upper = row.x[0];
   const Element* const lower = kRows > 1 ? row.x[1] : nullptr;
   const float upper_weight = row.weight[0];
@@ -84,10 +85,10 @@ MPSGRAD_INLINE void interpolate_pixels(const InterpolatedRow<Element>& row, Resu
 
 template <class Element>
 void interpolate(const InterpolatedRow<Element>& row, Results<Element> out) {
-  with_lanes_for(row.channels, [&](auto lanes) {
+  with_channels(row.channels, [&](auto lanes, auto channels) {
     constexpr int kLanes = lanes;
-    row.count == 2 ? interpolate_pixels<kLanes, 2>(row, out)
-                   : interpolate_pixels<kLanes, 1>(row, out);
+    row.count == 2 ? interpolate_pixels<kLanes, 2>(row, channels, out)
+                   : interpolate_pixels<kLanes, 1>(row, channels, out);
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include "cpu/simd/lanes.hpp"
 #include "cpu/simd/put_pixels.hpp"
+#include "cpu/simd/with_channels.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
@@ -94,27 +95,47 @@ MPSGRAD_INLINE void add_terms(const Terms<Element>& terms, Index c, Index count,
 }
 
 template <int kLanes, class Element>
-MPSGRAD_INLINE void sample_pixels(const GridSource<Element>& source, const GridTaps& x,
-                                  const GridTaps& y, Index first, Index count,
+MPSGRAD_INLINE void sample_pixels(const GridSource<Element>& given, Index channels,
+                                  const GridTaps& x, const GridTaps& y, Index first, Index count,
                                   Results<Element> out) {
-  put_pixels(count, source.channels, out, [&](Index p, Index c, Index some, Element* to) {
+  using V = Floats<kLanes>;
+  const GridSource<Element> source = given;
+  put_pixels(count, channels, out, [=, &x, &y](Index p, Index c, Index some, Element* to) {
     const Index i = first + p;
-    Terms<Element> terms;
-    for (int row = 0; row < 2; ++row) {
-      const float down = y.weight[row][i];
-      if (down == 0.0F) {
-        continue;
-      }
-      const Element* const begin = source.image + y.pixel[row][i] * source.row_stride;
-      for (int column = 0; column < 2; ++column) {
-        const float across = x.weight[column][i];
-        if (across != 0.0F) {
-          terms.add(begin + x.pixel[column][i] * source.pixel_stride, down * across);
-        }
-      }
+    const float left = x.weight[0][i];
+    const float right = x.weight[1][i];
+    const float above = y.weight[0][i];
+    const float below = y.weight[1][i];
+    const Element* const upper = source.image + y.pixel[0][i] * source.row_stride;
+    const Element* const lower = source.image + y.pixel[1][i] * source.row_stride;
+    const Index from = x.pixel[0][i] * source.pixel_stride;
+    const Index to_right = x.pixel[1][i] * source.pixel_stride;
+    if (left * right * (above * below) != 0.0F) {  // mostly
+      const Element* const upper_left = upper + from + c;
+      const Element* const upper_right = upper + to_right + c;
+      const Element* const lower_left = lower + from + c;
+      const Element* const lower_right = lower + to_right + c;
+      return fill_row<kLanes>(some, to, [=](Index j) MPSGRAD_MELT {
+        V sum = load<V>(upper_left + j) * (above * left);
+        sum += load<V>(upper_right + j) * (above * right);
+        sum += load<V>(lower_left + j) * (below * left);
+        sum += load<V>(lower_right + j) * (below * right);
+        return sum;
+      });
     }
+    Terms<Element> terms;
+    const auto add = [&](const Element* row, float down) MPSGRAD_MELT {
+      if (down != 0.0F && left != 0.0F) {
+        terms.add(row + from, down * left);
+      }
+      if (down != 0.0F && right != 0.0F) {
+        terms.add(row + to_right, down * right);
+      }
+    };
+    add(upper, above);
+    add(lower, below);
     switch (terms.count) {
-      case 4:
+      case 4:  // weights whose product is 0
         return add_terms<kLanes, 4>(terms, c, some, to);
       case 2:
         return add_terms<kLanes, 2>(terms, c, some, to);
@@ -129,9 +150,9 @@ MPSGRAD_INLINE void sample_pixels(const GridSource<Element>& source, const GridT
 template <class Element>
 void sample(const GridSource<Element>& source, const GridTaps& x, const GridTaps& y, Index first,
             Index count, Results<Element> out) {
-  with_lanes_for(source.channels, [&](auto lanes) {
+  with_channels(source.channels, [&](auto lanes, auto channels) {
     constexpr int kLanes = lanes;
-    sample_pixels<kLanes>(source, x, y, first, count, out);
+    sample_pixels<kLanes>(source, channels, x, y, first, count, out);
   });
 }
 

@@ -61,18 +61,4 @@ AxisSums::AxisSums(const std::vector<InterpolationTaps>& taps, Index primary, In
   });
 }
 
-std::pair<Index, Index> AxisSums::readers(Index first, Index last) const {
-  std::pair<Index, Index> found{0, 0};
-  for (Index k = first; k < last; ++k) {
-    const UpsamplingSum& sum = sums_[static_cast<std::size_t>(k)];
-    if (sum.count > 0) {
-      if (found.first == found.second) {
-        found.first = sum.first;
-      }
-      found.second = sum.first + sum.count;
-    }
-  }
-  return found;
-}
-
 }  // namespace mpsgrad::cpu::upsampling

@@ -1,7 +1,6 @@
 // One axis of an upsampling: which source pixels its results are made of, and the other way round.
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include "cpu/interpolation.hpp"
@@ -30,8 +29,6 @@ class AxisSums {
 
   const UpsamplingSum* sums() const { return sums_.data(); }
   const float* weights() const { return weights_.data(); }
-  // The pixels of the incoming gradient that have part in the pixels [first, last).
-  std::pair<Index, Index> readers(Index first, Index last) const;
 
  private:
   std::vector<UpsamplingSum> sums_;

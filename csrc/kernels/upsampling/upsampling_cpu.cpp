@@ -1,8 +1,9 @@
-// Upsampling of the CPU device. Backwards, rows of incoming gradients go by once, in order: each is
-// summed along the columns and added, weighted, to the one or two source rows it was made of.
+// Upsampling of the CPU device. Backwards, rows of incoming gradients go by once, in order,
+// together those that the same source rows have gone into, one or two: each is summed along the
+// columns and added, weighted, to both.
 #include <algorithm>
-#include <array>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,8 +19,9 @@ using cpu::CpuImages;
 using namespace cpu::upsampling;
 
 constexpr Index kTaskFloats = 1 << 16;  // about what one task reads
-constexpr int kRow = 0;                 // scratch of a thread: a row read
-constexpr int kResultRows = 1;          // two rows made
+constexpr int kGivenRows = 0;           // scratch of a thread: rows read
+constexpr int kResultRow = 1;           // a row made
+constexpr int kNextRows = 2;            // and two begun
 
 // --- Forward --------------------------------------------------------------------------------
 
@@ -59,95 +61,80 @@ struct GradientWork {
   Region clip;
 };
 
-// Rows of the source's gradient under way in a thread, of which two are summed at a time.
-class OpenRows {
- public:
-  OpenRows(const GradientWork& work, Index sample)
-      : work_(work), sample_(sample), floats_(work.clip.size.width * work.destination.channels) {}
-
-  // Row k of the clip, as a target of an incoming row of that weight.
-  UpsamplingTarget target(Index k, float weight) {
-    Row& row = rows_[static_cast<std::size_t>(k % 2)];
-    if (row.at == nullptr) {
-      row.at = begin(k);
-      return {row.at, weight, true};
-    }
-    return {row.at, weight, false};
+// Rows of incoming gradients as loops read them: as they lie, or converted.
+template <class Element>
+void place_rows(const CpuImages& gradient, Index sample, Index first,
+                UpsamplingRows<Element>& rows) {
+  if (std::is_same_v<Element, Half> || gradient.is_float()) {
+    rows.first = reinterpret_cast<const Element*>(gradient.pixel(sample, first, 0));
+    rows.row_stride = gradient.row_stride;
+    rows.pixel_stride = gradient.pixel_stride;
+    return;
   }
-  void finish(Index k) {
-    Row& row = rows_[static_cast<std::size_t>(k % 2)];
-    if (row.at == nullptr) {
-      row.at = begin(k);
-      std::fill_n(row.at, floats_, 0.0F);
+  if constexpr (std::is_same_v<Element, float>) {
+    rows.row_stride = gradient.width * gradient.channels;
+    rows.pixel_stride = gradient.channels;
+    float* const converted = cpu::thread_scratch(kGivenRows, rows.count * rows.row_stride);
+    for (Index r = 0; r < rows.count; ++r) {
+      cpu::load_run(gradient, sample, first + r, 0, gradient.width,
+                    converted + r * rows.row_stride);
     }
-    cpu::finish_store(work_.destination, sample_, work_.clip.origin.y + k, work_.clip.origin.x,
-                      work_.clip.size.width, row.at);
-    row.at = nullptr;
+    rows.first = converted;
   }
+}
 
- private:
-  struct Row {
-    float* at = nullptr;  // null: nothing has been added to it
+// Rows [begin, end) of the clip.
+template <class Element>
+void gather_rows(const GradientWork& work, const UpsamplingColumns& columns, const AxisSums& rows,
+                 Index sample, Index begin, Index end) {
+  const Index floats = columns.pixels * columns.channels;
+  const auto next_row = [&](Index k) {
+    return cpu::thread_scratch(kNextRows + static_cast<int>(k % 2), floats);
   };
-  float* begin(Index k) const {
-    return cpu::begin_store(work_.destination, sample_, work_.clip.origin.y + k,
-                            work_.clip.origin.x,
-                            cpu::thread_scratch(kResultRows + static_cast<int>(k % 2), floats_));
+  const float* begun = nullptr;  // row k, or null: nothing has been added to it
+  Index done = 0;                // incoming rows before it have been added if it is begun
+  for (Index k = begin; k < end; ++k) {
+    const UpsamplingSum own = rows.sums()[k];
+    const UpsamplingSum next = k + 1 < end ? rows.sums()[k + 1] : UpsamplingSum{};
+    const Index y = work.clip.origin.y + k, x = work.clip.origin.x;
+    const Results<Element> out = cpu::begin_results(work.destination, sample, y, x,
+                                                    cpu::scratch_of<Element>(kResultRow, floats));
+    const Index first = begun == nullptr ? own.first : done;
+    done = own.first + own.count;
+    const Index shared = next.count == 0 ? done : std::min<Index>(next.first, done);
+    UpsamplingRows<Element> given{};
+    given.count = done - first;
+    given.shared = shared - first;
+    given.weights = rows.weights() + own.weight + (first - own.first);
+    given.next_weights = rows.weights() + next.weight;
+    place_rows(work.gradient, sample, first, given);
+    float* const begins = shared < done ? next_row(k + 1) : nullptr;
+    upsampling_loops().of(out.at).gather(given, columns, begun, out, begins);
+    cpu::finish_results(work.destination, sample, y, x, columns.pixels, out);
+    begun = begins;
   }
-
-  const GradientWork& work_;
-  Index sample_, floats_;
-  std::array<Row, 2> rows_{};
-};
+}
 
 template <class Element>
 void run(const GradientWork& work) {
   const Size& size = work.clip.size;
   const Index channels = work.destination.channels;
-  const auto row_taps = taps_of_all(work.y, work.results.height);
   const AxisSums columns(taps_of_all(work.x, work.results.width), work.primary.x,
                          work.gradient.width, size.width);
-  const AxisSums rows(row_taps, work.primary.y, work.gradient.height, size.height);
-  const UpsamplingSums sums{columns.sums(), columns.weights(), size.width, channels};
-  const Index given = work.gradient.width * channels;
-  const Index scratch_floats = cpu::lies_as<Element>(work.gradient) ? 0 : given;
+  const AxisSums rows(taps_of_all(work.y, work.results.height), work.primary.y,
+                      work.gradient.height, size.height);
+  const UpsamplingColumns sums{columns.sums(), columns.weights(), size.width, channels};
 
-  Index group = std::max<Index>(1, kTaskFloats / (given * work.y.factor));
+  Index group = std::max<Index>(1, kTaskFloats / (work.gradient.width * channels * work.y.factor));
   if (work.y.kind == UpsamplingKind::Bilinear) {
     // Rows of gradients between two tasks are read by both: few and tall tasks waste less.
     group = std::max(group, std::clamp<Index>(size.depth * size.height / 16, 4, 32));
   }
   const Index groups = cpu::chunks_of(size.height, group);
   cpu::parallel_for(size.depth * groups, [&](Index task) {
-    const Index sample = task / groups;
     const Index begin = task % groups * group;
-    const Index end = std::min(size.height, begin + group);
-    OpenRows open(work, sample);
-    Index k = begin;
-    const auto [from, to] = rows.readers(begin, end);
-    for (Index i = from; i < to; ++i) {
-      const InterpolationTaps& own = row_taps[static_cast<std::size_t>(i - work.primary.y)];
-      std::array<UpsamplingTarget, 2> targets{};
-      Index count = 0;
-      for (int tap = 0; tap < own.count; ++tap) {
-        const Index row = own.pixel[tap];
-        if (row < begin || row >= end) {
-          continue;
-        }
-        for (; k < row && tap == 0; ++k) {  // incoming rows do not go back
-          open.finish(k);
-        }
-        targets[static_cast<std::size_t>(count++)] = open.target(row, own.weight[tap]);
-      }
-      if (count > 0) {
-        const Element* gradient = cpu::load_run(work.gradient, sample, i, 0, work.gradient.width,
-                                                cpu::scratch_of<Element>(kRow, scratch_floats));
-        upsampling_loops().of(gradient).gather(gradient, sums, targets.data(), count);
-      }
-    }
-    for (; k < end; ++k) {
-      open.finish(k);
-    }
+    gather_rows<Element>(work, sums, rows, task / groups, begin,
+                         std::min(size.height, begin + group));
   });
 }
 
@@ -164,12 +151,14 @@ class CpuUpsamplingGradient final : public GradientEncoder {
         kind_, factors_.x, aligned, {shot.source_width, forward.offset.x, forward.edge_mode}};
     const AxisRule y{
         kind_, factors_.y, aligned, {shot.source_height, forward.offset.y, forward.edge_mode}};
-    cpu::record(command_buffer,
-                [work = GradientWork{x, y, shot.clip.size, call.properties.primary.offset,
-                                     cpu::view_gradient(call), cpu::view_destination(call, 1, 0),
-                                     call.clip}] {
-                  work.gradient.has_halves() ? run<Half>(work) : run<float>(work);
-                });
+    cpu::record(
+        command_buffer, [work = GradientWork{x, y, shot.clip.size, call.properties.primary.offset,
+                                             cpu::view_gradient(call),
+                                             cpu::view_destination(call, 1, 0), call.clip}] {
+          const bool halves =
+              work.gradient.format == ChannelFormat::Float16 && work.destination.has_halves();
+          halves ? run<Half>(work) : run<float>(work);
+        });
   }
 
  private:

@@ -2,65 +2,96 @@
 #include "kernels/upsampling/upsampling_simd.hpp"
 
 #include "cpu/simd/lanes.hpp"
+#include "cpu/simd/put_pixels.hpp"
+#include "cpu/simd/with_channels.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
 
 using Index = std::int64_t;
 
-template <int kLanes, int kTargets, class Element>
-MPSGRAD_INLINE void gather_pixels(const Element* gradient, const UpsamplingSums& sums,
-                                  const UpsamplingTarget* targets) {
+constexpr Index kTogether = 4;  // vectors: sums of a row, of both targets, and what is read
+
+// So many vectors of a pixel of both targets, whose first channel is element `at` of theirs;
+// `from` is that channel of the incoming gradients' first pixel.
+template <int kLanes, Index kVectors, bool kNext, class Element>
+MPSGRAD_INLINE void gather_vectors(const UpsamplingRows<Element>& rows, const Element* from,
+                                   const float* weights, Index taps, const float* begun, Index at,
+                                   Element* out, float* next) {
   using V = Floats<kLanes>;
-  const Index channels = sums.channels;
-  const UpsamplingTarget first = targets[0];
-  const UpsamplingTarget second = targets[kTargets - 1];
-  const auto added = [](const UpsamplingTarget& target, Index i, V value) MPSGRAD_MELT {
-    const V share = value * target.weight;
-    return target.begins ? share : load<V>(target.row + i) + share;
-  };
-  for (Index p = 0; p < sums.pixels; ++p) {
-    const UpsamplingSum& sum = sums.columns[p];
-    const float* const weights = sums.weights + sum.weight;
-    const Element* const from = gradient + sum.first * channels;
-    const Index taps = sum.count;
-    const auto total_at = [=](Index c) MPSGRAD_MELT {
-      V total = {};
-      for (Index t = 0; t < taps; ++t) {
-        total += load<V>(from + t * channels + c) * weights[t];
-      }
-      return total;
-    };
-    // The last vector reaches back over the one before, so it is found before anything is written.
-    const Index at = p * channels;
-    const Index last = channels - kLanes;
-    const V end = total_at(last);
-    const V first_end = added(first, at + last, end);
-    V second_end = {};
-    if constexpr (kTargets > 1) {
-      second_end = added(second, at + last, end);
+  constexpr Index kAhead = 2048;
+  constexpr Index kLineElements = kLine / static_cast<Index>(sizeof(Element));
+  V own_total[kVectors] = {};
+  V next_total[kVectors] = {};
+  if (begun != nullptr) {
+    for (Index v = 0; v < kVectors; ++v) {
+      own_total[v] = load<V>(begun + at + v * kLanes);
     }
-    for (Index c = 0; c < last; c += kLanes) {
-      const V total = total_at(c);
-      store(first.row + at + c, added(first, at + c, total));
-      if constexpr (kTargets > 1) {
-        store(second.row + at + c, added(second, at + c, total));
+  }
+  for (Index r = 0; r < rows.count; ++r) {
+    const Element* const row = from + r * rows.row_stride;
+    V sum[kVectors] = {};
+    for (Index t = 0; t < taps; ++t) {
+      const Element* const pixel = row + t * rows.pixel_stride;
+      if constexpr (kVectors > 1) {
+        for (Index i = 0; i < kVectors * kLanes; i += kLineElements) {
+          request(pixel, i + kAhead);
+        }
+      }
+      for (Index v = 0; v < kVectors; ++v) {
+        sum[v] += load<V>(pixel + v * kLanes) * weights[t];
       }
     }
-    store(first.row + at + last, first_end);
-    if constexpr (kTargets > 1) {
-      store(second.row + at + last, second_end);
+    for (Index v = 0; v < kVectors; ++v) {
+      own_total[v] += sum[v] * rows.weights[r];
+    }
+    if (kNext && r >= rows.shared) {
+      for (Index v = 0; v < kVectors; ++v) {
+        next_total[v] += sum[v] * rows.next_weights[r - rows.shared];
+      }
+    }
+  }
+  for (Index v = 0; v < kVectors; ++v) {
+    store(out + v * kLanes, own_total[v]);
+    if constexpr (kNext) {
+      store(next + at + v * kLanes, next_total[v]);
     }
   }
 }
 
+template <int kLanes, bool kNext, class Element>
+MPSGRAD_INLINE void gather_pixels(const UpsamplingRows<Element>& rows,
+                                  const UpsamplingColumns& columns, Index channels,
+                                  const float* begun, Results<Element> out, float* next) {
+  put_pixels(columns.pixels, channels, out, [&](Index p, Index c, Index count, Element* to) {
+    const UpsamplingSum& sum = columns.sums[p];
+    const Element* const from = rows.first + sum.first * rows.pixel_stride + c;
+    const auto gather = [&](auto vectors, Index i) MPSGRAD_MELT {
+      gather_vectors<kLanes, decltype(vectors){}, kNext>(rows, from + i,
+                                                         columns.weights + sum.weight, sum.count,
+                                                         begun, p * channels + c + i, to + i, next);
+    };
+    Index i = 0;
+    for (; i + kTogether * kLanes <= count; i += kTogether * kLanes) {
+      gather(Exactly<kTogether>{}, i);
+    }
+    for (; i + kLanes <= count; i += kLanes) {
+      gather(Exactly<1>{}, i);
+    }
+    if (i < count) {
+      gather(Exactly<1>{}, count - kLanes);  // some of them once more
+    }
+  });
+}
+
 template <class Element>
-void gather(const Element* gradient, const UpsamplingSums& sums, const UpsamplingTarget* targets,
-            Index count) {
-  with_lanes_for(sums.channels, [&](auto lanes) {
+void gather(const UpsamplingRows<Element>& rows, const UpsamplingColumns& columns,
+            const float* begun, Results<Element> out, float* next) {
+  with_channels(columns.channels, [&](auto lanes, auto channels) {
     constexpr int kLanes = lanes;
-    count == 2 ? gather_pixels<kLanes, 2>(gradient, sums, targets)
-               : gather_pixels<kLanes, 1>(gradient, sums, targets);
+    rows.shared < rows.count
+        ? gather_pixels<kLanes, true>(rows, columns, channels, begun, out, next)
+        : gather_pixels<kLanes, false>(rows, columns, channels, begun, out, next);
   });
 }
 

@@ -1,11 +1,12 @@
-// Loops of the upsampling gradients: a row of incoming gradients against the rows of the source's
-// gradient that it has part in.
+// Loops of the upsampling gradients: rows of incoming gradients against a row of the source's
+// gradient.
 #pragma once
 
 #include <cstdint>
 
 #include "cpu/isa.hpp"
 #include "cpu/simd/half.hpp"
+#include "cpu/simd/results.hpp"
 
 namespace mpsgrad {
 
@@ -15,25 +16,30 @@ struct UpsamplingSum {
   std::int32_t first, count, weight;
 };
 
-// A row of the source's gradient that a row of incoming gradients is added to, `weight` times.
-struct UpsamplingTarget {
-  float* row;
-  float weight;
-  bool begins;  // nothing has been added yet: what the row holds does not count
-};
-
-struct UpsamplingSums {
-  const UpsamplingSum* columns;
+struct UpsamplingColumns {
+  const UpsamplingSum* sums;
   const float* weights;
   std::int64_t pixels;  // of the source
   std::int64_t channels;
 };
 
+// The rows of incoming gradients that have part in a row of the source's gradient and in no row
+// before it. Those from `shared` on have part in the next row too.
+template <class Element>
+struct UpsamplingRows {
+  const Element* first;
+  std::int64_t row_stride, pixel_stride;  // elements
+  std::int64_t count, shared;
+  const float* weights;       // in the row
+  const float* next_weights;  // in the next row, of those that are shared
+};
+
 template <class Element>
 struct UpsamplingLoops {
-  // Adds to `count` targets, one or two.
-  void (*gather)(const Element* gradient, const UpsamplingSums& sums,
-                 const UpsamplingTarget* targets, std::int64_t count);
+  // Adds the rows to what others have `begun`, if not null, which makes the row complete, and those
+  // that are shared into `next`, which is overwritten.
+  void (*gather)(const UpsamplingRows<Element>& rows, const UpsamplingColumns& columns,
+                 const float* begun, Results<Element> out, float* next);
 };
 
 MPSGRAD_LOOPS(ByElement<UpsamplingLoops>, upsampling_loops)
