@@ -12,20 +12,22 @@ using Index = std::int64_t;
 
 constexpr Index kTogether = 4;  // vectors: sums of a row, of both targets, and what is read
 
-// So many vectors of a pixel of both targets, whose first channel is element `at` of theirs;
-// `from` is that channel of the incoming gradients' first pixel.
+// So many vectors of a pixel of both targets, whose first channel is element `at` of theirs; the
+// last one begins `last` channels further on, and may overlap the one before. `from` is the first
+// channel of the incoming gradients' first pixel.
 template <int kLanes, Index kVectors, bool kNext, class Element>
 MPSGRAD_INLINE void gather_vectors(const UpsamplingRows<Element>& rows, const Element* from,
                                    const float* weights, Index taps, const float* begun, Index at,
-                                   Element* out, float* next) {
+                                   Index last, Element* out, float* next) {
   using V = Floats<kLanes>;
   constexpr Index kAhead = 2048;
   constexpr Index kLineElements = kLine / static_cast<Index>(sizeof(Element));
+  const auto place = [&](Index v) MPSGRAD_MELT { return v + 1 < kVectors ? v * kLanes : last; };
   V own_total[kVectors] = {};
   V next_total[kVectors] = {};
   if (begun != nullptr) {
     for (Index v = 0; v < kVectors; ++v) {
-      own_total[v] = load<V>(begun + at + v * kLanes);
+      own_total[v] = load<V>(begun + at + place(v));
     }
   }
   for (Index r = 0; r < rows.count; ++r) {
@@ -39,7 +41,7 @@ MPSGRAD_INLINE void gather_vectors(const UpsamplingRows<Element>& rows, const El
         }
       }
       for (Index v = 0; v < kVectors; ++v) {
-        sum[v] += load<V>(pixel + v * kLanes) * weights[t];
+        sum[v] += load<V>(pixel + place(v)) * weights[t];
       }
     }
     for (Index v = 0; v < kVectors; ++v) {
@@ -52,9 +54,9 @@ MPSGRAD_INLINE void gather_vectors(const UpsamplingRows<Element>& rows, const El
     }
   }
   for (Index v = 0; v < kVectors; ++v) {
-    store(out + v * kLanes, own_total[v]);
+    store(out + place(v), own_total[v]);
     if constexpr (kNext) {
-      store(next + at + v * kLanes, next_total[v]);
+      store(next + at + place(v), next_total[v]);
     }
   }
 }
@@ -66,20 +68,25 @@ MPSGRAD_INLINE void gather_pixels(const UpsamplingRows<Element>& rows,
   put_pixels(columns.pixels, channels, out, [&](Index p, Index c, Index count, Element* to) {
     const UpsamplingSum& sum = columns.sums[p];
     const Element* const from = rows.first + sum.first * rows.pixel_stride + c;
-    const auto gather = [&](auto vectors, Index i) MPSGRAD_MELT {
-      gather_vectors<kLanes, decltype(vectors){}, kNext>(rows, from + i,
-                                                         columns.weights + sum.weight, sum.count,
-                                                         begun, p * channels + c + i, to + i, next);
+    // The sums of one vector are a chain, those of several go side by side.
+    const auto gather = [&](auto vectors, Index i, Index last) MPSGRAD_MELT {
+      gather_vectors<kLanes, decltype(vectors){}, kNext>(
+          rows, from + i, columns.weights + sum.weight, sum.count, begun, p * channels + c + i,
+          last, to + i, next);
     };
     Index i = 0;
     for (; i + kTogether * kLanes <= count; i += kTogether * kLanes) {
-      gather(Exactly<kTogether>{}, i);
+      gather(Exactly<kTogether>{}, i, (kTogether - 1) * kLanes);
     }
-    for (; i + kLanes <= count; i += kLanes) {
-      gather(Exactly<1>{}, i);
-    }
-    if (i < count) {
-      gather(Exactly<1>{}, count - kLanes);  // some of them once more
+    const Index left = count - i;
+    if (left > 3 * kLanes) {
+      gather(Exactly<4>{}, i, left - kLanes);
+    } else if (left > 2 * kLanes) {
+      gather(Exactly<3>{}, i, left - kLanes);
+    } else if (left > kLanes) {
+      gather(Exactly<2>{}, i, left - kLanes);
+    } else if (left > 0) {
+      gather(Exactly<1>{}, count - kLanes, 0);  // some of them once more
     }
   });
 }
