@@ -168,6 +168,7 @@ CASES = [
     _case("column", (1, 31, 1, 3), 4, (1, 4), (1, 3)),
     _case("3x3 s2, 130 to 40 channels", (2, 6, 7, 130), 40, (3, 3), (2, 2)),
     _case("3x2 s2, groups of 68", (1, 6, 7, 136), 80, (3, 2), (2, 2), groups=2, method=0x1C),
+    _case("3x3 s2, 8 to 256 channels", (1, 5, 6, 8), 256, (3, 3), (2, 2)),
     _case("1x1, wide, 40 to 520 channels", (1, 2, 517, 40), 520, (1, 1), shift=(3, 1)),
     _case("channels 17 to 13", (1, 5, 3, 17), 13, (3, 3)),
 ]

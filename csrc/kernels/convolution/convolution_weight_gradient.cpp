@@ -328,7 +328,7 @@ bool goes_by_tap(const Sums& sums, bool fuller_by_source) {
   if (sums.across) {
     return std::min(sums.group_sources, sums.group_gradients) >= kNarrowGroup;
   }
-  if (g.depthwise || !fuller_by_source || sums.group_gradients < kNarrowGroup ||
+  if (g.depthwise || !fuller_by_source || sums.merged > 1 || sums.group_gradients < kNarrowGroup ||
       (sums.taps > 1 && g.stride_x == 1)) {
     return false;
   }
@@ -492,7 +492,6 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   const Index wanted = std::clamp<Index>(work_on_weights(flops / sums.parts, weights) / kPieceFlops,
                                          1, ceil_div(kPieces, sums.parts));
   sums.splits = std::min(wanted, sums.blocks);
-  // No sum depends on how these are cut, which may thus be as the threads need it.
   // Worth it where several tiles read what only memory has, and a band stays near until they do.
   const Index band_bytes = 4 * sums.band_rows * g.destination_width *
                            (g.source_channels * g.stride_x + g.destination_channels);
@@ -503,6 +502,7 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   // Larger windows read some rows again, and strides leave some pixels out.
   sums.asks_ahead = sums.source.read_first && sums.taps == 1 && g.first_y == 0 && g.stride_y == 1 &&
                     g.stride_x == 1;
+  // No sum depends on how blocks and ranges are cut, which may thus be as the threads need it.
   if (thread_count() > 1 && (g.depthwise || sums.by_source)) {
     const Index few = (g.depthwise ? 2 : 1) * thread_count();  // ranges make other tiles narrower
     sums.ranges =
