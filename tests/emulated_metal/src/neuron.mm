@@ -373,8 +373,7 @@ NEURON_ACCESSORS
     for (long y = 0; y < out.h; ++y) {
       for (long x = 0; x < out.w; ++x) {
         for (long k = 0; k < out.c; ++k) {
-          const float incoming =
-              fetch(in[0], y + g.offset.y, x + g.offset.x, k, MPSImageEdgeModeZero);
+          const float incoming = fetch(in[0], y + g.offset.y, x + g.offset.x, k, g.edge);
           const float source = fetch(in[1], y + s.offset.y, x + s.offset.x, k, s.edge);
           out.at(y, x, k) = incoming * f.derivative(source, k);
         }
