@@ -14,6 +14,11 @@ using Index = std::int64_t;
 constexpr Index kLongWindow = 16;
 constexpr Index kTileElements = 1024;
 
+// Short windows so many bytes apart are asked for so many windows ahead: a processor does not see
+// enough of them coming. Between windows of whole lines this only costs (measured on a Zen 3).
+constexpr Index kFarApart = 4 * kLine;
+constexpr Index kWindowsAhead = 32;
+
 // One struct a format: the stored type, and the conversion of n contiguous elements.
 
 struct Unorm8 {
@@ -99,7 +104,11 @@ MPSGRAD_INLINE void move_windows(const T* MPSGRAD_RESTRICT from, Index from_stri
                                  T* MPSGRAD_RESTRICT to, Index to_stride, Index pixels,
                                  Index given_channels) {
   const Index channels = fixed_channels > 0 ? fixed_channels : given_channels;
+  const bool far_apart = from_stride * static_cast<Index>(sizeof(T)) >= kFarApart;
   for (Index p = 0; p < pixels; ++p) {
+    if (far_apart) {
+      request(from, (p + kWindowsAhead) * from_stride);
+    }
     for (Index c = 0; c < channels; ++c) {
       to[p * to_stride + c] = from[p * from_stride + c];
     }

@@ -22,16 +22,21 @@ Index elements_of(const ImageDescriptor& image) {
   return image.width * image.height * image.feature_channels;
 }
 
-// As messages show it: width x height x channels.
-std::string shape_of(const ImageDescriptor& image) {
-  return text(image.width, "x", image.height, "x", image.feature_channels);
+// An image as messages show it, width x height x channels; text is made of it only for those.
+struct ShapeOf {
+  const ImageDescriptor& image;
+};
+
+std::ostream& operator<<(std::ostream& out, const ShapeOf& shape) {
+  const ImageDescriptor& image = shape.image;
+  return out << image.width << "x" << image.height << "x" << image.feature_channels;
 }
 
 void require_same_elements(const KernelBase& kernel, const ImageDescriptor& source,
                            const ImageDescriptor& destination) {
   require(elements_of(source) == elements_of(destination), kernel.class_name(), ": source is ",
-          shape_of(source), ", which is ", elements_of(source), " elements, but destination is ",
-          shape_of(destination), ", which is ", elements_of(destination));
+          ShapeOf{source}, ", which is ", elements_of(source), " elements, but destination is ",
+          ShapeOf{destination}, ", which is ", elements_of(destination));
 }
 
 // Of kernels that take images whole.
@@ -161,12 +166,11 @@ void ReshapeGradient::check_call(const GradientCall& call) const {
           " channels, but the forward result had ", call.gradient_channels);
   require(destination.width == source.width && destination.height == source.height &&
               destination.feature_channels == source.feature_channels,
-          class_name(), ": destination is ", shape_of(destination), ", but source is ",
-          shape_of(source));
+          class_name(), ": destination is ", ShapeOf{destination}, ", but source is ",
+          ShapeOf{source});
   require(elements_of(gradient) == elements_of(destination), class_name(), ": source_gradient is ",
-          shape_of(gradient), ", which is ", elements_of(gradient),
-          " elements, but destination is ", shape_of(destination), ", which is ",
-          elements_of(destination));
+          ShapeOf{gradient}, ", which is ", elements_of(gradient), " elements, but destination is ",
+          ShapeOf{destination}, ", which is ", elements_of(destination));
 }
 
 void ReshapeGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {

@@ -379,7 +379,7 @@ struct Folder {
   void run() const;
 
  private:
-  // Columns of the result: `count` of one copy each, side by side, or one of another number.
+  // Columns of the result with equally many copies; where that is one, the copies lie side by side.
   struct Segment {
     Index first, count;
   };
@@ -397,9 +397,10 @@ std::vector<Folder::Segment> Folder::segments_of(const Copies& columns) const {
   for (Index i = 0; i < clip.size.width; ++i) {
     const Index x = first_x + i;
     Segment* const last = segments.empty() ? nullptr : &segments.back();
-    const bool joins = last != nullptr && last->count < longest && columns.count(x) == 1 &&
-                       columns.count(x - 1) == 1 &&
-                       *columns.of(x) == *columns.of(x - 1) + gradient.pixel_stride;
+    const Index copies = columns.count(x);
+    const bool joins =
+        last != nullptr && last->count < longest && columns.count(x - 1) == copies &&
+        (copies != 1 || *columns.of(x) == *columns.of(x - 1) + gradient.pixel_stride);
     if (joins) {
       ++last->count;
     } else {
@@ -415,23 +416,24 @@ void Folder::fold(Index sample, const Pixels& to, Index count, const Index* rows
   const auto* from =
       reinterpret_cast<const Element*>(gradient.samples[static_cast<std::size_t>(sample)]);
   const auto& loops = pad_loops().of(from);
-  // Pixels of a gapless row are one run of elements.
   const Index channels = destination.channels;
-  const bool gapless = gradient.pixel_stride == channels && to.stride == channels;
-  const Index runs = gapless ? 1 : count;
-  const Index elements = gapless ? count * channels : channels;
-  for (Index i = 0; i < runs; ++i) {
-    const auto* in = from + i * gradient.pixel_stride;
-    auto* out = reinterpret_cast<Element*>(to.from(i).at);
-    if (!destination.streamed) {
-      loops.fold(in, rows, row_count, columns, column_count, elements, out);
-      continue;
+  // Copies side by side of whole pixels are one run of elements.
+  const bool one_run =
+      column_count == 1 && gradient.pixel_stride == channels && to.stride == channels;
+  const Index piece = destination.streamed ? std::max<Index>(1, kPiece / channels) : count;
+  for (Index p = 0; p < count; p += piece) {
+    const Index some = std::min(piece, count - p);
+    auto* const out = reinterpret_cast<Element*>(to.from(p).at);
+    auto* const place =
+        destination.streamed ? cpu::scratch_of<Element>(kPlace, piece * channels) : out;
+    const Index* const of_pixels = columns + p * column_count;
+    if (one_run) {
+      loops.fold(from, rows, row_count, of_pixels, 1, 1, some * channels, place, 0);
+    } else {
+      loops.fold(from, rows, row_count, of_pixels, column_count, some, channels, place, to.stride);
     }
-    auto* place = cpu::scratch_of<Element>(kPlace, kPiece);
-    for (Index e = 0; e < elements; e += kPiece) {
-      const Index some = std::min(kPiece, elements - e);
-      loops.fold(in + e, rows, row_count, columns, column_count, some, place);
-      convert_loops().stream(place, out + e, some * static_cast<Index>(sizeof(Element)));
+    if (destination.streamed) {
+      convert_loops().stream(place, out, some * channels * static_cast<Index>(sizeof(Element)));
     }
   }
 }
@@ -461,7 +463,7 @@ void Folder::fold_slowly(Index sample, const Pixels& to, Index count, const Inde
         float* const of_part = c < kPadPart ? of_row : part;
         const std::byte* pixel =
             gradient.samples[static_cast<std::size_t>(sample)] +
-            (rows[r] + columns[c] + i * gradient.pixel_stride) * item_size(gradient.format);
+            (rows[r] + columns[i * column_count + c]) * item_size(gradient.format);
         const bool begins = c % kPadPart == 0;
         convert_loops().load_row(pixel, in_format, 1, wide, wide, begins ? of_part : one);
         if (!begins) {

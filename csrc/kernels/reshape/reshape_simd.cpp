@@ -1,7 +1,7 @@
 // Sums over the places that one element was copied to.
 #include "kernels/reshape/reshape_simd.hpp"
 
-#include "cpu/simd/lanes.hpp"
+#include "cpu/simd/with_channels.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
@@ -10,10 +10,11 @@ using Index = std::int64_t;
 
 MPSGRAD_INLINE Index smaller(Index a, Index b) { return a < b ? a : b; }
 
-template <class Element>
-void fold(const Element* gradient, const Index* rows, Index row_count, const Index* columns,
-          Index column_count, Index count, Element* out) {
-  for_blocks(count, [=](auto block, Index i) {
+template <class Element, class Channels>
+MPSGRAD_INLINE void fold_pixel(const Element* gradient, const Index* rows, Index row_count,
+                               const Index* columns, Index column_count, Channels channels,
+                               Element* out) {
+  for_blocks(channels, [=](auto block, Index i) {
     const auto of_part = [&](Index r, Index first, Index end) {
       auto sum = block.floats(gradient + rows[r] + columns[first] + i);
       for (Index c = first + 1; c < end; ++c) {
@@ -33,6 +34,17 @@ void fold(const Element* gradient, const Index* rows, Index row_count, const Ind
       sum += of_row(r);
     }
     block.put(out + i, sum);
+  });
+}
+
+template <class Element>
+void fold(const Element* gradient, const Index* rows, Index row_count, const Index* columns,
+          Index column_count, Index pixels, Index channels, Element* out, Index out_stride) {
+  with_channels(channels, [=](auto, auto known) {
+    for (Index p = 0; p < pixels; ++p) {
+      fold_pixel(gradient, rows, row_count, columns + p * column_count, column_count, known,
+                 out + p * out_stride);
+    }
   });
 }
 
