@@ -86,16 +86,18 @@ void fold_down(const CpuImages& source, FoldKind kind, Index sample, Index x, In
   }
 }
 
-// Pixels side by side are joined first, as if they were rows, until there are few enough channels
-// left to join with each other.
+// Pixels of few channels are joined as if the quarters of the row, or shorter pieces if that would
+// be too many, lay below each other: memory answers some streams faster than one. Then follow the
+// pixels of what is left, and those beyond the pieces.
 template <class Element>
 void fold_pixels(FoldKind kind, const Element* row, Index stride, Index pixels, Index channels,
                  float* out, bool first) {
   constexpr Index kFewChannels = 32;
-  constexpr Index kFloats = 128;
+  constexpr Index kFloats = 2048;
+  constexpr Index kStreams = 4;
   const auto& loops = reduction_loops().of(static_cast<Element*>(nullptr));
-  const Index group = kFloats / channels;
-  if (channels > kFewChannels || stride != channels || pixels < 2 * group) {
+  const Index group = std::min(kFloats / channels, pixels / kStreams);
+  if (channels > kFewChannels || stride != channels || group < 2) {
     return loops.fold(kind, row, stride, pixels, channels, out, first);
   }
   std::array<float, kFloats> joined;
