@@ -74,7 +74,7 @@ std::int64_t last_cache_bytes() {
 // Most of the last cache, which also holds what other programs use.
 std::int64_t streamed_bytes() {
   static const std::int64_t bytes =
-      std::clamp<std::int64_t>(last_cache_bytes() / 8 * 7, 8 << 20, 32 << 20);
+      std::clamp<std::int64_t>(last_cache_bytes() / 4 * 3, 8 << 20, 32 << 20);
   return bytes;
 }
 
