@@ -301,8 +301,24 @@ def test_local_correlation_within_regions(device, rng):
 
 def test_wide_correlations_in_pieces(device, rng):
     """More results in a row than are made together."""
-    x, y = rng.standard_normal((2, 1, 2, 120, 2), dtype=np.float32)
+    x, y = rng.standard_normal((2, 1, 2, 420, 2), dtype=np.float32)
     check_correlation(mg.LocalCorrelation(4, 4, device=device)(x, y), x, y, (4, 4))
+
+
+@pytest.mark.parametrize(
+    "shifts", [(1, 2, 1, 1), (4, 3, 2, 2), (2, 1, 3, 7), (0, 1, 1, 20)], ids=str
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_tall_correlations_in_bands(device, shifts, dtype, rng):
+    """A row of the secondary serves several rows of results, which one thread makes."""
+    x, y = rng.uniform(-1, 1, (2, 2, 41, 10, 13)).astype(dtype)
+    kernel = mg.LocalCorrelation(*shifts, device=device)
+    threads = mg.get_num_threads()
+    try:
+        mg.set_num_threads(1)
+        check_correlation(kernel(x, y), x, y, shifts[:2], shifts[2:])
+    finally:
+        mg.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("shifts", [(3, 0, 5, 1), (2, 1, 60000, 7), (1, 1, 3, 65536)], ids=str)

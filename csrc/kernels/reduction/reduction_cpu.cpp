@@ -2,6 +2,7 @@
 // have.
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "cpu/cpu_calls.hpp"
 #include "kernels/reduction/reduction.hpp"
@@ -248,7 +249,8 @@ class CpuReduceProducts final : public BinaryEncoder {
   ProductReduction kind_;
 };
 
-// Row by row: each row of the primary with as many of the secondary as there are vertical shifts.
+// Bands of result rows, so that a row of the secondary, with what lies beyond its edges, is made
+// once for all that read it.
 struct CorrelationWork {
   CorrelationWindow window;
   CpuImages primary, secondary;
@@ -257,42 +259,84 @@ struct CorrelationWork {
   Region clip;
 
   void run() const {
-    constexpr Index kFloats = 4096;  // of results that are made together
+    constexpr Index kFloats = 1 << 15;      // of a row's results that are made together
+    constexpr Index kBandFloats = 1 << 16;  // of a band, with what they are made of
     const Index across = std::clamp<Index>(kFloats / destination.channels, 1, clip.size.width);
     const Index pieces = cpu::chunks_of(clip.size.width, across);
-    cpu::parallel_for(clip.size.depth * clip.size.height * pieces, [&](Index task) {
-      const Index first = task % pieces * across;
-      make_results(task / (clip.size.height * pieces), task / pieces % clip.size.height, first,
-                   std::min(across, clip.size.width - first));
+    const Index height = clip.size.height;
+    const Index fitting = kBandFloats / (across * (destination.channels + primary.channels));
+    const Index shared = clip.size.depth * height * pieces / (4 * Index{cpu::thread_count()});
+    const Index rows = std::clamp<Index>(std::min(fitting, shared), 1, height);
+    const Index bands = cpu::chunks_of(height, rows);
+    cpu::parallel_for(clip.size.depth * bands * pieces, [&](Index task) {
+      const Index left = task % pieces * across;
+      const Index top = task / pieces % bands * rows;
+      make_band(task / pieces / bands, {left, top, std::min(across, clip.size.width - left),
+                                        std::min(rows, height - top)});
     });
   }
 
  private:
-  void make_results(Index sample, Index row, Index first, Index pixels) const {
+  struct Band {
+    Index left, top, width, height;
+  };
+
+  void make_band(Index sample, const Band& band) const {
     const Index channels = primary.channels;
-    // Shifts that lie apart are read one by one, without what is between them.
-    const bool apart = window.stride_x >= pixels;
-    const Index runs = apart ? window.columns() : 1;
-    const Index shifts = apart ? 1 : window.columns();
-    const Index reach = pixels + (shifts - 1) * window.stride_x;
-    const Index left = first - window.window_x * window.stride_x;
-    const float* x = cpu::load_run(primary, sample, row, first, pixels,
-                                   cpu::thread_scratch(0, pixels * channels));
-    const Index to_y = clip.origin.y + row;
-    const Index to_x = clip.origin.x + first;
-    float* out = cpu::begin_store(destination, sample, to_y, to_x,
-                                  cpu::thread_scratch(kResults, pixels * destination.channels));
-    float* shifted = cpu::thread_scratch(kShifted, reach * channels);
-    for (Index k = 0; k <= 2 * window.window_y; ++k) {
-      const Index below = row + (k - window.window_y) * window.stride_y;
-      for (Index run = 0; run < runs; ++run) {
-        const float* y = cpu::load_row_with_edges(
-            secondary, sample, below, left + run * window.stride_x, reach, edge, shifted);
-        shifted_product_loops().correlate(x, y, out + k * window.columns() + run, pixels, channels,
-                                          shifts, window.stride_x, destination.channels);
+    const Index row_floats = band.width * channels;
+    const Index result_floats = band.width * destination.channels;
+    float* const x_scratch = cpu::thread_scratch(0, band.height * row_floats);
+    float* const out_scratch = cpu::thread_scratch(kResults, band.height * result_floats);
+    std::vector<const float*> x;
+    std::vector<float*> out;
+    const Index to_x = clip.origin.x + band.left, to_y = clip.origin.y + band.top;
+    for (Index r = 0; r < band.height; ++r) {
+      x.push_back(cpu::load_run(primary, sample, band.top + r, band.left, band.width,
+                                x_scratch + r * row_floats));
+      out.push_back(
+          cpu::begin_store(destination, sample, to_y + r, to_x, out_scratch + r * result_floats));
+    }
+    for (Index first = 0; first < std::min(window.stride_y, band.height); ++first) {
+      const Index rows = cpu::chunks_of(band.height - first, window.stride_y);
+      for (Index below = -window.window_y; below < window.window_y + rows; ++below) {
+        multiply(sample, band, {first, rows, below}, x, out);
       }
     }
-    cpu::finish_store(destination, sample, to_y, to_x, pixels, out);
+    for (Index r = 0; r < band.height; ++r) {
+      cpu::finish_store(destination, sample, to_y + r, to_x, band.width,
+                        out[static_cast<std::size_t>(r)]);
+    }
+  }
+
+  // Rows of a band a vertical stride apart, and how many strides below the first of them a row of
+  // the secondary lies.
+  struct Readers {
+    Index first, count, below;
+  };
+
+  void multiply(Index sample, const Band& band, const Readers& readers,
+                const std::vector<const float*>& x, const std::vector<float*>& out) const {
+    const Index channels = primary.channels;
+    // Shifts that lie apart are read one by one, without what is between them.
+    const bool apart = window.stride_x >= band.width;
+    const Index runs = apart ? window.columns() : 1;
+    const Index shifts = apart ? 1 : window.columns();
+    const Index reach = band.width + (shifts - 1) * window.stride_x;
+    const Index left = band.left - window.window_x * window.stride_x;
+    const Index top = band.top + readers.first + readers.below * window.stride_y;
+    const Index begin = std::max<Index>(0, readers.below - window.window_y);
+    const Index end = std::min(readers.count, readers.below + window.window_y + 1);
+    for (Index run = 0; run < runs; ++run) {
+      const float* y =
+          cpu::load_row_with_edges(secondary, sample, top, left + run * window.stride_x, reach,
+                                   edge, cpu::thread_scratch(kShifted, reach * channels));
+      for (Index i = begin; i < end; ++i) {
+        const auto row = static_cast<std::size_t>(readers.first + i * window.stride_y);
+        const Index shift = (readers.below - i + window.window_y) * window.columns() + run;
+        shifted_product_loops().correlate(x[row], y, out[row] + shift, band.width, channels, shifts,
+                                          window.stride_x, destination.channels);
+      }
+    }
   }
 };
 

@@ -9,6 +9,8 @@ namespace {
 
 using Index = std::int64_t;
 
+MPSGRAD_INLINE Index smaller(Index a, Index b) { return a < b ? a : b; }
+
 // How two numbers join, and what joins without a trace. A NaN stays.
 struct Least {
   static constexpr float kNeutral = __builtin_inff();
@@ -163,14 +165,79 @@ void products(const Element* x, const Element* y, Element* out, Index pixels, In
   });
 }
 
+// Products of kPixels pixels with kShifts pixels of the second row each, both `step` elements
+// apart: those of equal sums of places read the same pixel, which is loaded once. Every sum has an
+// order of its own, whatever else is in the tile.
+template <int kLanes, Index kPixels, Index kShifts>
+MPSGRAD_INLINE void correlate_tile(const float* x, const float* y, Index step, Index channels,
+                                   float* out, Index pixel_stride) {
+  using V = Floats<kLanes>;
+  V sums[kPixels][kShifts] = {};
+  const auto add = [&](const auto& part) MPSGRAD_MELT {
+    V of_x[kPixels];
+    for (Index p = 0; p < kPixels; ++p) {
+      of_x[p] = part(x + p * step);
+    }
+    for (Index place = 0; place < kPixels + kShifts - 1; ++place) {
+      const V of_y = part(y + place * step);
+      for (Index p = 0; p < kPixels; ++p) {
+        if (place >= p && place - p < kShifts) {
+          sums[p][place - p] += of_x[p] * of_y;
+        }
+      }
+    }
+  };
+  Index c = 0;
+  for (; c + kLanes <= channels; c += kLanes) {
+    add([=](const float* pixel) MPSGRAD_MELT { return load<V>(pixel + c); });
+  }
+  if constexpr (kLanes > 1) {
+    if (c < channels) {  // the last vector reaches back over lanes that have been added
+      Ints<kLanes> lane;
+      for (int k = 0; k < kLanes; ++k) {
+        lane[k] = k;
+      }
+      const auto is_new = lane >= Ints<kLanes>{} + static_cast<std::int32_t>(c + kLanes - channels);
+      add([=](const float* pixel)
+              MPSGRAD_MELT { return is_new ? load<V>(pixel + channels - kLanes) : V{}; });
+    }
+  }
+  for (Index p = 0; p < kPixels; ++p) {
+    for (Index m = 0; m < kShifts; ++m) {
+      out[p * pixel_stride + m] = join_lanes<kLanes>(sums[p][m], Total{});
+    }
+  }
+}
+
+// Tiles of pixels a shift's step apart, so that they share pixels of the second row.
 void correlate(const float* x, const float* y, float* out, Index pixels, Index channels,
                Index shifts, Index step, Index result_stride) {
+  constexpr Index kTile = kRegisters > 16 ? 4 : 3;
   with_lanes_for(channels, [=](auto count) MPSGRAD_MELT {
     constexpr int kLanes = count;
-    for (Index p = 0; p < pixels; ++p) {
-      for (Index m = 0; m < shifts; ++m) {
-        out[p * result_stride + m] =
-            dot<kLanes>(x + p * channels, y + (p + m * step) * channels, channels);
+    const auto tiles = [=](auto together, Index p) MPSGRAD_MELT {
+      constexpr Index kPixels = together;
+      const auto tile = [=](auto shift_count, Index m) MPSGRAD_MELT {
+        constexpr Index kShifts = shift_count;
+        correlate_tile<kLanes, kPixels, kShifts>(x + p * channels, y + (p + m * step) * channels,
+                                                 step * channels, channels,
+                                                 out + p * result_stride + m, step * result_stride);
+      };
+      Index m = 0;
+      for (; m + kTile <= shifts; m += kTile) {
+        tile(Exactly<kTile>{}, m);
+      }
+      for (; m < shifts; ++m) {
+        tile(Exactly<1>{}, m);
+      }
+    };
+    for (Index first = 0; first < smaller(step, pixels); ++first) {
+      Index p = first;
+      for (; p + (kTile - 1) * step < pixels; p += kTile * step) {
+        tiles(Exactly<kTile>{}, p);
+      }
+      for (; p < pixels; p += step) {
+        tiles(Exactly<1>{}, p);
       }
     }
   });
