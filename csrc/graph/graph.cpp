@@ -291,6 +291,23 @@ Graph::Rehearsal Graph::rehearse(const std::vector<ImageBatch::Images>& source_i
   return {run.descriptors(), runner_ ? runner_->learn(run.first_states()) : nullptr};
 }
 
+std::shared_ptr<const Graph::Rehearsal> Graph::rehearsal(
+    const std::vector<ImageBatch::Images>& source_images,
+    const std::vector<StateBatch>& source_states) {
+  constexpr std::size_t kMostKinds =
+      256;  // so that images of ever new sizes do not fill the memory
+  std::vector<Index> kind = kind_of(format_, source_images, source_states);
+  if (const auto known = rehearsed_.find(kind); known != rehearsed_.end()) {
+    return known->second;
+  }
+  auto made = std::make_shared<const Rehearsal>(rehearse(source_images, source_states));
+  if (rehearsed_.size() >= kMostKinds) {
+    rehearsed_.clear();
+  }
+  rehearsed_.insert_or_assign(std::move(kind), made);
+  return made;
+}
+
 void Graph::run_steps(GraphRun& run) {
   for (const auto& step : steps_) {
     naming(step->node(), [&] { step->encode(run); });
@@ -302,13 +319,9 @@ GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
                           const std::vector<StateBatch>& source_states) {
   check_inputs(*command_buffer, source_images, source_states);
   pending_updates(command_buffer.get());
-  std::vector<Index> kind = kind_of(format_, source_images, source_states);
-  auto rehearsal = rehearsed_.find(kind);
-  if (rehearsal == rehearsed_.end()) {
-    rehearsal = rehearsed_.emplace(std::move(kind), rehearse(source_images, source_states)).first;
-  }
+  const std::shared_ptr<const Rehearsal> rehearsed = rehearsal(source_images, source_states);
   if (runner_) {
-    return encode_by_runner(command_buffer, source_images, source_states, rehearsal->second);
+    return encode_by_runner(command_buffer, source_images, source_states, *rehearsed);
   }
   GraphRun run(*this, command_buffer, false);
   for (std::size_t i = 0; i < source_images.size(); ++i) {
@@ -317,13 +330,16 @@ GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   for (std::size_t i = 0; i < source_states.size(); ++i) {
     run.set_input(source_states_[i], source_states[i]);
   }
+  const std::shared_ptr<Work> begun = command_buffer->work();  // a callback may commit and continue
   try {
     run_steps(run);
   } catch (...) {  // some of it is encoded
+    note_outstanding(begun, false, nullptr);
     note_outstanding(command_buffer->work(), false, nullptr);
     throw;
   }
   const std::shared_ptr<Work> work = command_buffer->work();
+  note_outstanding(begun, false, nullptr);
   const auto done = std::make_shared<std::atomic<bool>>(false);
   if (!run.completions().empty()) {
     command_buffer->add_completed_handler([work, done, completions = run.completions()] {
@@ -393,16 +409,18 @@ GraphResult Graph::encode_by_runner(const std::shared_ptr<CommandBuffer>& comman
     return thrown;
   };
   GraphMade made;
-  const std::shared_ptr<Work> work = command_buffer->work();
+  const std::shared_ptr<Work> begun = command_buffer->work();  // as above
   try {
     made = runner_->encode({command_buffer, source_images, source_states, format_, allocator_,
                             output_state_is_temporary, rehearsal.descriptors, rehearsal.learned,
                             outside, in_turn});
   } catch (...) {  // some of it is encoded
-    note_outstanding(work, runner_->updates_on_completion(), nullptr);
+    note_outstanding(begun, false, nullptr);
+    note_outstanding(command_buffer->work(), runner_->updates_on_completion(), nullptr);
     throw;
   }
-  note_outstanding(work, runner_->updates_on_completion(), nullptr);
+  note_outstanding(begun, false, nullptr);
+  note_outstanding(command_buffer->work(), runner_->updates_on_completion(), nullptr);
   last_descriptors_ = rehearsal.descriptors;
   for (std::size_t i = 0; i < source_images.size(); ++i) {
     spend_reads(source_images[i], images_[static_cast<std::size_t>(source_images_[i])].reads);

@@ -141,6 +141,8 @@ class Graph : public KernelBase {
     std::vector<std::optional<ImageDescriptor>> descriptors;
     std::shared_ptr<void> learned;  // by the runner
   };
+  std::shared_ptr<const Rehearsal> rehearsal(const std::vector<ImageBatch::Images>& source_images,
+                                             const std::vector<StateBatch>& source_states);
   Rehearsal rehearse(const std::vector<ImageBatch::Images>& source_images,
                      const std::vector<StateBatch>& source_states);
   void run_steps(GraphRun& run);
@@ -163,7 +165,8 @@ class Graph : public KernelBase {
   std::unique_ptr<GraphDescription> description_;  // while the graph is put together
   std::unique_ptr<GraphRunner> runner_;
   std::string why_no_runner_;
-  std::map<std::vector<Index>, Rehearsal> rehearsed_;  // by kinds of inputs that fit
+  // By kinds of inputs that fit. Encodes hold the one they use, for a callback may forget all.
+  std::map<std::vector<Index>, std::shared_ptr<const Rehearsal>> rehearsed_;
   std::vector<std::optional<ImageDescriptor>> last_descriptors_;
   mutable std::mutex work_mutex_;
   std::vector<std::shared_ptr<Work>> outstanding_;

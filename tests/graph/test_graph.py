@@ -574,6 +574,37 @@ def test_padding_policies(device, rng):
     assert_same_bytes(graph(x).result, kernel(x))
 
 
+def test_kinds_of_inputs_are_remembered_but_not_all(device):
+    """A new kind is gone through once before its encode; what is remembered has a bound."""
+    asked = []
+
+    class Same(mg.Padding):
+        def padding_method(self):
+            return mg.PaddingMethod.CUSTOM | mg.PaddingMethod.SIZE_SAME
+
+        def destination_descriptor(self, _images, _states, _kernel, suggested):
+            asked.append(suggested.width)
+            return suggested
+
+    node = g.PoolingMaxNode(g.ImageNode(), 3, 1)
+    node.padding_policy = Same()
+    graph = float_graph(device, [node])
+
+    def calls(width):
+        asked.clear()
+        x = np.arange(width, dtype=np.float32).reshape(1, 1, width, 1)
+        expected = np.minimum(x + 1, width - 1)
+        assert np.array_equal(graph(x).result, expected)
+        return len(asked)
+
+    new, known = calls(4), calls(4)
+    assert new > known
+    for width in range(5, 300):
+        assert calls(width) == new
+    assert calls(299) == known
+    assert calls(4) == new
+
+
 def test_allocators(device, queue, rng):
     made = []
 

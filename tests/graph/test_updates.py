@@ -4,6 +4,7 @@ import gc
 import pickle
 import re
 import threading
+import time
 import weakref
 
 import mpsgrad as mg
@@ -413,6 +414,37 @@ def test_a_handler_encodes_while_a_thread_waits_for_its_work(device, queue, rng)
     assert not other.is_alive()
     assert all("is not committed" in message for message in refused)
     command_buffer.wait_until_completed()
+
+
+def test_a_part_that_was_committed_is_waited_for(device, queue, rng):
+    """A callback commits what is encoded so far; what follows is dropped."""
+
+    class Continues(mg.ArrayConvolutionDataSource):
+        def update(self, command_buffer, _gradient_state, _source_state):
+            command_buffer.commit_and_continue()
+
+    def slow(_command_buffer):
+        time.sleep(0.2)
+        events.append("handled")
+
+    events = []
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), Continues(weights(rng))))
+    command_buffer = queue.command_buffer()
+    command_buffer.add_completed_handler(slow)
+    images = mg.ImageBatch.from_array(device, values(rng))
+    graph.encode_batch(command_buffer, [images], [mg.LossLabels.batch(device, values(rng))])
+    with pytest.raises(mg.errors.GraphError, match="is not committed"):
+        graph.reload_from_data_sources()
+    del command_buffer
+    reloaded = False
+    while not reloaded:
+        gc.collect()
+        try:
+            graph.reload_from_data_sources()
+            reloaded = True
+        except mg.errors.GraphError:  # the handler's thread still holds the command buffer
+            assert events
+    assert events
 
 
 def test_an_encode_that_failed_half_way_is_outstanding(device, queue, rng):
