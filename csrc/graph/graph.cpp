@@ -520,6 +520,9 @@ GraphRun::GraphRun(Graph& graph, std::shared_ptr<CommandBuffer> command_buffer, 
     : graph_(graph),
       command_buffer_(std::move(command_buffer)),
       rehearsal_(rehearsal),
+      format_(graph.format_),
+      allocator_(graph.allocator_),
+      output_state_is_temporary_(graph.output_state_is_temporary),
       images_(graph.images_.size()),
       made_(graph.images_.size()),
       states_(graph.states_.size()),
@@ -561,7 +564,7 @@ bool GraphRun::is_wanted(int slot) const {
 
 bool GraphRun::is_temporary_state(int slot) const {
   const GraphState& state = graph_.states_[static_cast<std::size_t>(slot)];
-  return state.temporary && (state.returned == 0 || graph_.output_state_is_temporary);
+  return state.temporary && (state.returned == 0 || output_state_is_temporary_);
 }
 
 void GraphRun::set_input(int slot, const ImageBatch::Images& images) {
@@ -574,12 +577,12 @@ void GraphRun::set_input(int slot, const StateBatch& states) {
 
 ImageAllocator& GraphRun::allocator(int slot) {
   const GraphImage& image = graph_.images_[static_cast<std::size_t>(slot)];
-  result_allocator_->format = image.format == ChannelFormat::None ? graph_.format_ : image.format;
+  result_allocator_->format = image.format == ChannelFormat::None ? format_ : image.format;
   result_allocator_->wanted = is_wanted(slot);
   if (rehearsal_) {
     result_allocator_->inner = temporary_image_allocator();
   } else if (slot == graph_.result_) {
-    result_allocator_->inner = graph_.allocator_;
+    result_allocator_->inner = allocator_;
   } else {
     result_allocator_->inner = image.allocator ? image.allocator : temporary_image_allocator();
   }

@@ -220,6 +220,10 @@ class GraphRun {
   Graph& graph_;
   std::shared_ptr<CommandBuffer> command_buffer_;
   bool rehearsal_;
+  // The graph's own when the encode began: callbacks may set them for the next one.
+  const ChannelFormat format_;
+  const std::shared_ptr<ImageAllocator> allocator_;
+  const bool output_state_is_temporary_;
   bool succeeded_ = false;
   std::vector<std::shared_ptr<ImageBatch>> images_;
   std::vector<bool> made_;  // by this run, not given

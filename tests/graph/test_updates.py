@@ -447,6 +447,30 @@ def test_a_part_that_was_committed_is_waited_for(device, queue, rng):
     assert events
 
 
+def test_what_a_callback_sets_is_for_the_next_encode(device, rng):
+    """The gradient that the first layer gets is negative in places, as unorm8 cannot be."""
+    w, x, labels = weights(rng), values(rng), values(rng)
+
+    def trained_by(chosen):
+        class Sets(mg.ArrayConvolutionDataSource):
+            def update(self, _command_buffer, _gradient_state, _source_state):
+                graph.format = chosen
+
+        sgd = mg.SGD(2.0**-6, device=device)
+        first = mg.ArrayConvolutionDataSource(w.copy(), optimizer=sgd)
+        inner = g.ConvolutionNode(g.ImageNode(), first)
+        kept = g.NeuronAbsoluteNode(inner.result_image)
+        graph = trained(device, g.ConvolutionNode(kept.result_image, Sets(w.copy())))
+        graph(x, labels)
+        assert graph.format == chosen
+        first.load()
+        return first.weights_array
+
+    expected = trained_by(mg.ChannelFormat.FLOAT32)
+    assert_same_bytes(trained_by(mg.ChannelFormat.UNORM8), expected)
+    assert np.any(expected > w)
+
+
 def test_an_encode_that_failed_half_way_is_outstanding(device, queue, rng):
     class Raises(mg.ArrayConvolutionDataSource):
         def update(self, _command_buffer, _gradient_state, _source_state):
