@@ -210,7 +210,9 @@ std::optional<ImageDescriptor> Graph::last_descriptor(int image) const {
 bool Graph::begin_turn(std::chrono::milliseconds limit) {
   require<GraphError>(turn_of_.load() != std::this_thread::get_id(), kGraph,
                       ": a callback of a graph cannot encode the same graph");
-  if (!turn_mutex_.try_lock_for(limit)) {
+  std::unique_lock lock(turn_mutex_);
+  const auto is_free = [this] { return turn_of_.load() == std::thread::id(); };
+  if (!turn_ended_.wait_for(lock, limit, is_free)) {
     return false;
   }
   turn_of_ = std::this_thread::get_id();
@@ -218,8 +220,11 @@ bool Graph::begin_turn(std::chrono::milliseconds limit) {
 }
 
 void Graph::end_turn() {
-  turn_of_ = std::thread::id();
-  turn_mutex_.unlock();
+  {
+    const std::lock_guard lock(turn_mutex_);
+    turn_of_ = std::thread::id();
+  }
+  turn_ended_.notify_one();
 }
 
 void Graph::check_inputs(const CommandBuffer& command_buffer,
@@ -291,21 +296,19 @@ Graph::Rehearsal Graph::rehearse(const std::vector<ImageBatch::Images>& source_i
   return {run.descriptors(), runner_ ? runner_->learn(run.first_states()) : nullptr};
 }
 
-std::shared_ptr<const Graph::Rehearsal> Graph::rehearsal(
-    const std::vector<ImageBatch::Images>& source_images,
-    const std::vector<StateBatch>& source_states) {
+const Graph::Rehearsal& Graph::rehearsal(const std::vector<ImageBatch::Images>& source_images,
+                                         const std::vector<StateBatch>& source_states) {
   constexpr std::size_t kMostKinds =
       256;  // so that images of ever new sizes do not fill the memory
   std::vector<Index> kind = kind_of(format_, source_images, source_states);
   if (const auto known = rehearsed_.find(kind); known != rehearsed_.end()) {
     return known->second;
   }
-  auto made = std::make_shared<const Rehearsal>(rehearse(source_images, source_states));
+  Rehearsal made = rehearse(source_images, source_states);
   if (rehearsed_.size() >= kMostKinds) {
     rehearsed_.clear();
   }
-  rehearsed_.insert_or_assign(std::move(kind), made);
-  return made;
+  return rehearsed_.insert_or_assign(std::move(kind), std::move(made)).first->second;
 }
 
 void Graph::run_steps(GraphRun& run) {
@@ -319,9 +322,9 @@ GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
                           const std::vector<StateBatch>& source_states) {
   check_inputs(*command_buffer, source_images, source_states);
   pending_updates(command_buffer.get());
-  const std::shared_ptr<const Rehearsal> rehearsed = rehearsal(source_images, source_states);
+  const Rehearsal& rehearsed = rehearsal(source_images, source_states);
   if (runner_) {
-    return encode_by_runner(command_buffer, source_images, source_states, *rehearsed);
+    return encode_by_runner(command_buffer, source_images, source_states, rehearsed);
   }
   GraphRun run(*this, command_buffer, false);
   for (std::size_t i = 0; i < source_images.size(); ++i) {

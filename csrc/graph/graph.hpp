@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
@@ -141,8 +142,9 @@ class Graph : public KernelBase {
     std::vector<std::optional<ImageDescriptor>> descriptors;
     std::shared_ptr<void> learned;  // by the runner
   };
-  std::shared_ptr<const Rehearsal> rehearsal(const std::vector<ImageBatch::Images>& source_images,
-                                             const std::vector<StateBatch>& source_states);
+  // Good until the next call.
+  const Rehearsal& rehearsal(const std::vector<ImageBatch::Images>& source_images,
+                             const std::vector<StateBatch>& source_states);
   Rehearsal rehearse(const std::vector<ImageBatch::Images>& source_images,
                      const std::vector<StateBatch>& source_states);
   void run_steps(GraphRun& run);
@@ -165,8 +167,7 @@ class Graph : public KernelBase {
   std::unique_ptr<GraphDescription> description_;  // while the graph is put together
   std::unique_ptr<GraphRunner> runner_;
   std::string why_no_runner_;
-  // By kinds of inputs that fit. Encodes hold the one they use, for a callback may forget all.
-  std::map<std::vector<Index>, std::shared_ptr<const Rehearsal>> rehearsed_;
+  std::map<std::vector<Index>, Rehearsal> rehearsed_;  // by kinds of inputs that fit
   std::vector<std::optional<ImageDescriptor>> last_descriptors_;
   mutable std::mutex work_mutex_;
   std::vector<std::shared_ptr<Work>> outstanding_;
@@ -174,8 +175,10 @@ class Graph : public KernelBase {
   // where the device's own graph runs them.
   std::shared_ptr<Work> pending_updates_;
   std::shared_ptr<std::atomic<bool>> updates_done_;
-  std::timed_mutex turn_mutex_;
-  std::atomic<std::thread::id> turn_of_;
+  // Not a timed mutex, whose locking the thread sanitizer of GCC 12 does not see.
+  std::mutex turn_mutex_;
+  std::condition_variable turn_ended_;
+  std::atomic<std::thread::id> turn_of_;  // nobody's between turns
 };
 
 // One encode of a graph: what its slots hold.
