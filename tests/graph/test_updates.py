@@ -454,15 +454,18 @@ def test_what_a_callback_sets_is_for_the_next_encode(device, rng):
     def trained_by(chosen):
         class Sets(mg.ArrayConvolutionDataSource):
             def update(self, _command_buffer, _gradient_state, _source_state):
-                graph.format = chosen
+                graphs[0].format = chosen
 
+        graphs = []  # emptied, for a graph that its own source holds is never freed
         sgd = mg.SGD(2.0**-6, device=device)
         first = mg.ArrayConvolutionDataSource(w.copy(), optimizer=sgd)
         inner = g.ConvolutionNode(g.ImageNode(), first)
         kept = g.NeuronAbsoluteNode(inner.result_image)
         graph = trained(device, g.ConvolutionNode(kept.result_image, Sets(w.copy())))
+        graphs.append(graph)
         graph(x, labels)
         assert graph.format == chosen
+        graphs.clear()
         first.load()
         return first.weights_array
 
