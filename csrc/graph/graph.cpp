@@ -281,9 +281,10 @@ void Graph::check_inputs(const CommandBuffer& command_buffer,
   }
 }
 
-Graph::Rehearsal Graph::rehearse(const std::vector<ImageBatch::Images>& source_images,
+Graph::Rehearsal Graph::rehearse(const Settings& settings,
+                                 const std::vector<ImageBatch::Images>& source_images,
                                  const std::vector<StateBatch>& source_states) {
-  GraphRun run(*this, device()->make_queue()->make_command_buffer(), true);
+  GraphRun run(*this, settings, device()->make_queue()->make_command_buffer(), true);
   for (std::size_t i = 0; i < source_images.size(); ++i) {
     run.set_input(source_images_[i], ImageBatch::Images{Image::make(
                                          device(), source_images[i].front()->descriptor())});
@@ -296,15 +297,16 @@ Graph::Rehearsal Graph::rehearse(const std::vector<ImageBatch::Images>& source_i
   return {run.descriptors(), runner_ ? runner_->learn(run.first_states()) : nullptr};
 }
 
-const Graph::Rehearsal& Graph::rehearsal(const std::vector<ImageBatch::Images>& source_images,
+const Graph::Rehearsal& Graph::rehearsal(const Settings& settings,
+                                         const std::vector<ImageBatch::Images>& source_images,
                                          const std::vector<StateBatch>& source_states) {
-  constexpr std::size_t kMostKinds =
-      256;  // so that images of ever new sizes do not fill the memory
-  std::vector<Index> kind = kind_of(format_, source_images, source_states);
+  // Images of ever new sizes must not fill the memory.
+  constexpr std::size_t kMostKinds = 256;
+  std::vector<Index> kind = kind_of(settings.format, source_images, source_states);
   if (const auto known = rehearsed_.find(kind); known != rehearsed_.end()) {
     return known->second;
   }
-  Rehearsal made = rehearse(source_images, source_states);
+  Rehearsal made = rehearse(settings, source_images, source_states);
   if (rehearsed_.size() >= kMostKinds) {
     rehearsed_.clear();
   }
@@ -314,6 +316,9 @@ const Graph::Rehearsal& Graph::rehearsal(const std::vector<ImageBatch::Images>& 
 void Graph::run_steps(GraphRun& run) {
   for (const auto& step : steps_) {
     naming(step->node(), [&] { step->encode(run); });
+    if (!run.is_rehearsal()) {
+      note_part(*run.command_buffer());
+    }
   }
 }
 
@@ -322,27 +327,26 @@ GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
                           const std::vector<StateBatch>& source_states) {
   check_inputs(*command_buffer, source_images, source_states);
   pending_updates(command_buffer.get());
-  const Rehearsal& rehearsed = rehearsal(source_images, source_states);
+  const Settings settings{format_, allocator_, output_state_is_temporary};
+  const Rehearsal& rehearsed = rehearsal(settings, source_images, source_states);
   if (runner_) {
-    return encode_by_runner(command_buffer, source_images, source_states, rehearsed);
+    return encode_by_runner(settings, command_buffer, source_images, source_states, rehearsed);
   }
-  GraphRun run(*this, command_buffer, false);
+  GraphRun run(*this, settings, command_buffer, false);
   for (std::size_t i = 0; i < source_images.size(); ++i) {
     run.set_input(source_images_[i], source_images[i]);
   }
   for (std::size_t i = 0; i < source_states.size(); ++i) {
     run.set_input(source_states_[i], source_states[i]);
   }
-  const std::shared_ptr<Work> begun = command_buffer->work();  // a callback may commit and continue
+  note_part(*command_buffer);
   try {
     run_steps(run);
   } catch (...) {  // some of it is encoded
-    note_outstanding(begun, false, nullptr);
-    note_outstanding(command_buffer->work(), false, nullptr);
+    note_part(*command_buffer);
     throw;
   }
   const std::shared_ptr<Work> work = command_buffer->work();
-  note_outstanding(begun, false, nullptr);
   const auto done = std::make_shared<std::atomic<bool>>(false);
   if (!run.completions().empty()) {
     command_buffer->add_completed_handler([work, done, completions = run.completions()] {
@@ -356,6 +360,10 @@ GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   }
   note_outstanding(work, !run.completions().empty(), done);
   return run.take_result();
+}
+
+void Graph::note_part(const CommandBuffer& command_buffer) {
+  note_outstanding(command_buffer.work(), false, nullptr);
 }
 
 void Graph::note_outstanding(const std::shared_ptr<Work>& work, bool updates,
@@ -398,7 +406,8 @@ std::exception_ptr thrown_by(const std::function<void()>& call) {
   return nullptr;
 }
 
-GraphResult Graph::encode_by_runner(const std::shared_ptr<CommandBuffer>& command_buffer,
+GraphResult Graph::encode_by_runner(const Settings& settings,
+                                    const std::shared_ptr<CommandBuffer>& command_buffer,
                                     const std::vector<ImageBatch::Images>& source_images,
                                     const std::vector<StateBatch>& source_states,
                                     const Rehearsal& rehearsal) {
@@ -412,18 +421,18 @@ GraphResult Graph::encode_by_runner(const std::shared_ptr<CommandBuffer>& comman
     return thrown;
   };
   GraphMade made;
-  const std::shared_ptr<Work> begun = command_buffer->work();  // as above
+  const std::shared_ptr<Work> begun = command_buffer->work();  // which the updates belong to
   try {
-    made = runner_->encode({command_buffer, source_images, source_states, format_, allocator_,
-                            output_state_is_temporary, rehearsal.descriptors, rehearsal.learned,
-                            outside, in_turn});
+    made = runner_->encode({command_buffer, source_images, source_states, settings.format,
+                            settings.allocator, settings.output_state_is_temporary,
+                            rehearsal.descriptors, rehearsal.learned, outside, in_turn});
   } catch (...) {  // some of it is encoded
-    note_outstanding(begun, false, nullptr);
-    note_outstanding(command_buffer->work(), runner_->updates_on_completion(), nullptr);
+    note_outstanding(begun, runner_->updates_on_completion(), nullptr);
+    note_part(*command_buffer);
     throw;
   }
-  note_outstanding(begun, false, nullptr);
-  note_outstanding(command_buffer->work(), runner_->updates_on_completion(), nullptr);
+  note_outstanding(begun, runner_->updates_on_completion(), nullptr);
+  note_part(*command_buffer);
   last_descriptors_ = rehearsal.descriptors;
   for (std::size_t i = 0; i < source_images.size(); ++i) {
     spend_reads(source_images[i], images_[static_cast<std::size_t>(source_images_[i])].reads);
@@ -490,15 +499,16 @@ std::shared_ptr<Work> Graph::pending_updates(const CommandBuffer* next) {
 
 std::shared_ptr<Work> Graph::outstanding_work() const {
   const std::lock_guard lock(work_mutex_);
+  std::shared_ptr<Work> first;
   for (const auto& work : outstanding_) {
     if (work->finished() || work->abandoned()) {
       continue;
     }
     require<GraphError>(!work->is_open(), kGraph,
                         ": a command buffer that this graph was encoded on is not committed");
-    return work;
+    first = first ? first : work;
   }
-  return nullptr;
+  return first;
 }
 
 // ---- runs
@@ -519,13 +529,12 @@ class GraphRun::ResultAllocator final : public ImageAllocator {
   }
 };
 
-GraphRun::GraphRun(Graph& graph, std::shared_ptr<CommandBuffer> command_buffer, bool rehearsal)
+GraphRun::GraphRun(Graph& graph, Graph::Settings settings,
+                   std::shared_ptr<CommandBuffer> command_buffer, bool rehearsal)
     : graph_(graph),
+      settings_(std::move(settings)),
       command_buffer_(std::move(command_buffer)),
       rehearsal_(rehearsal),
-      format_(graph.format_),
-      allocator_(graph.allocator_),
-      output_state_is_temporary_(graph.output_state_is_temporary),
       images_(graph.images_.size()),
       made_(graph.images_.size()),
       states_(graph.states_.size()),
@@ -567,7 +576,7 @@ bool GraphRun::is_wanted(int slot) const {
 
 bool GraphRun::is_temporary_state(int slot) const {
   const GraphState& state = graph_.states_[static_cast<std::size_t>(slot)];
-  return state.temporary && (state.returned == 0 || output_state_is_temporary_);
+  return state.temporary && (state.returned == 0 || settings_.output_state_is_temporary);
 }
 
 void GraphRun::set_input(int slot, const ImageBatch::Images& images) {
@@ -580,12 +589,12 @@ void GraphRun::set_input(int slot, const StateBatch& states) {
 
 ImageAllocator& GraphRun::allocator(int slot) {
   const GraphImage& image = graph_.images_[static_cast<std::size_t>(slot)];
-  result_allocator_->format = image.format == ChannelFormat::None ? format_ : image.format;
+  result_allocator_->format = image.format == ChannelFormat::None ? settings_.format : image.format;
   result_allocator_->wanted = is_wanted(slot);
   if (rehearsal_) {
     result_allocator_->inner = temporary_image_allocator();
   } else if (slot == graph_.result_) {
-    result_allocator_->inner = allocator_;
+    result_allocator_->inner = settings_.allocator;
   } else {
     result_allocator_->inner = image.allocator ? image.allocator : temporary_image_allocator();
   }

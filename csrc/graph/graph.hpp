@@ -142,16 +142,27 @@ class Graph : public KernelBase {
     std::vector<std::optional<ImageDescriptor>> descriptors;
     std::shared_ptr<void> learned;  // by the runner
   };
+  // Properties that an encode begins with: callbacks may set the graph's for the next one.
+  struct Settings {
+    ChannelFormat format;
+    std::shared_ptr<ImageAllocator> allocator;
+    bool output_state_is_temporary;
+  };
   // Good until the next call.
-  const Rehearsal& rehearsal(const std::vector<ImageBatch::Images>& source_images,
+  const Rehearsal& rehearsal(const Settings& settings,
+                             const std::vector<ImageBatch::Images>& source_images,
                              const std::vector<StateBatch>& source_states);
-  Rehearsal rehearse(const std::vector<ImageBatch::Images>& source_images,
+  Rehearsal rehearse(const Settings& settings, const std::vector<ImageBatch::Images>& source_images,
                      const std::vector<StateBatch>& source_states);
   void run_steps(GraphRun& run);
-  GraphResult encode_by_runner(const std::shared_ptr<CommandBuffer>& command_buffer,
+  GraphResult encode_by_runner(const Settings& settings,
+                               const std::shared_ptr<CommandBuffer>& command_buffer,
                                const std::vector<ImageBatch::Images>& source_images,
                                const std::vector<StateBatch>& source_states,
                                const Rehearsal& rehearsal);
+  // Of a command buffer on which something is or will be encoded: a callback may commit it and
+  // continue, so it is looked at again after every step.
+  void note_part(const CommandBuffer& command_buffer);
   void note_outstanding(const std::shared_ptr<Work>& work, bool updates,
                         std::shared_ptr<std::atomic<bool>> done);
 
@@ -186,7 +197,8 @@ class GraphRun {
  public:
   // `rehearsal`: one image an input on a command buffer that nobody commits; nobody outside is
   // called.
-  GraphRun(Graph& graph, std::shared_ptr<CommandBuffer> command_buffer, bool rehearsal);
+  GraphRun(Graph& graph, Graph::Settings settings, std::shared_ptr<CommandBuffer> command_buffer,
+           bool rehearsal);
   ~GraphRun();
   GraphRun(const GraphRun&) = delete;
   GraphRun& operator=(const GraphRun&) = delete;
@@ -221,12 +233,9 @@ class GraphRun {
   class ResultAllocator;
 
   Graph& graph_;
+  const Graph::Settings settings_;
   std::shared_ptr<CommandBuffer> command_buffer_;
   bool rehearsal_;
-  // The graph's own when the encode began: callbacks may set them for the next one.
-  const ChannelFormat format_;
-  const std::shared_ptr<ImageAllocator> allocator_;
-  const bool output_state_is_temporary_;
   bool succeeded_ = false;
   std::vector<std::shared_ptr<ImageBatch>> images_;
   std::vector<bool> made_;  // by this run, not given

@@ -574,6 +574,27 @@ def test_padding_policies(device, rng):
     assert_same_bytes(graph(x).result, kernel(x))
 
 
+def test_what_a_policy_sets_is_for_the_next_encode(device):
+    graphs = []  # emptied, for a graph that its own policy holds is never freed
+
+    class Sets(mg.Padding):
+        def padding_method(self):
+            return mg.PaddingMethod.CUSTOM | mg.PaddingMethod.SIZE_SAME
+
+        def destination_descriptor(self, _images, _states, _kernel, suggested):
+            graphs[0].format = mg.ChannelFormat.UNORM8
+            return suggested
+
+    node = g.PoolingMaxNode(g.ImageNode(), 1, 1)
+    node.padding_policy = Sets()
+    graph = float_graph(device, [node])
+    graphs.append(graph)
+    x = np.full((1, 2, 2, 1), -3.5, np.float32)
+    assert_same_bytes(graph(x).result, x)
+    assert graph.format == mg.ChannelFormat.UNORM8
+    graphs.clear()
+
+
 def test_kinds_of_inputs_are_remembered_but_not_all(device):
     """A new kind is gone through once before its encode; what is remembered has a bound."""
     asked = []

@@ -416,35 +416,40 @@ def test_a_handler_encodes_while_a_thread_waits_for_its_work(device, queue, rng)
     command_buffer.wait_until_completed()
 
 
-def test_a_part_that_was_committed_is_waited_for(device, queue, rng):
-    """A callback commits what is encoded so far; what follows is dropped."""
+@pytest.mark.parametrize("layers", [1, 2])
+def test_parts_that_were_committed_are_waited_for(device, queue, layers, rng):
+    """Callbacks commit what is encoded so far; what follows the last one is dropped."""
+    heavy = mg.Convolution(
+        mg.ArrayConvolutionDataSource(weights(rng, (32, 3, 3, 32))), device=device
+    )
+    large = mg.ImageBatch.from_array(device, values(rng, (4, 64, 64, 32)))
+    finished = []
 
     class Continues(mg.ArrayConvolutionDataSource):
         def update(self, command_buffer, _gradient_state, _source_state):
+            heavy.encode_batch(command_buffer, large, allocator=mg.DEFAULT)
+            command_buffer.add_completed_handler(lambda _: finished.append(len(finished)))
             command_buffer.commit_and_continue()
 
-    def slow(_command_buffer):
-        time.sleep(0.2)
-        events.append("handled")
-
-    events = []
-    graph = trained(device, g.ConvolutionNode(g.ImageNode(), Continues(weights(rng))))
+    node = g.ImageNode()
+    for _ in range(layers):
+        node = g.ConvolutionNode(node, Continues(weights(rng))).result_image
+    graph = trained(device, node)
     command_buffer = queue.command_buffer()
-    command_buffer.add_completed_handler(slow)
     images = mg.ImageBatch.from_array(device, values(rng))
     graph.encode_batch(command_buffer, [images], [mg.LossLabels.batch(device, values(rng))])
     with pytest.raises(mg.errors.GraphError, match="is not committed"):
         graph.reload_from_data_sources()
     del command_buffer
-    reloaded = False
-    while not reloaded:
+    end = time.monotonic() + 60
+    while True:  # a handler's thread may still hold the command buffer, which is not committed
         gc.collect()
         try:
             graph.reload_from_data_sources()
-            reloaded = True
-        except mg.errors.GraphError:  # the handler's thread still holds the command buffer
-            assert events
-    assert events
+            break
+        except mg.errors.GraphError:
+            assert time.monotonic() < end
+    assert len(finished) == layers
 
 
 def test_what_a_callback_sets_is_for_the_next_encode(device, rng):

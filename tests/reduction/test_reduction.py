@@ -321,6 +321,16 @@ def test_tall_correlations_in_bands(device, shifts, dtype, rng):
         mg.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 7, 16, 21])
+def test_equal_correlations_have_equal_bits(device, channels, rng):
+    """Wherever a pixel lies: no product is fused or joined otherwise at an end of a row."""
+    a, b = rng.standard_normal((2, 20, 1, 1, channels), dtype=np.float32)
+    kernel = mg.LocalCorrelation(2, 1, device=device)
+    kernel.secondary_edge_mode = mg.EdgeMode.CLAMP
+    result = kernel(*(np.tile(constant, (1, 2, 11, 1)) for constant in (a, b)))
+    assert_same_bytes(result, np.broadcast_to(result[:, :1, :1, :1], result.shape))
+
+
 @pytest.mark.parametrize("shifts", [(3, 0, 5, 1), (2, 1, 60000, 7), (1, 1, 3, 65536)], ids=str)
 def test_shifts_that_lie_apart(device, shifts, rng):
     """Nothing between them is read, so far ones take no more memory than near ones."""

@@ -193,7 +193,7 @@ MPSGRAD_INLINE void correlate_tile(const float* x, const float* y, Index step, I
   }
   if constexpr (kLanes > 1) {
     if (c < channels) {  // the last vector reaches back over lanes that have been added
-      Ints<kLanes> lane;
+      Ints<kLanes> lane = {};
       for (int k = 0; k < kLanes; ++k) {
         lane[k] = k;
       }
@@ -212,9 +212,10 @@ MPSGRAD_INLINE void correlate_tile(const float* x, const float* y, Index step, I
 // Tiles of pixels a shift's step apart, so that they share pixels of the second row.
 void correlate(const float* x, const float* y, float* out, Index pixels, Index channels,
                Index shifts, Index step, Index result_stride) {
-  constexpr Index kTile = kRegisters > 16 ? 4 : 3;
   with_lanes_for(channels, [=](auto count) MPSGRAD_MELT {
     constexpr int kLanes = count;
+    // Compilers fuse other products of single numbers in one tile than in another.
+    constexpr Index kTile = kLanes == 1 ? 1 : kRegisters > 16 ? 4 : 3;
     const auto tiles = [=](auto together, Index p) MPSGRAD_MELT {
       constexpr Index kPixels = together;
       const auto tile = [=](auto shift_count, Index m) MPSGRAD_MELT {
