@@ -414,10 +414,11 @@ GraphResult Graph::encode_by_runner(const Settings& settings,
   require<UnsupportedError>(command_buffer->predicate == nullptr, kGraph,
                             ": the device cannot make a whole graph depend on a predicate; encode "
                             "it while none is set");
-  const auto in_turn = [this](const std::function<void()>& call) {
+  const auto in_turn = [&](const std::function<void()>& call) {
     const std::thread::id owner = turn_of_.exchange(std::this_thread::get_id());
     std::exception_ptr thrown = thrown_by(call);
     turn_of_ = owner;
+    note_part(*command_buffer);
     return thrown;
   };
   GraphMade made;
