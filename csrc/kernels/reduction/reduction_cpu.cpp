@@ -250,7 +250,7 @@ class CpuReduceProducts final : public BinaryEncoder {
 };
 
 // Bands of result rows, so that a row of the secondary, with what lies beyond its edges, is made
-// once for all that read it.
+// once for all rows of the band that read it.
 struct CorrelationWork {
   CorrelationWindow window;
   CpuImages primary, secondary;

@@ -166,8 +166,8 @@ void products(const Element* x, const Element* y, Element* out, Index pixels, In
 }
 
 // Products of kPixels pixels with kShifts pixels of the second row each, both `step` elements
-// apart: those of equal sums of places read the same pixel, which is loaded once. Every sum has an
-// order of its own, whatever else is in the tile.
+// apart: those of equal sums of places read the same pixel, which is loaded once. Sums of vectors
+// have the same bits whatever else is in the tile.
 template <int kLanes, Index kPixels, Index kShifts>
 MPSGRAD_INLINE void correlate_tile(const float* x, const float* y, Index step, Index channels,
                                    float* out, Index pixel_stride) {
