@@ -83,14 +83,7 @@ struct SeveralDoubles {
 template <class Numbers>
 MPSGRAD_INLINE Numbers added(Numbers sum, Numbers value) {
 #if defined(__FMA__)
-  Numbers one = Numbers{} + 1.0;
-  // Compilers leave out a factor that they know.
-#if defined(__AVX512F__)
-  asm("" : "+v"(one));
-#else
-  asm("" : "+x"(one));
-#endif
-  return value * one + sum;
+  return value * opaque(Numbers{} + 1.0) + sum;
 #else
   return sum + value;
 #endif

@@ -57,6 +57,20 @@ MPSGRAD_INLINE void store(Element* to, Vector v) {
   __builtin_memcpy(to, &v, sizeof v);
 }
 
+// The same value, of which compilers know nothing: they leave out factors, and merge choices, that
+// they see through.
+template <class Vector>
+MPSGRAD_INLINE Vector opaque(Vector v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#elif defined(__x86_64__)
+  asm("" : "+x"(v));
+#elif defined(__aarch64__)
+  asm("" : "+w"(v));
+#endif
+  return v;
+}
+
 #if !defined(__F16C__) && !defined(__ARM_NEON)
 template <int kLanes>
 struct HalfLanes {

@@ -11,19 +11,23 @@ using Index = std::int64_t;
 
 MPSGRAD_INLINE Index smaller(Index a, Index b) { return a < b ? a : b; }
 
-// How two numbers join, and what joins without a trace. A NaN stays.
+// How two numbers join, and what joins without a trace. A NaN stays: a comparison with the first of
+// two keeps it, which is what x86's instruction for extremes does, and a choice brings the second.
+// What has been joined comes first and waits for no comparison.
 struct Least {
   static constexpr float kNeutral = __builtin_inff();
   template <class V>
   MPSGRAD_INLINE V operator()(V a, V b) const {
-    return ((a < b) | (a != a)) ? a : b;
+    const V less = opaque(b < a ? b : a);
+    return b != b ? b : less;
   }
 };
 struct Largest {
   static constexpr float kNeutral = -__builtin_inff();
   template <class V>
   MPSGRAD_INLINE V operator()(V a, V b) const {
-    return ((a > b) | (a != a)) ? a : b;
+    const V more = opaque(b > a ? b : a);
+    return b != b ? b : more;
   }
 };
 struct Total {

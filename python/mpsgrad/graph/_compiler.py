@@ -9,6 +9,7 @@ from mpsgrad._core import ChannelFormat
 from mpsgrad.batch_normalization import ArrayBatchNormalizationDataSource
 from mpsgrad.convolution import ArrayConvolutionDataSource, ConvolutionDataSource
 from mpsgrad.errors import GraphError
+from mpsgrad.graph._fusion import Fusion, find_fusions
 from mpsgrad.graph.convolution import ConvolutionNode
 from mpsgrad.graph.nodes import GradientFilterNode, StateNode, TrainableNode, TrainingStyle
 from mpsgrad.graph.normalization import BatchNormalizationNode
@@ -77,6 +78,10 @@ class Compiler:
         self.included = _ancestors([node._producer for node in results if node._producer], {})
         self._find_copies()
         self._keep()
+        # Device graphs fuse by themselves.
+        self.fused: dict[FilterNode, Fusion] = {}
+        if not graph._wants_description:
+            self._fuse()
         self._count_uses()
         self._order_inputs()
         self._add_slots()
@@ -128,6 +133,23 @@ class Compiler:
                 and self.format_of(image) == self.format_of(source)
             ):
                 self.copies[image] = source
+
+    def _fuse(self) -> None:
+        """Have normalizations compute activations: what both give is one image, without a copy."""
+        for fusion in find_fusions(self.steps, self._origin, self._returned, self.format_of):
+            self.copies[fusion.neuron.result_image] = fusion.normalization.result_image
+            self.fused[fusion.normalization] = self.fused[fusion.neuron] = fusion
+            if fusion.gradient is not None and fusion.neuron_gradient is not None:
+                image = fusion.neuron_gradient.result_image
+                self.copies[image] = fusion.neuron_gradient._sources[0]
+                self.fused[fusion.gradient] = self.fused[fusion.neuron_gradient] = fusion
+        if self.fused:
+            self._keep()
+
+    def fused_arguments(self, node: FilterNode) -> dict[str, Any]:
+        """Return what a normalization's kernels are given for the activation fused into them."""
+        fusion = self.fused.get(node)
+        return {} if fusion is None else {"fused_neuron_descriptor": fusion.neuron.descriptor}
 
     def _origin(self, image: ImageNode) -> ImageNode:
         while image in self.copies:
@@ -266,7 +288,7 @@ class Compiler:
     def kernel(self, node: FilterNode) -> Any:
         """Return the kernel of a node, made on the first call."""
         if node not in self._kernels:
-            kernel = node._make_kernel(self.device)
+            kernel = node._make_kernel(self.device, **self.fused_arguments(node))
             self._kernels[node] = kernel
             source = getattr(kernel, "data_source", None)
             if source is not None:

@@ -496,7 +496,11 @@ class Graph(_core.Graph):
             own = compiled.format_of(image)
             storage = self.format if own == ChannelFormat.NONE else own
             notes = []
-            if copied is not None:
+            fusion = compiled.fused.get(node)
+            host = None if fusion is None else fusion.host_of(node)
+            if host is not None:
+                notes.append(f"computed by {host._name()}")
+            elif copied is not None:
                 notes.append("no copy: is its incoming gradient")
             style = getattr(node, "training_style", None)
             if node._updates_weights() and style is not None:

@@ -253,8 +253,8 @@ class ConvolutionGradientNode(TrainableNode, GradientFilterNode):
     def _updates_weights(self) -> bool:
         return self.training_style != TrainingStyle.NONE
 
-    def _make_kernel(self, device: Any) -> Any:
-        kernel = super()._make_kernel(device)
+    def _make_kernel(self, device: Any, **more: Any) -> Any:
+        kernel = super()._make_kernel(device, **more)
         kernel.gradient_option = kernels.ConvolutionGradientOption.ALL
         return kernel
 

@@ -324,8 +324,8 @@ class LossGradientNode(_SeparateLoss, GradientFilterNode):
         """Whether the gradient is with respect to the labels."""
         return self._by_labels
 
-    def _make_kernel(self, device: Any) -> Any:
-        kernel = super()._make_kernel(device)
+    def _make_kernel(self, device: Any, **more: Any) -> Any:
+        kernel = super()._make_kernel(device, **more)
         kernel.compute_label_gradients = self._by_labels
         return kernel
 

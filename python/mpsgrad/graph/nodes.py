@@ -434,8 +434,8 @@ class FilterNode(_Node):
     def _kernel_settings(self) -> dict[str, Any]:
         return {}
 
-    def _make_kernel(self, device: _core.Device) -> Any:
-        kernel = self._kernel(**self._kernel_arguments(), device=device)
+    def _make_kernel(self, device: _core.Device, **more: Any) -> Any:
+        kernel = self._kernel(**self._kernel_arguments(), **more, device=device)
         for name, value in self._kernel_settings().items():
             setattr(kernel, name, value)
         if self._padding is not None:
@@ -634,9 +634,9 @@ class TrainableNode(FilterNode):
                 f"{type(self).__name__}: training_style must be a TrainingStyle, got {style!r}"
             ) from None
 
-    def _make_kernel(self, device: _core.Device) -> Any:
+    def _make_kernel(self, device: _core.Device, **more: Any) -> Any:
         try:
-            return super()._make_kernel(device)
+            return super()._make_kernel(device, **more)
         except (ValueError, RuntimeError) as error:
             if type(error) not in (ValueError, RuntimeError):
                 raise

@@ -190,7 +190,9 @@ class BatchNormalizationGradientNode(_TrainedGradient):
     _kernel: ClassVar[Any] = batch_normalization.BatchNormalizationGradient
 
     def _compile(self, to: Compiler) -> None:
-        statistics = batch_normalization.BatchNormalizationStatisticsGradient(device=to.device)
+        statistics = batch_normalization.BatchNormalizationStatisticsGradient(
+            **to.fused_arguments(self), device=to.device
+        )
         read = to.is_read(self.result_image)
         to.graph._add_batch_normalization_gradient(
             self._name(),
