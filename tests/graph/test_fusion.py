@@ -21,7 +21,6 @@ ACTIVATIONS = {
     "sigmoid": lambda x: g.NeuronSigmoidNode(x),
     "tanh": lambda x: g.NeuronTanHNode(x, a=1.5, b=0.5),
     "gelu": lambda x: g.NeuronGeLUNode(x),
-    "prelu": lambda x: g.NeuronPReLUNode(x, np.linspace(0.1, 0.9, CHANNELS, dtype=np.float32)),
 }
 
 
@@ -110,6 +109,16 @@ def test_both_gradient_nodes_are_one(device, rng):
         assert "computed by BatchNormalizationGradientNode" in str(graph)
     else:
         assert "computed by" not in str(graph)
+
+
+def test_an_activation_that_only_its_gradient_needs_is_shown(device, rng):
+    network = Network(source_of(rng))
+    first = g.NeuronLinearNode(g.ImageNode("dy"), a=2.0)
+    (terminus,) = network.activation.training_graph(first.result_image)
+    graph = g.Graph(device, terminus)
+    assert is_fused(graph) == fuses(device)
+    assert "not run" not in str(graph)
+    assert repr(graph).startswith("Graph(5 nodes")
 
 
 def test_what_lies_between_is_not_rounded(device, rng):
@@ -202,10 +211,106 @@ def test_not_with_a_padding_policy(device, rng):
         assert not is_fused(network.graph(device, train=False))
 
 
-def test_not_with_slopes_for_other_channels(device, rng):
+def test_not_with_an_allocator(device, rng):
+    for place in ("normalization", "activation"):
+        network = Network(source_of(rng))
+        getattr(network, place).result_image.image_allocator = mg.TEMPORARY
+        assert not is_fused(network.graph(device, train=False))
+
+
+def test_not_if_gradients_have_a_padding_policy(device, rng):
+    network = Network(source_of(rng))
+
+    def with_policy(gradient, forward, *_):
+        if forward is network.normalization:
+            gradient.padding_policy = mg.DefaultPadding(mg.PaddingMethod.SIZE_VALID_ONLY)
+
+    termini = network.last.training_graph(g.ImageNode("dy"), node_handler=with_policy)
+    assert not is_fused(g.Graph(device, result_images=termini))
+
+
+def by_hand(network, gradients):
+    """Gradient nodes of the activation, whose sum the normalization's reads."""
+    made = [network.activation.gradient_filter(gradient) for gradient in gradients]
+    total = made[0] if len(made) == 1 else g.AdditionNode(*made)
+    return made, network.normalization.gradient_filter(total.result_image)
+
+
+def test_not_if_somebody_else_reads_the_gradient_between(device, rng):
+    network = Network(source_of(rng))
+    incoming = g.NeuronLinearNode(g.ImageNode("dy"), a=2.0).result_image
+    (made,), last = by_hand(network, [incoming])
+    assert is_fused(g.Graph(device, last)) == fuses(device)
+    both = g.Graph(device, result_images=[last, g.NeuronLinearNode(made, a=3.0)])
+    both.format = FLOAT32
+    assert not is_fused(both)
+    result = both(arrays(rng))
+    assert np.ptp(result.result) > 0
+    assert np.ptp(result.intermediates[0]) > 0
+
+
+def test_not_if_the_activation_has_two_gradients(device, rng):
+    data_source, given = source_of(rng), arrays(rng)
+    network = Network(data_source)
+    incoming = g.NeuronLinearNode(g.ImageNode("dy"), a=2.0).result_image
+    _, last = by_hand(network, [incoming, incoming])
+    graph = g.Graph(device, last)
+    graph.format = FLOAT32
+    assert not is_fused(graph)
+    network = Network(data_source)
+    doubled = g.NeuronLinearNode(g.ImageNode("dy"), a=4.0).result_image
+    _, last = by_hand(network, [doubled])
+    once = g.Graph(device, last)
+    once.format = FLOAT32
+    assert is_fused(once) == fuses(device)
+    assert_same_bytes(graph(given).result, once(given).result)
+
+
+def test_not_with_slopes_by_channel(device, rng):
     """Those of a kernel by itself may be more than channels."""
     network = Network(source_of(rng), lambda x: g.NeuronPReLUNode(x, np.ones(2 * CHANNELS)))
     assert not is_fused(network.graph(device, train=False))
+
+
+def test_not_if_a_gradient_has_another_format(device, rng):
+    network = Network(source_of(rng))
+
+    def in_float32(gradient, forward, *_):
+        if forward is network.activation:
+            gradient.result_image.format = FLOAT32
+
+    termini = network.last.training_graph(g.ImageNode("dy"), node_handler=in_float32)
+    assert not is_fused(g.Graph(device, result_images=termini))
+
+
+def test_not_if_the_incoming_gradient_is_an_input(device, rng):
+    """So that inputs are read as often as on a device whose graphs fuse by themselves."""
+    network = Network(source_of(rng))
+    termini = network.activation.training_graph(g.ImageNode("dy"))
+    graph = g.Graph(device, result_images=termini)
+    assert not is_fused(graph)
+    assert graph.source_image_handles == ["dy", "x"]
+    assert [graph.read_count_for_source_image(i) for i in range(2)] == [1, 4]
+
+
+def test_not_if_another_node_updates_the_same_numbers(device, rng):
+    """The second one's update comes before the gradient of the first."""
+    given = arrays(rng)
+    results = []
+    for kept in (False, True):
+        numbers = np.random.default_rng(3).uniform(0.5, 2.0, (4, CHANNELS)).astype(np.float32)
+        optimizer = mg.SGD(0.5, device=device)
+        data_source = mg.ArrayBatchNormalizationDataSource(*numbers, optimizer=optimizer)
+        first = g.BatchNormalizationNode(g.ImageNode("x"), data_source)
+        second = g.BatchNormalizationNode(g.NeuronGeLUNode(first), data_source)
+        if kept:
+            first.result_image.export()
+        termini = g.NeuronLinearNode(second, a=3.0).training_graph(g.ImageNode("dy"))
+        graph = g.Graph(device, result_images=termini)
+        graph.format = FLOAT32
+        assert not is_fused(graph)
+        results.append(graph(given).result)
+    assert_same_bytes(*results)
 
 
 def test_not_if_the_gradient_comes_another_way(device, rng):
@@ -244,7 +349,7 @@ def test_gradients_that_are_copies_pass_through(device, rng):
         if kept:
             network.normalization.result_image.export()
         total = g.AdditionNode(network.activation, network.normalization.source_images[0])
-        (terminus,) = total.training_graph(g.ImageNode("dy"))
+        (terminus,) = g.NeuronLinearNode(total, a=2.0).training_graph(g.ImageNode("dy"))
         graph = g.Graph(device, terminus)
         graph.format = FLOAT32
         results.append(graph(given).result)

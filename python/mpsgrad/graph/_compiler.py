@@ -76,10 +76,10 @@ class Compiler:
         self.without_update: dict[FilterNode, str] = {}  # and why
 
         self.included = _ancestors([node._producer for node in results if node._producer], {})
+        self.fused: dict[FilterNode, Fusion] = {}
         self._find_copies()
         self._keep()
         # Device graphs fuse by themselves.
-        self.fused: dict[FilterNode, Fusion] = {}
         if not graph._wants_description:
             self._fuse()
         self._count_uses()
@@ -109,7 +109,7 @@ class Compiler:
             or (node._state is not None and node._state.export_from_graph)
             or node._updates_weights()
         ]
-        self.kept = _ancestors(required, self.copies)
+        self.kept = _ancestors(required, self.copies) | self.fused.keys()
         self.order = sorted(self.kept, key=lambda node: node._serial)
         self.pruned = sorted(self.included - self.kept, key=lambda node: node._serial)
         self.steps = [node for node in self.order if node.result_image not in self.copies]

@@ -6,7 +6,7 @@ gradient between their gradients.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpsgrad.graph.neuron import NeuronGradientNode, NeuronNode
@@ -82,22 +82,23 @@ def find_fusions(
     list of Fusion
     """
     readers = _Readers(steps, origin)
-    running = set(steps)
+    numbers = Counter(
+        id(node.data_source) for node in steps if isinstance(node, BatchNormalizationNode)
+    )
 
     def is_between(node: FilterNode) -> bool:
-        """Whether nobody but what reads a node's result as it runs here needs it."""
-        return node._padding is None and not is_returned(node.result_image)
+        """Whether a node's result need not be an image of its own."""
+        image = node.result_image
+        return node._padding is None and image._allocator is None and not is_returned(image)
 
     def of(neuron: NeuronNode) -> Fusion | None:
         before = origin(neuron._sources[0])._producer
         if not (
             isinstance(before, BatchNormalizationNode)
-            and before in running
             and is_between(before)
             and is_between(neuron)
-            and before.result_image._allocator is neuron.result_image._allocator is None
             and format_of(before.result_image) == format_of(neuron.result_image)
-            and _has_slopes_for(neuron, before)
+            and neuron.descriptor.neuron_type != NeuronType.PRELU  # as many slopes as channels?
             and not (neuron._state is not None and neuron._state.export_from_graph)
         ):
             return None
@@ -110,26 +111,22 @@ def find_fusions(
         if len(gradients) != 1 or len(neuron_gradients) != 1:
             return None
         (gradient,), (neuron_gradient,) = gradients, neuron_gradients
+        incoming = neuron_gradient._sources[0]
         if not (
             isinstance(gradient, BatchNormalizationGradientNode)
             and isinstance(neuron_gradient, NeuronGradientNode)
             and gradient._padding is None
             and is_between(neuron_gradient)
-            and neuron_gradient.result_image._allocator is None
+            and format_of(neuron_gradient.result_image) == format_of(incoming)
             and readers.of_result(neuron_gradient) == [gradient]
-            and origin(gradient._sources[0]) is neuron_gradient.result_image
+            # It would be read twice, and reads of inputs are the same on every device.
+            and origin(incoming)._producer is not None
+            # The gradient finds the activation's source again: by the same numbers, which the
+            # update of another node would have changed by then.
+            and numbers[id(before.data_source)] == 1
         ):
             return None
         return Fusion(before, neuron, gradient, neuron_gradient)
 
     found = (of(node) for node in steps if isinstance(node, NeuronNode))
     return [fusion for fusion in found if fusion is not None]
-
-
-def _has_slopes_for(neuron: NeuronNode, normalization: BatchNormalizationNode) -> bool:
-    """Whether slopes, if there are any, are as many as channels, as fused ones have to be."""
-    descriptor = neuron.descriptor
-    if descriptor.neuron_type != NeuronType.PRELU:
-        return True
-    channels: int = normalization.data_source.number_of_feature_channels
-    return len(descriptor.data) == channels
