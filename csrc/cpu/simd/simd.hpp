@@ -36,6 +36,7 @@
 
 namespace mpsgrad::MPSGRAD_ISA {
 
+constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 MPSGRAD_INLINE std::uint32_t float_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
 MPSGRAD_INLINE float bits_float(std::uint32_t x) { return __builtin_bit_cast(float, x); }
 

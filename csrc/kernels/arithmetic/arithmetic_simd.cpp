@@ -205,8 +205,6 @@ void forward_piece(const ArithmeticFunction& f, const Element* x, const Element*
   }
 }
 
-MPSGRAD_INLINE Index smaller(Index a, Index b) { return a < b ? a : b; }
-
 template <class Element>
 void forward(const ArithmeticFunction& f, Cycle<Element> x, Cycle<Element> y, Results<Element> out,
              ClampMask mask, Index first, Index count) {

@@ -196,7 +196,6 @@ MPSGRAD_INLINE Vec member(Vec x, std::integer_sequence<int, kLane...>) {
 constexpr Index kMostMixed = kLanes / 2;
 
 constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
-constexpr Index smaller(Index a, Index b) { return a < b ? a : b; }
 constexpr Index larger(Index a, Index b) { return a > b ? a : b; }
 
 // Rows, one or more, in tiles of about the same height, `most` at most.

@@ -27,7 +27,6 @@ constexpr Index kDepth = kLanes >= 16 ? 96 : 128;
 static_assert(kDepth <= kGramDepth && kGramPadding % kLanes == 0);
 
 constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
-constexpr Index smaller(Index a, Index b) { return a < b ? a : b; }
 
 // A block's vectors in panels of about the same width.
 struct Panels {

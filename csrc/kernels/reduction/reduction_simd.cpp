@@ -9,8 +9,6 @@ namespace {
 
 using Index = std::int64_t;
 
-MPSGRAD_INLINE Index smaller(Index a, Index b) { return a < b ? a : b; }
-
 // How two numbers join, and what joins without a trace. A NaN stays: a comparison with the first of
 // two keeps it, which is what x86's instruction for extremes does, and a choice brings the second.
 // What has been joined comes first and waits for no comparison.

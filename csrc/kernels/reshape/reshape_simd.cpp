@@ -8,8 +8,6 @@ namespace {
 
 using Index = std::int64_t;
 
-MPSGRAD_INLINE Index smaller(Index a, Index b) { return a < b ? a : b; }
-
 template <class Element, class Channels>
 MPSGRAD_INLINE void fold_pixel(const Element* gradient, const Index* rows, Index row_count,
                                const Index* columns, Index column_count, Channels channels,
