@@ -4,6 +4,7 @@
 
 #include "kernels/convolution/channel_sums_simd.hpp"
 #include "kernels/convolution/convolution_simd.hpp"
+#include "kernels/convolution/tap_copies_simd.hpp"
 #include "kernels/convolution/vectors_simd.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
@@ -19,6 +20,11 @@ static_assert(sizeof(Pair) == 16);
 // Narrower vectors take longer for the products than memory does for what they read: 0.94 to 1.08
 // with requests.
 constexpr bool kAsksAhead = kLanes >= 16;
+enum class Asks { kNothing, kLines, kPixels };
+
+// Pixels that tiles of by_tap multiply at a time: so few where they ask that what is asked for
+// still fits into a cache beside them.
+constexpr Index kChunkPixels = kAsksAhead ? 256 : kPanelPixels;
 
 struct TileArguments {
   const Pair* pairs;
@@ -27,14 +33,18 @@ struct TileArguments {
   Index gradient_step, source_step;
   Index pixels;
   float* out;
-  Index out_step;      // from one row of the tile to the next
-  Mask last;           // lanes of the last vector
-  const float* ahead;  // of tiles that ask
+  Index out_step;  // from one row of the tile to the next
+  Mask last;       // lanes of the last vector
+  // Of tiles that ask: the first of as many lines as there are pixels, or `line` floats after each
+  // of so many places.
+  const float* ahead;
+  const float* const* pixels_ahead;
+  Index line;
 };
 
-// out[r][v] += sum over pixels of gradient[r] * source[v]. Tiles that ask request a line from
-// `ahead` on for each pixel.
-template <int kRows, int kVecs, bool kWhole, bool kAsks>
+// out[r][v] += sum over pixels of gradient[r] * source[v]. Tiles that ask request a line for each
+// pixel.
+template <int kRows, int kVecs, bool kWhole, Asks kAsks>
 void source_tile(const TileArguments& t) {
   Vec sums[kRows][kVecs];
 #pragma GCC unroll 16
@@ -56,14 +66,18 @@ void source_tile(const TileArguments& t) {
   const Index source_step = t.source_step;
   const Mask last = t.last;
   const float* ahead = t.ahead;
+  const float* const* pixels_ahead = t.pixels_ahead;
+  const Index line = t.line;
   for (Index i = 0; i < t.pair_count; ++i) {
     const float* gradient = t.pairs[i].gradient + t.gradient_offset;
     const float* source = t.pairs[i].source + t.source_offset;
 #pragma GCC unroll 1
     for (Index pixel = 0; pixel < t.pixels; ++pixel) {
-      if constexpr (kAsks) {
+      if constexpr (kAsks == Asks::kLines) {
         __builtin_prefetch(ahead);
         ahead += kLineFloats;
+      } else if constexpr (kAsks == Asks::kPixels) {
+        request_later(pixels_ahead[pixel], line);
       }
       Vec x[kVecs];
 #pragma GCC unroll 4
@@ -163,18 +177,21 @@ using GradientTile = void (*)(const TileArguments&, const float* const*);
 
 struct TileTable {
   SourceTile source[2][kMaxVecs + 1][kMaxRows + 1];
-  SourceTile asking[2][kMaxVecs + 1][kMaxRows + 1];
+  SourceTile asking_lines[2][kMaxVecs + 1][kMaxRows + 1];
+  SourceTile asking_pixels[2][kMaxVecs + 1][kMaxRows + 1];
   GradientTile gradient[2][kMaxVecs + 1][kMaxRows + 1];
 };
 
 template <int kVecs, int kRows>
 constexpr void fill_tiles(TileTable& table) {
   if constexpr (kRows >= 1) {
-    table.source[0][kVecs][kRows] = source_tile<kRows, kVecs, false, false>;
-    table.source[1][kVecs][kRows] = source_tile<kRows, kVecs, true, false>;
+    table.source[0][kVecs][kRows] = source_tile<kRows, kVecs, false, Asks::kNothing>;
+    table.source[1][kVecs][kRows] = source_tile<kRows, kVecs, true, Asks::kNothing>;
     if constexpr (kAsksAhead) {
-      table.asking[0][kVecs][kRows] = source_tile<kRows, kVecs, false, true>;
-      table.asking[1][kVecs][kRows] = source_tile<kRows, kVecs, true, true>;
+      table.asking_lines[0][kVecs][kRows] = source_tile<kRows, kVecs, false, Asks::kLines>;
+      table.asking_lines[1][kVecs][kRows] = source_tile<kRows, kVecs, true, Asks::kLines>;
+      table.asking_pixels[0][kVecs][kRows] = source_tile<kRows, kVecs, false, Asks::kPixels>;
+      table.asking_pixels[1][kVecs][kRows] = source_tile<kRows, kVecs, true, Asks::kPixels>;
     }
     table.gradient[0][kVecs][kRows] = gradient_tile<kRows, kVecs, false>;
     table.gradient[1][kVecs][kRows] = gradient_tile<kRows, kVecs, true>;
@@ -192,180 +209,6 @@ constexpr TileTable make_tiles() {
 }
 
 constexpr TileTable kTiles = make_tiles();
-
-// Every tap by itself uses each value once for each channel of the other image, and where the
-// images are, pixels lie thousands of bytes apart, in a few sets of the caches. So some pixels at a
-// time are copied to where they follow each other: vectors of one image, and the values of the
-// other in the order in which the tiles read them.
-constexpr Index kPanelPixels = kConvolutionPanelPixels;
-
-// The rows of tiles over some channels of an image.
-struct TileRows {
-  Index first;
-  Index pixels;
-  Index tiles;
-  Index begin[kConvolutionPanel + 1];
-
-  TileRows(Index first_channel, Index channels, Index vecs, Index pixel_count)
-      : first(first_channel),
-        pixels(pixel_count),
-        tiles(ceil_div(channels, tile_rows(static_cast<int>(vecs)))) {
-    for (Index tile = 0; tile <= tiles; ++tile) {
-      begin[tile] = tile * channels / tiles;
-    }
-  }
-  Index rows(Index tile) const { return begin[tile + 1] - begin[tile]; }
-  // Copies write whole vectors.
-  Index panel(Index tile) const { return begin[tile] * pixels + tile * kLanes; }
-};
-
-Index panel_floats() { return kConvolutionPanel * (kPanelPixels + kLanes) + kLanes; }
-// A block's last vector is copied whole.
-Index column_floats(Index channels, Index pixels) {
-  return (channels + kLanes) * smaller(pixels, kPanelPixels);
-}
-
-// Pixels [first, first + count) of a band, its rows one after the other.
-struct PanelPixels {
-  Index first, count;
-};
-
-// One image as a tap has it: pixel x of a band's row at rows[row * rows_step] + offset + x * step,
-// from begin to before end; zeros outside, and where the row is null.
-struct TapImage {
-  const float* const* rows;
-  Index rows_step, offset, step, begin, end;
-
-  static TapImage gradient(const WeightGradientTask& task) {
-    return {task.gradient, 1, 0, task.gradient_step, 0, task.width};
-  }
-  static TapImage source(const WeightGradientTask& task, Index q, Index p) {
-    return {task.source + q,  task.taps_y,   task.source_offset + p * task.source_tap_step,
-            task.source_step, task.begin[p], task.end[p]};
-  }
-};
-
-// Calls copy(from, place, n) for neighbours of a row, and clear(place, n) for zeros.
-template <class Copy, class Clear>
-MPSGRAD_INLINE void for_runs(const TapImage& image, Index width, PanelPixels pixels,
-                             const Copy& copy, const Clear& clear) {
-  for (Index done = 0; done < pixels.count;) {
-    const Index row = (pixels.first + done) / width;
-    const Index x = (pixels.first + done) % width;
-    const Index n = smaller(pixels.count - done, width - x);
-    const float* data = image.rows[row * image.rows_step];
-    const Index begin = data == nullptr ? x + n : larger(x, smaller(image.begin, x + n));
-    const Index end = data == nullptr ? x + n : larger(begin, smaller(image.end, x + n));
-    clear(done, begin - x);
-    if (begin < end) {
-      copy(data + image.offset + begin * image.step, done + begin - x, end - begin);
-    }
-    clear(done + end - x, x + n - end);
-    done += n;
-  }
-}
-
-// Asks for so many floats: copies read pixels that lie far apart, and write them to as many places
-// as there are tiles.
-MPSGRAD_INLINE void ask_to_read(const float* first, Index floats) {
-  for (Index i = 0; i < floats; i += kLineFloats) {
-    __builtin_prefetch(first + i);
-  }
-}
-MPSGRAD_INLINE void ask_to_write(const float* first, Index floats) {
-  for (Index i = 0; i < floats; i += kLineFloats) {
-    __builtin_prefetch(first + i, 1);
-  }
-}
-
-// Each tile's values of some pixels together: they follow each other where they go, and the lines
-// they come from are needed by the next tile.
-void copy_rows(const TapImage& image, Index width, PanelPixels pixels, const TileRows& tiles,
-               float* panel) {
-  constexpr Index kTogether = 4;
-  const Index step = image.step;
-  const auto copy = [&](const float* first, Index place, Index n) {
-    for (Index done = 0; done < n; done += kTogether) {
-      const float* pixel = first + done * step + tiles.first;
-      const Index count = smaller(kTogether, n - done);
-      for (Index i = kTogether; i < smaller(2 * kTogether, n - done); ++i) {
-        ask_to_read(pixel + i * step, tiles.begin[tiles.tiles]);
-      }
-      for (Index tile = 0; tile < tiles.tiles; ++tile) {
-        const Index rows = tiles.rows(tile);
-        const Index whole = (rows - 1) / kLanes * kLanes;
-        const Mask last = first_lanes(rows - whole);
-        const float* from = pixel + tiles.begin[tile];
-        float* to = panel + tiles.panel(tile) + (place + done) * rows;
-        ask_to_write(to + count * rows, count * rows);
-        for (Index i = 0; i < count; ++i, from += step, to += rows) {
-          for (Index r = 0; r < whole; r += kLanes) {
-            store(to + r, load(from + r));
-          }
-          store(to + whole, load(from + whole, last));
-        }
-      }
-    }
-  };
-  const auto clear = [&](Index place, Index n) {
-    for (Index tile = 0; tile < tiles.tiles && n > 0; ++tile) {
-      const Index rows = tiles.rows(tile);
-      float* to = panel + tiles.panel(tile) + place * rows;
-      for (Index i = 0; i < n * rows; ++i) {
-        to[i] = 0.0F;
-      }
-    }
-  };
-  for_runs(image, width, pixels, copy, clear);
-}
-
-// The next channels of a row of weights: `widest` vectors, or what is left.
-struct ColumnBlock {
-  Index vecs, lanes;  // lanes of the last vector
-
-  ColumnBlock(Index channels, Index widest)
-      : vecs(smaller(widest, ceil_div(channels, kLanes))),
-        lanes(smaller(channels - (vecs - 1) * kLanes, kLanes)) {}
-};
-
-// Channels [first, last), in blocks of `widest` vectors, each of which has its pixels together.
-// What follows each other in memory is read so.
-void copy_columns(const TapImage& image, Index width, PanelPixels pixels, Index first, Index last,
-                  Index widest, float* panel) {
-  const Index block = widest * kLanes;
-  const auto each_block = [&](const auto& body) {
-    float* to = panel;
-    for (Index c = first; c < last; c += block, to += block * pixels.count) {
-      body(c, ColumnBlock(last - c, widest), to);
-    }
-  };
-  constexpr Index kReadAhead = 4;  // pixels
-  constexpr Index kWriteAhead = 2;
-  const auto copy = [&](const float* from, Index place, Index n) {
-    for (Index i = 0; i < n; ++i, from += image.step) {
-      each_block([&](Index c, const ColumnBlock& columns, float* to) {
-        const Index step = columns.vecs * kLanes;
-        to += (place + i) * step;
-        ask_to_read(from + kReadAhead * image.step + c, step);
-        ask_to_write(to + kWriteAhead * step, step);
-        for (Index v = 0; v + 1 < columns.vecs; ++v) {
-          store(to + v * kLanes, load(from + c + v * kLanes));
-        }
-        const Index end = (columns.vecs - 1) * kLanes;
-        store(to + end, load(from + c + end, first_lanes(columns.lanes)));
-      });
-    }
-  };
-  const auto clear = [&](Index place, Index n) {
-    each_block([&](Index, const ColumnBlock& columns, float* to) {
-      const Index step = columns.vecs * kLanes;
-      for (Index i = 0; i < n * step; i += kLanes) {
-        store(to + place * step + i, Vec{});
-      }
-    });
-  };
-  for_runs(image, width, pixels, copy, clear);
-}
 
 // Which source channels the tiles of by_source take: of a block, `widest` vectors at a time.
 template <class Body>
@@ -427,7 +270,7 @@ void add_taps(const WeightGradientTask& task, TileArguments t, Index o, Index ro
                       group * channels + c;
     t.out = task.out + (o * taps + q * task.taps_x + p) * channels + c;
     t.ahead = requests.take(t.pair_count * t.pixels);
-    const auto& tiles = t.ahead == nullptr ? kTiles.source : kTiles.asking;
+    const auto& tiles = t.ahead == nullptr ? kTiles.source : kTiles.asking_lines;
     tiles[columns.lanes == kLanes ? 1 : 0][columns.vecs][rows](t);
   }
 }
@@ -533,8 +376,8 @@ void winograd_products(const WinogradGradientProducts& task) {
 
 // The tiles of one block of columns, pixels of which are at `panel`, with all rows.
 void multiply(const TileRows& rows, const float* row_panel, const ColumnBlock& columns,
-              const float* panel, Index pixels, float* out, Index out_step) {
-  const auto* tile = kTiles.source[columns.lanes == kLanes ? 1 : 0][columns.vecs];
+              const float* panel, Index pixels, float* out, Index out_step, CopiesAhead& ahead) {
+  const Index whole = columns.lanes == kLanes ? 1 : 0;
   TileArguments t{};
   t.pair_count = 1;
   t.pixels = pixels;
@@ -546,50 +389,41 @@ void multiply(const TileRows& rows, const float* row_panel, const ColumnBlock& c
     t.pairs = &pair;
     t.gradient_step = rows.rows(i);
     t.out = out + rows.begin[i] * out_step;
-    tile[rows.rows(i)](t);
+    t.pixels_ahead = kAsksAhead ? ahead.take(&t.line) : nullptr;
+    const auto& tiles = t.pixels_ahead == nullptr ? kTiles.source : kTiles.asking_pixels;
+    tiles[whole][columns.vecs][rows.rows(i)](t);
   }
 }
 
 void by_tap(const WeightGradientTask& task) {
+  const TapSteps steps(task, kChunkPixels);
   const Index taps = task.taps_y * task.taps_x;
   const Index channels = task.across ? task.group_gradients : task.group_sources;
-  const Index row_channels = task.across ? task.group_sources : task.group_gradients;
-  const Index panels = ceil_div(row_channels, kConvolutionPanel);
-  const Index first_column = task.first_column;
-  const Index last_column = task.last_column;
-  const Index widest = best_vecs(smaller(row_channels, kConvolutionPanel),
-                                 ceil_div(last_column - first_column, kLanes), true);
-  const Index pixels = task.rows * task.width;
-  const Index chunks = ceil_div(pixels, kPanelPixels);
-  const TapImage gradient = TapImage::gradient(task);
-  for (Index chunk = 0; chunk < chunks; ++chunk) {
-    const Index begin = chunk * pixels / chunks;
-    const PanelPixels now{begin, (chunk + 1) * pixels / chunks - begin};
-    Index copied = -1;  // which group's, and of which tap, the columns are
-    for (Index block = task.first; block < task.last; ++block) {
-      const Index panel = block % panels;
-      const Index tap = block / panels % taps;
-      const Index group = block / panels / taps;
-      const TapImage source = TapImage::source(task, tap / task.taps_x, tap % task.taps_x);
-      const Index needed = task.across ? group : group * taps + tap;
-      if (needed != copied) {
-        copy_columns(task.across ? gradient : source, task.width, now,
-                     group * channels + first_column, group * channels + last_column, widest,
-                     task.columns);
-        copied = needed;
-      }
-      const Index first = panel * row_channels / panels;
-      const TileRows rows(group * row_channels + first, (panel + 1) * row_channels / panels - first,
-                          widest, now.count);
-      copy_rows(task.across ? source : gradient, task.width, now, rows, task.panels);
-      float* out =
-          task.out + rows.first * taps * channels + (task.across ? taps - 1 - tap : tap) * channels;
-      const float* from = task.columns;
-      for (Index c = first_column; c < last_column; c += widest * kLanes) {
-        multiply(rows, task.panels, ColumnBlock(last_column - c, widest), from, now.count, out + c,
-                 taps * channels);
-        from += widest * kLanes * now.count;
-      }
+  const Index columns = task.last_column - task.first_column;
+  const Index widest =
+      best_vecs(smaller(steps.row_channels(), kConvolutionPanel), ceil_div(columns, kLanes), true);
+  CopiesAhead ahead;
+  for (Index i = 0; i < steps.count(); ++i) {
+    const TapStep step = steps.at(i);
+    const Index pixels = step.pixels.count;
+    const TileRows rows(step.first_row, step.last_row - step.first_row, widest, pixels);
+    if (i == 0 || !steps.same_columns(step, steps.at(i - 1))) {
+      copy_columns(step.column_image, task.width, step.pixels, step.first_column, step.last_column,
+                   widest, task.columns);
+    }
+    if (i == 0 || !steps.same_rows(step, steps.at(i - 1))) {
+      copy_rows(step.row_image, task.width, step.pixels, rows, task.panels);
+    }
+    if constexpr (kAsksAhead) {
+      ahead.start(task, steps, i, ceil_div(columns, widest * kLanes) * rows.tiles);
+    }
+    float* out = task.out + step.first_row * taps * channels +
+                 (task.across ? taps - 1 - step.tap : step.tap) * channels + task.first_column;
+    const float* from = task.columns;
+    for (Index c = 0; c < columns; c += widest * kLanes) {
+      multiply(rows, task.panels, ColumnBlock(columns - c, widest), from, pixels, out + c,
+               taps * channels, ahead);
+      from += widest * kLanes * pixels;
     }
   }
   add_bias(task);
