@@ -394,7 +394,7 @@ void correlate(const CorrelationTask& task) {
   const Index blocks_per_group = ceil_div(task.group_results, kLanes);
   const Index blocks = smaller(blocks_per_group, task.last_block - task.first_block);
   const Index products = task.taps_y * task.taps_x * task.group_operands;
-  const Index highest = rows_in_sets(task.operand_step);
+  const Index highest = rows_in_sets(task.operand_step, task.result_step);
   // Only tiles of whole lines go past the caches.
   const bool by_lines = kLineVecs == 2 && task.streamed && TileSink::is_direct(task) &&
                         task.group_results % kLineFloats == 0;

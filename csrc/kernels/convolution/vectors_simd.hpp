@@ -171,13 +171,15 @@ constexpr int tile_rows(int vecs) {
   return rows < kMaxRows ? rows : kMaxRows;
 }
 
-// Rows of a tile at most, if they read scalars `step` floats apart: where that is a multiple of 2
-// KB, all of them lie in one set or two of the first-level cache, which has eight ways or little
-// more, and vectors pass through it as well.
-constexpr int rows_in_sets(std::int64_t step) {
-  constexpr int kStepFloats = 512;
+// Rows of a tile at most, if they read scalars `operand_step` floats apart and write results
+// `result_step` apart: where the one is a multiple of 2 KB or the other of 4, all of them lie in
+// one set or two of the first-level cache, which has eight ways or little more, and vectors pass
+// through it as well.
+constexpr int rows_in_sets(std::int64_t operand_step, std::int64_t result_step) {
+  constexpr int kOperandFloats = 512;
+  constexpr int kResultFloats = 1024;
   constexpr int kWays = 8;
-  return step % kStepFloats == 0 ? kWays : kMaxRows;
+  return operand_step % kOperandFloats == 0 || result_step % kResultFloats == 0 ? kWays : kMaxRows;
 }
 
 // sums[v] += vectors[v] * *scalar. AVX-512 can take a scalar from memory within a multiply-add,
