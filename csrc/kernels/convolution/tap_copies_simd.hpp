@@ -247,6 +247,35 @@ class TapSteps {
   const Index taps_, channels_, row_channels_, panels_, pixels_, chunks_;
 };
 
+// Where the rows of a step are: in the panel, or, if wanted, where the image has them, if its
+// pixels are equally far apart and none of them is outside.
+class TapRows {
+ public:
+  TapRows(const WeightGradientTask& task, const TapStep& step, bool in_place)
+      : panel_(task.panels), step_(step.row_image.step) {
+    bool even = in_place;
+    const float* first = nullptr;
+    const auto visit = [&](const float* from, Index place, Index) {
+      first = place == 0 ? from : first;
+      even = even && from == first + place * step_;
+    };
+    for_runs(step.row_image, task.width, step.pixels, visit,
+             [&](Index, Index n) { even = even && n == 0; });
+    image_ = even ? first + step.first_row : nullptr;
+  }
+  bool copied() const { return image_ == nullptr; }
+  // Of a tile: the first pixel, and how far it is to the next.
+  const float* at(const TileRows& rows, Index tile) const {
+    return copied() ? panel_ + rows.panel(tile) : image_ + rows.begin[tile];
+  }
+  Index step(const TileRows& rows, Index tile) const { return copied() ? rows.rows(tile) : step_; }
+
+ private:
+  const float* panel_;
+  const float* image_;
+  Index step_;
+};
+
 // Some channels of the pixels of a chunk, a line of each at a time.
 class PixelsAhead {
  public:
