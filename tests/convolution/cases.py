@@ -187,6 +187,12 @@ WIDE = [
     _case("pixels of 4 KB, one vector", (1, 1, 27, 1024), 4, (1, 1)),
     _case("results of 4 KB", (1, 2, 13, 17), 1024, (1, 1)),
     _case("pixels of 1 KB, s2", (1, 3, 37, 256), 70, (2, 2), (2, 2)),
+    _case("many pixels of 2 KB", (2, 17, 19, 520), 150, (1, 1)),
+    # Weight gradients go by chunks of pixels, and read each tap's rows in place or from copies:
+    # more pixels than a chunk in a row, and rows enough for copies but for taps above the images.
+    _case("long rows, s2", (1, 2, 531, 128), 33, (2, 2), (2, 2)),
+    _case("rows of three, s2", (3, 44, 5, 128), 40, (3, 3), (2, 2), pads=(1, 1, 1, 1)),
+    _case("clamp s2, 128 channels", (1, 9, 8, 128), 36, (3, 3), (2, 2), edge="clamp"),
 ]
 
 # Depthwise windows over whole vectors of channels, and a few more.

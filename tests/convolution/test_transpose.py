@@ -38,6 +38,7 @@ WAYS = [
     TransposeCase("align top left", (1, 4, 5, 6), 7, (4, 3), (2, 2), method=0x11),
     TransposeCase("align bottom right", (1, 4, 5, 6), 7, (4, 3), (2, 2), method=0x12),
     TransposeCase("3x3 s2, 40 to 36 channels", (2, 5, 6, 40), 36, (3, 3), (2, 2)),
+    TransposeCase("rows of three, many channels", (3, 22, 3, 40), 36, (3, 3), (2, 2)),
     TransposeCase("groups of many channels", (1, 4, 5, 80), 72, (3, 3), (2, 2), groups=2),
     TransposeCase("wide, many channels", (1, 2, 530, 33), 34, (2, 1), (2, 1), shift=(-3, 0)),
     TransposeCase("far outside, many channels", (1, 3, 3, 33), 32, (3, 3), (2, 2), shift=(-9, 4)),

@@ -680,8 +680,7 @@ struct GradientWork {
     const Index row_pixels = flat ? across.results * down.results : across.results;
     const bool in_place = flat && gradient.needs_no_scratch<Element>(channels) &&
                           (!multiplies || other.needs_no_scratch<Element>(channels));
-    const Index floats = clip.size.depth * down.results * across.results * channels;
-    const Index run = cpu::pixels_of_runs(row_pixels, channels, floats, in_place);
+    const Index run = cpu::pixels_of_runs(row_pixels, channels, row_pixels * channels, in_place);
     const Index row_runs = cpu::chunks_of(row_pixels, run);
     const Index runs = (flat ? 1 : down.results) * row_runs;
     const Index part_runs = std::max<Index>(1, kTaskFloats / (run * channels));

@@ -186,9 +186,10 @@ struct WeightGradientLoops {
   std::int64_t (*column_floats)(std::int64_t columns, std::int64_t pixels);
   // Source channels along the lanes; blocks of kBlock source channels; out is [o][tap][c].
   void (*by_source)(const WeightGradientTask&);
-  // The same from copies, each tap by itself. Blocks are panels of gradient channels, of which each
-  // tap of a group has ceil(group_gradients / kConvolutionPanel); columns are source channels. If
-  // `across` it is the other way round, and out is [c][taps from the last to the first][o].
+  // The same from copies (or not, as the processor needs it), each tap by itself. Blocks are panels
+  // of gradient channels, of which each tap of a group has ceil(group_gradients /
+  // kConvolutionPanel); columns are source channels. If `across` it is the other way round, and out
+  // is [c][taps from the last to the first][o].
   void (*by_tap)(const WeightGradientTask&);
   // Gradient channels along the lanes, for few source channels; blocks of kBlock gradient channels;
   // out is [group][tap][c][o], and every gradient pixel is used.

@@ -1,5 +1,5 @@
-// Copies of pixels for weight gradients whose tiles take each tap by itself, and requests for what
-// is copied next. Only for weight_gradient_simd.cpp.
+// What weight gradients multiply whose tiles take each tap by itself: copies of some pixels, or the
+// pixels where they are, and requests for those that come next. Only for weight_gradient_simd.cpp.
 #pragma once
 
 #include "kernels/convolution/convolution_simd.hpp"
@@ -247,33 +247,80 @@ class TapSteps {
   const Index taps_, channels_, row_channels_, panels_, pixels_, chunks_;
 };
 
-// Where the rows of a step are: in the panel, or, if wanted, where the image has them, if its
-// pixels are equally far apart and none of them is outside.
-class TapRows {
+// Pixels of a chunk from `place` on that lie equally far apart, and where their values are.
+struct TapRun {
+  const float* row;
+  const float* column;
+  Index place, pixels;
+};
+
+// Where the values of a step are: in the copies, or, if wanted, where the images have them, if they
+// have them in a few runs of the same length. What lies outside of the source is in none of these.
+// The columns of a step `across` serve all taps, which pays for their copy.
+class TapValues {
  public:
-  TapRows(const WeightGradientTask& task, const TapStep& step, bool in_place)
-      : panel_(task.panels), step_(step.row_image.step) {
-    bool even = in_place;
-    const float* first = nullptr;
-    const auto visit = [&](const float* from, Index place, Index) {
-      first = place == 0 ? from : first;
-      even = even && from == first + place * step_;
-    };
-    for_runs(step.row_image, task.width, step.pixels, visit,
-             [&](Index, Index n) { even = even && n == 0; });
-    image_ = even ? first + step.first_row : nullptr;
+  static constexpr Index kMostRuns = 64;
+
+  TapValues(const WeightGradientTask& task, const TapStep& step, bool in_place)
+      : row_step_(step.row_image.step), column_step_(task.across ? 0 : step.column_image.step) {
+    if (in_place) {
+      in_place = find_runs(task, step);
+    }
+    for (Index k = 0; k < count_; ++k) {
+      in_place = in_place && runs_[k].pixels == runs_[0].pixels;
+    }
+    if (!in_place) {
+      row_step_ = 0;
+      column_step_ = 0;
+      count_ = 1;
+      runs_[0] = {task.panels, nullptr, 0, step.pixels.count};
+    }
   }
-  bool copied() const { return image_ == nullptr; }
-  // Of a tile: the first pixel, and how far it is to the next.
-  const float* at(const TileRows& rows, Index tile) const {
-    return copied() ? panel_ + rows.panel(tile) : image_ + rows.begin[tile];
+  bool rows_copied() const { return row_step_ == 0; }
+  bool columns_copied() const { return column_step_ == 0; }
+  Index count() const { return count_; }
+  Index pixels() const { return count_ == 0 ? 0 : runs_[0].pixels; }  // of each run
+  const TapRun& run(Index k) const { return runs_[k]; }
+  // Of a tile: how far it is to its rows, and from one pixel's to the next one's.
+  Index row_offset(const TileRows& rows, Index tile) const {
+    return rows_copied() ? rows.panel(tile) : rows.begin[tile];
   }
-  Index step(const TileRows& rows, Index tile) const { return copied() ? rows.rows(tile) : step_; }
+  Index row_step(const TileRows& rows, Index tile) const {
+    return rows_copied() ? rows.rows(tile) : row_step_;
+  }
+  Index column_step() const { return column_step_; }
 
  private:
-  const float* panel_;
-  const float* image_;
-  Index step_;
+  // False: they are too many.
+  bool find_runs(const WeightGradientTask& task, const TapStep& step) {
+    bool few = true;
+    const TapImage& gradient = task.across ? step.column_image : step.row_image;
+    const TapImage& source = task.across ? step.row_image : step.column_image;
+    const auto visit = [&](const float* from, Index place, Index n) {
+      const Index at = step.pixels.first + place;
+      const float* with =
+          gradient.rows[at / task.width] + gradient.offset + at % task.width * gradient.step;
+      const TapRun next{(task.across ? from : with) + step.first_row,
+                        (task.across ? with : from) + step.first_column, place, n};
+      if (count_ > 0 && continues(runs_[count_ - 1], next)) {
+        runs_[count_ - 1].pixels += n;
+      } else if (count_ < kMostRuns) {
+        runs_[count_++] = next;
+      } else {
+        few = false;
+      }
+    };
+    for_runs(source, task.width, step.pixels, visit, [](Index, Index) {});
+    return few;
+  }
+  bool continues(const TapRun& run, const TapRun& next) const {
+    return next.place == run.place + run.pixels && next.row == run.row + run.pixels * row_step_ &&
+           (columns_copied() || next.column == run.column + run.pixels * column_step_);
+  }
+
+  TapRun runs_[kMostRuns];
+  Index count_ = 0;
+  Index row_step_, column_step_;  // from pixel to pixel; 0: copied
 };
 
 // Some channels of the pixels of a chunk, a line of each at a time.

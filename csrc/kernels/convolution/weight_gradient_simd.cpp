@@ -23,9 +23,9 @@ constexpr bool kAsksAhead = kLanes >= 16;
 enum class Asks { kNothing, kLines, kPixels };
 
 // Where a processor does such vectors in halves, a tile takes so long that it need not wait for
-// values that lie far apart: rows are not copied then. With AVX2 1.05 to 1.16 where they are less
-// than 4 KB apart, 0.9 to 0.96 else.
-constexpr bool kReadsRowsInPlace = kLanes >= 16;
+// values that lie far apart, and nothing is copied. With AVX2, rows alone: 1.05 to 1.16 where
+// pixels are less than 4 KB apart, 0.9 to 0.96 else.
+constexpr bool kReadsInPlace = kLanes >= 16;
 
 // Pixels that tiles of by_tap multiply at a time: so few where they ask that what is asked for
 // still fits into a cache beside them.
@@ -82,7 +82,7 @@ void source_tile(const TileArguments& t) {
         __builtin_prefetch(ahead);
         ahead += kLineFloats;
       } else if constexpr (kAsks == Asks::kPixels) {
-        request_later(pixels_ahead[pixel], line);
+        request_later(*pixels_ahead++, line);
       }
       Vec x[kVecs];
 #pragma GCC unroll 4
@@ -379,24 +379,33 @@ void winograd_products(const WinogradGradientProducts& task) {
   }
 }
 
-// The tiles of one block of columns, pixels of which are at `panel`, with all rows.
-void multiply(const TileRows& rows, const TapRows& values, const ColumnBlock& columns,
-              const float* panel, Index pixels, float* out, Index out_step, CopiesAhead& ahead) {
-  const Index whole = columns.lanes == kLanes ? 1 : 0;
+// The tiles of all rows and columns of a step.
+void multiply(const WeightGradientTask& task, const TapValues& values, const TileRows& rows,
+              Index columns, Index widest, float* out, Index out_step, CopiesAhead& ahead) {
+  Pair pairs[TapValues::kMostRuns];
   TileArguments t{};
-  t.pair_count = 1;
-  t.pixels = pixels;
-  t.source_step = columns.vecs * kLanes;
+  t.pairs = pairs;
+  t.pair_count = values.count();
+  t.pixels = values.pixels();
   t.out_step = out_step;
-  t.last = first_lanes(columns.lanes);
-  for (Index i = 0; i < rows.tiles; ++i) {
-    const Pair pair{values.at(rows, i), panel};
-    t.pairs = &pair;
-    t.gradient_step = values.step(rows, i);
-    t.out = out + rows.begin[i] * out_step;
-    t.pixels_ahead = kAsksAhead ? ahead.take(&t.line) : nullptr;
-    const auto& tiles = t.pixels_ahead == nullptr ? kTiles.source : kTiles.asking_pixels;
-    tiles[whole][columns.vecs][rows.rows(i)](t);
+  for (Index c = 0; c < columns; c += widest * kLanes) {
+    const ColumnBlock block(columns - c, widest);
+    const Index whole = block.lanes == kLanes ? 1 : 0;
+    t.last = first_lanes(block.lanes);
+    t.source_step = values.columns_copied() ? block.vecs * kLanes : values.column_step();
+    for (Index k = 0; k < values.count(); ++k) {
+      const TapRun& run = values.run(k);
+      const float* copy = task.columns + c * rows.pixels + run.place * t.source_step;
+      pairs[k] = {run.row, values.columns_copied() ? copy : run.column + c};
+    }
+    for (Index i = 0; i < rows.tiles; ++i) {
+      t.gradient_offset = values.row_offset(rows, i);
+      t.gradient_step = values.row_step(rows, i);
+      t.out = out + rows.begin[i] * out_step + c;
+      t.pixels_ahead = kAsksAhead ? ahead.take(&t.line) : nullptr;
+      const auto& tiles = t.pixels_ahead == nullptr ? kTiles.source : kTiles.asking_pixels;
+      tiles[whole][block.vecs][rows.rows(i)](t);
+    }
   }
 }
 
@@ -408,16 +417,20 @@ void by_tap(const WeightGradientTask& task) {
   const Index widest =
       best_vecs(smaller(steps.row_channels(), kConvolutionPanel), ceil_div(columns, kLanes), true);
   CopiesAhead ahead;
+  Index columns_of = -1;  // the step for which what is in the copies was copied
+  Index rows_of = -1;
   for (Index i = 0; i < steps.count(); ++i) {
     const TapStep step = steps.at(i);
-    const Index pixels = step.pixels.count;
-    const TileRows rows(step.first_row, step.last_row - step.first_row, widest, pixels);
-    if (i == 0 || !steps.same_columns(step, steps.at(i - 1))) {
+    const TileRows rows(step.first_row, step.last_row - step.first_row, widest, step.pixels.count);
+    const TapValues values(task, step, kReadsInPlace && splits_wide_vectors());
+    if (values.columns_copied() &&
+        (columns_of < 0 || !steps.same_columns(step, steps.at(columns_of)))) {
+      columns_of = i;
       copy_columns(step.column_image, task.width, step.pixels, step.first_column, step.last_column,
                    widest, task.columns);
     }
-    const TapRows values(task, step, kReadsRowsInPlace && splits_wide_vectors());
-    if (values.copied() && (i == 0 || !steps.same_rows(step, steps.at(i - 1)))) {
+    if (values.rows_copied() && (rows_of < 0 || !steps.same_rows(step, steps.at(rows_of)))) {
+      rows_of = i;
       copy_rows(step.row_image, task.width, step.pixels, rows, task.panels);
     }
     if constexpr (kAsksAhead) {
@@ -425,12 +438,7 @@ void by_tap(const WeightGradientTask& task) {
     }
     float* out = task.out + step.first_row * taps * channels +
                  (task.across ? taps - 1 - step.tap : step.tap) * channels + task.first_column;
-    const float* from = task.columns;
-    for (Index c = 0; c < columns; c += widest * kLanes) {
-      multiply(rows, values, ColumnBlock(columns - c, widest), from, pixels, out + c,
-               taps * channels, ahead);
-      from += widest * kLanes * pixels;
-    }
+    multiply(task, values, rows, columns, widest, out, taps * channels, ahead);
   }
   add_bias(task);
 }
