@@ -262,7 +262,9 @@ class TapValues {
   static constexpr Index kMostRuns = 64;
 
   TapValues(const WeightGradientTask& task, const TapStep& step, bool in_place)
-      : row_step_(step.row_image.step), column_step_(task.across ? 0 : step.column_image.step) {
+      : row_step_(step.row_image.step),
+        column_step_(step.column_image.step),
+        columns_copied_(task.across) {
     if (in_place) {
       in_place = find_runs(task, step);
     }
@@ -270,14 +272,14 @@ class TapValues {
       in_place = in_place && runs_[k].pixels == runs_[0].pixels;
     }
     if (!in_place) {
-      row_step_ = 0;
-      column_step_ = 0;
+      rows_copied_ = true;
+      columns_copied_ = true;
       count_ = 1;
       runs_[0] = {task.panels, nullptr, 0, step.pixels.count};
     }
   }
-  bool rows_copied() const { return row_step_ == 0; }
-  bool columns_copied() const { return column_step_ == 0; }
+  bool rows_copied() const { return rows_copied_; }
+  bool columns_copied() const { return columns_copied_; }
   Index count() const { return count_; }
   Index pixels() const { return count_ == 0 ? 0 : runs_[0].pixels; }  // of each run
   const TapRun& run(Index k) const { return runs_[k]; }
@@ -320,7 +322,9 @@ class TapValues {
 
   TapRun runs_[kMostRuns];
   Index count_ = 0;
-  Index row_step_, column_step_;  // from pixel to pixel; 0: copied
+  Index row_step_, column_step_;  // of the images, from pixel to pixel
+  bool rows_copied_ = false;
+  bool columns_copied_;
 };
 
 // Some channels of the pixels of a chunk, a line of each at a time.
@@ -352,8 +356,8 @@ class PixelsAhead {
   Index lines_ = 0;
 };
 
-// What is copied for the next step, handed out to the last tiles before it: earlier, and it would
-// be gone from the cache again.
+// What the next step reads of the images, handed out to the last tiles before it: earlier, and it
+// would be gone from the cache again.
 class CopiesAhead {
  public:
   void start(const WeightGradientTask& task, const TapSteps& steps, Index i, Index tiles) {
