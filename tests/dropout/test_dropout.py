@@ -99,7 +99,7 @@ def test_printed_values(device):
 
 
 def test_a_third_is_rounded_as_a_quotient(device):
-    """Not as a product with the reciprocal, which differs for one element in six."""
+    """Not as a product with the rounded reciprocal, which differs for one element in six."""
     if device.kind != "cpu":
         pytest.skip("how a GPU divides is not documented")
     x = np.arange(1, 20001, dtype=np.float32).reshape(1, 20, 1000)
@@ -109,17 +109,37 @@ def test_a_third_is_rounded_as_a_quotient(device):
     assert_exact(y, quotient * state.mask[0])
 
 
+@pytest.mark.parametrize("stride", [(1, 1, 1), (0, 0, 1)], ids=str)
+@pytest.mark.parametrize("keep", [0.3, 0.5])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_what_is_dropped_is_zero_whatever_it_was(device, dtype):
+def test_what_is_dropped_is_zero_whatever_it_was(device, dtype, keep, stride):
     if device.kind != "cpu":
         pytest.skip("MPS may multiply with the mask")
-    x = np.array([np.nan, np.inf, -np.inf, -1, 1], dtype) * np.ones((8, 16, 1), dtype)
-    y, state = pair(device)[0](x, with_state=True)
-    dropped = y[state.mask[0] == 0]
+    row = np.array([np.nan, np.inf, -np.inf, -1, 1, -0.0, 0], dtype)
+    x = np.tile(row, (8, 16, 9))
+    y, state = pair(device, keep, stride)[0](x, with_state=True)
+    mask = np.broadcast_to(state.mask[0], x.shape)
+    dropped = y[mask == 0]
     assert dropped.size > 100
     assert_same_bytes(dropped, np.zeros_like(dropped))
-    kept = state.mask[0] == 1
-    assert_exact(y[kept], (x * dtype(2))[kept])
+    expected = oracle.rounded(x, keep).astype(dtype)
+    assert_exact(y[mask == 1], expected[mask == 1])
+    signs = mask * ~np.isnan(x) == 1
+    np.testing.assert_array_equal(np.signbit(y[signs]), np.signbit(expected[signs]))
+
+
+@pytest.mark.parametrize("stride", [(1, 1, 1), (0, 0, 1)], ids=str)
+@pytest.mark.parametrize("keep", [1e-45, 1e-40, 2.0**-126, 1e-30, 0.3])
+def test_any_probability_divides(device, keep, stride, rng):
+    """Also one whose reciprocal no float32 is; numbers so that results are normal ones."""
+    if device.kind != "cpu":
+        pytest.skip("masks are given, and how a GPU divides is not documented")
+    forward, gradient = pair(device, keep, stride)
+    g = rng.standard_normal((3, 5, 40), dtype=np.float32)
+    g *= np.float32(keep) ** np.float32(0.5)
+    _, state = forward(g, with_state=True)
+    state.mask = np.ones_like(state.mask)
+    assert_exact(gradient(g, g, state), oracle.rounded(g, keep))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

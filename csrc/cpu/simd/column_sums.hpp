@@ -1,5 +1,5 @@
 // Sums over the rows of a run, column by column, in double; and blocks of a run's columns for loops
-// that use an array of coefficients or sums again for each row.
+// that use an array again for each row.
 #pragma once
 
 #include "cpu/simd/lanes.hpp"
@@ -10,9 +10,8 @@
 
 namespace mpsgrad::MPSGRAD_ISA {
 
-// A few coefficients of so many channels stay in a first-level cache while a run goes by.
-inline constexpr std::int64_t kColumnsOfCoefficients = 2048;
-// So do so many sums, each of every column; a row of more columns is read part by part.
+// So many sums, each of every column, stay in a first-level cache; a row of more columns is read
+// part by part.
 MPSGRAD_INLINE std::int64_t columns_of_sums(int sums) {
   return pauses_at_pages() ? 4096 / sums : 512;
 }

@@ -66,8 +66,8 @@ MPSGRAD_INLINE void transform(std::int64_t begin, std::int64_t end, Half* y, con
 template <class Element, class Put>
 MPSGRAD_INLINE void put_blocks(std::int64_t begin, std::int64_t end, Results<Element> y,
                                const Put& put) {
-  constexpr std::int64_t kBlock = 128;
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Element));
+  constexpr std::int64_t kBlock = 512 / kBytes;
   alignas(kLine) Element block[kBlock];
   for (std::int64_t first = begin; first < end;) {
     Element* const to = y.at + first;
@@ -89,8 +89,9 @@ MPSGRAD_INLINE void put_blocks(std::int64_t begin, std::int64_t end, Results<Ele
 template <class Element, class Value, class... Sources>
 MPSGRAD_INLINE void transform_run(std::int64_t begin, std::int64_t end, Results<Element> y,
                                   const Value& value, const Sources*... x) {
-  constexpr std::int64_t kAhead = 384;
-  constexpr auto kElements = kLine / static_cast<std::int64_t>(sizeof(Element));
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Element));
+  constexpr std::int64_t kAhead = 1536 / kBytes;
+  constexpr std::int64_t kElements = kLine / kBytes;
   put_blocks(begin, end, y, [&](std::int64_t first, std::int64_t last, Element* to) {
     for (std::int64_t i = first; (y.streamed || y.asks) && i < last; i += kElements) {
       (request(x, i + kAhead), ...);

@@ -3,23 +3,12 @@
 #include "cpu/simd/standardize.hpp"
 
 #include "cpu/simd/column_sums.hpp"
-#include "cpu/simd/elements.hpp"
+#include "cpu/simd/tiles.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
 
 using Index = std::int64_t;
-
-// y[i] = value(j, x[i]...) for each value i of a run and its place j in a tile.
-template <class Element, class Value, class... Sources>
-MPSGRAD_INLINE void for_tiles(Index count, Index tile, Results<Element> y, const Value& value,
-                              const Sources*... x) {
-  for_rows<1>(count, tile, tile, kColumnsOfCoefficients,
-              [&](auto /*rows*/, Index row, Index /*apart*/, Index begin, Index end) {
-                transform_run(begin, end, Results<Element>{y.at + row, y.streamed}, value,
-                              (x + row)...);
-              });
-}
 
 template <class Element>
 void moments(const Element* x, Index count, const double* shift, double* sum, double* squares,

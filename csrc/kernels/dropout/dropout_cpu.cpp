@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/channel_arrays.hpp"
 #include "cpu/cpu_calls.hpp"
 #include "cpu/memory.hpp"
 #include "kernels/dropout/dropout.hpp"
@@ -111,6 +112,11 @@ struct LaidMask {
     Index first;
   };
 
+  // Whether all pixels have the values of the mask's only one.
+  bool is_pixel() const {
+    return stride.width == 0 && stride.height == 0 && mask.shape.channels == channels;
+  }
+
   // A bit for each element of a run.
   Bits find(const cpu::RunPlace& place, bool flat, Index pixels) const {
     const std::uint64_t* words = mask.image(place.sample);
@@ -184,8 +190,28 @@ struct LaidMask {
   }
 };
 
+// A mask of one pixel, laid out for each run as often as fills vectors.
+void apply_pixel(const cpu::PixelSource& source, const cpu::CpuImages& destination,
+                 const Region& clip, const Mask& mask, float keep) {
+  const Index channels = destination.channels;
+  const Index tile = cpu::tile_of(channels);
+  cpu::map_pixels({source}, destination, clip,
+                  [&]<class Element>(const Element* const* in, Results<Element> out, Index pixels,
+                                     const cpu::RunPlace& place) {
+                    auto* const kept =
+                        reinterpret_cast<std::int32_t*>(cpu::thread_scratch(kScratch, tile));
+                    dropout_loops().spread(mask.image(place.sample), channels, kept);
+                    cpu::repeat_pixel(kept, channels, tile);
+                    dropout_loops().elements.of(in[0]).apply_tiles(in[0], out, kept,
+                                                                   pixels * channels, tile, keep);
+                  });
+}
+
 void apply_mask(const cpu::PixelSource& source, const cpu::CpuImages& destination,
                 const Region& clip, const LaidMask& laid, float keep) {
+  if (laid.is_pixel()) {
+    return apply_pixel(source, destination, clip, laid.mask, keep);
+  }
   const bool flat = cpu::runs_of({source}, destination, clip).flat;
   cpu::map_pixels({source}, destination, clip,
                   [&]<class Element>(const Element* const* in, Results<Element> out, Index pixels,

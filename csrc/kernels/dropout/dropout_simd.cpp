@@ -2,8 +2,9 @@
 // product of the lower halves is one instruction, and needs no shuffles.
 #include "kernels/dropout/dropout_simd.hpp"
 
-#include "cpu/simd/elements.hpp"
 #include "cpu/simd/lanes.hpp"
+#include "cpu/simd/tiles.hpp"
+#include "cpu/simd/vector_math.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -129,6 +130,47 @@ void draw(const DropoutStream& stream, Index first, Index count, std::uint64_t* 
   }
 }
 
+struct Division {
+  float keep;
+  template <class Value>
+  MPSGRAD_INLINE Value of(Value x) const {
+    return x / keep;
+  }
+};
+
+// The same as a product with 1 / keep in two parts, which takes half the time. It is off by less
+// than 2^-46 of itself before it is rounded, so that one result of some 10^9 is not the quotient
+// rounded once, and more of those below 10^-30.
+struct Product {
+  float high, low;
+  explicit Product(float keep) {
+    const double exact = 1.0 / static_cast<double>(keep);
+    high = static_cast<float>(exact);
+    if (static_cast<double>(high) > exact) {
+      high = bits_float(float_bits(high) - 1);
+    }
+    // Above zero, so that infinity times it is infinity too.
+    low = static_cast<float>(exact - static_cast<double>(high) + 0x1p-149);
+  }
+  MPSGRAD_INLINE float of(float x) const { return multiply_add(x, high, x * low); }
+  template <class Vector>
+  MPSGRAD_INLINE Vector of(Vector x) const {
+    const Vector rest = opaque(x * low);  // or compilers may round the other product
+    return x * high + rest;
+  }
+};
+
+// Calls body(quotient), quotient.of(x) being x / keep.
+template <class Body>
+MPSGRAD_INLINE void with_quotient(float keep, const Body& body) {
+  const bool has_reciprocal = keep >= 0x1p-126F;
+  if (MPSGRAD_HAS_FMA && has_reciprocal) {
+    body(Product(keep));
+  } else {
+    body(Division{keep});
+  }
+}
+
 // At least 16 bits from `first` on.
 MPSGRAD_INLINE std::int32_t bits_from(const std::uint64_t* words, Index first) {
   const auto* bytes = reinterpret_cast<const std::byte*>(words) + first / 8;
@@ -148,12 +190,12 @@ MPSGRAD_INLINE Vector choose(Vector x, std::int32_t bits) {
   return __builtin_bit_cast(Vector, __builtin_bit_cast(Ints<kLanes>, x) & chosen);
 }
 
-template <class Element>
+template <class Element, class Quotient>
 MPSGRAD_INLINE void apply_run(const Element* x, Results<Element> y, const std::uint64_t* words,
-                              Index first, Index count, float keep) {
+                              Index first, Index count, const Quotient& quotient) {
   put_blocks(0, count, y, [&](Index begin, Index end, Element* to) MPSGRAD_MELT {
     for_blocks(end - begin, [&](auto block, Index i) MPSGRAD_MELT {
-      const auto value = block.floats(x + begin + i) / keep;
+      const auto value = quotient.of(block.floats(x + begin + i));
       block.put(to + i, choose(value, bits_from(words, first + begin + i)));
     });
   });
@@ -163,14 +205,36 @@ template <class Element>
 void apply(const Element* x, Results<Element> y, const std::uint64_t* words, Index first,
            Index count, float keep) {
   y.asks = false;
-  apply_run(x, y, words, first, count, keep);
+  with_quotient(keep,
+                [=](const auto& quotient) { apply_run(x, y, words, first, count, quotient); });
+}
+
+template <class Element>
+void apply_tiles(const Element* x, Results<Element> y, const std::int32_t* kept, Index count,
+                 Index tile, float keep) {
+  with_quotient(keep, [=](const auto& quotient) {
+    for_tiles(
+        count, tile, y,
+        [=](Index j, float value) {
+          return bits_float(float_bits(quotient.of(value)) & static_cast<std::uint32_t>(kept[j]));
+        },
+        x);
+  });
+}
+
+void spread(const std::uint64_t* words, Index count, std::int32_t* kept) {
+  for (Index i = 0; i < count; ++i) {
+    const std::uint64_t word = words[i / kWordBits] >> static_cast<std::uint64_t>(i % kWordBits);
+    kept[i] = -static_cast<std::int32_t>(word & 1U);
+  }
 }
 
 // Pieces are so short that they stay in the nearest cache, where the memory that the application of
 // one reads has arrived when its bits are drawn.
-template <class Element>
-void draw_and_apply(const DropoutStream& stream, const Element* x, Results<Element> y,
-                    std::uint64_t* kept, Index first, Index count, float keep) {
+template <class Element, class Quotient>
+MPSGRAD_INLINE void draw_and_apply_by(const Quotient& quotient, const DropoutStream& stream,
+                                      const Element* x, Results<Element> y, std::uint64_t* kept,
+                                      Index first, Index count) {
   constexpr Index kPiece = 16 * kWordBits;
   constexpr auto kLineElements = kLine / static_cast<Index>(sizeof(Element));
   const Keys keys(stream.seed);
@@ -193,16 +257,25 @@ void draw_and_apply(const DropoutStream& stream, const Element* x, Results<Eleme
     }
     Results<Element> to = y;
     to.at = y.at + i;
-    apply_run(x + i, to, words, begin - word * kWordBits, some, keep);
+    apply_run(x + i, to, words, begin - word * kWordBits, some, quotient);
     i += some;
   }
 }
 
 template <class Element>
-constexpr DropoutElementLoops<Element> kLoops{&apply<Element>, &draw_and_apply<Element>};
+void draw_and_apply(const DropoutStream& stream, const Element* x, Results<Element> y,
+                    std::uint64_t* kept, Index first, Index count, float keep) {
+  with_quotient(keep, [&](const auto& quotient) {
+    draw_and_apply_by(quotient, stream, x, y, kept, first, count);
+  });
+}
+
+template <class Element>
+constexpr DropoutElementLoops<Element> kLoops{&apply<Element>, &apply_tiles<Element>,
+                                              &draw_and_apply<Element>};
 
 }  // namespace
 
-const DropoutLoops dropout_loops{&draw, {kLoops<float>, kLoops<Half>}};
+const DropoutLoops dropout_loops{&draw, &spread, {kLoops<float>, kLoops<Half>}};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -25,7 +25,10 @@ struct DropoutElementLoops {
   // y[i] = x[i] / keep where bit first + i is set, else 0.
   void (*apply)(const Element* x, Results<Element> y, const std::uint64_t* words,
                 std::int64_t first, std::int64_t count, float keep);
-  // The same with bits that are drawn on the way; first and count as in the mask of the image,
+  // y[i] = x[i] / keep where kept[j] is -1, else 0 as kept[j] is; j is the place of i in a tile.
+  void (*apply_tiles)(const Element* x, Results<Element> y, const std::int32_t* kept,
+                      std::int64_t count, std::int64_t tile, float keep);
+  // As apply() with bits that are drawn on the way; first and count as in the mask of the image,
   // whose words go to `kept` if that is not null: those that begin in the run, and no other.
   void (*draw_and_apply)(const DropoutStream& stream, const Element* x, Results<Element> y,
                          std::uint64_t* kept, std::int64_t first, std::int64_t count, float keep);
@@ -35,6 +38,8 @@ struct DropoutLoops {
   // Words [first, first + count) of the mask to `words`.
   void (*draw)(const DropoutStream& stream, std::int64_t first, std::int64_t count,
                std::uint64_t* words);
+  // kept[i] = -1 where bit i is set, else 0.
+  void (*spread)(const std::uint64_t* words, std::int64_t count, std::int32_t* kept);
   ByElement<DropoutElementLoops> elements;
 };
 

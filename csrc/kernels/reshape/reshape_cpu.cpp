@@ -198,6 +198,7 @@ struct Copier {
   void fill(const Plan& plan, const Pixels& to, Index pixels, Index channel, Index channels) const;
   void copy(const Plan& plan, Index sample, Index row, const Run& run, Index first,
             const Pixels& to, Index pixels) const;
+  void copy_run(const Plan& plan, Index sample, Index y, Index row, const Run& run) const;
 };
 
 Copier::Plan Copier::make_plan() const {
@@ -252,40 +253,47 @@ void Copier::copy(const Plan& plan, Index sample, Index row, const Run& run, Ind
   }
 }
 
-void Copier::run() const {
-  const Plan plan = make_plan();
+// A run of columns of a row of the clip, which is `row` of the source.
+void Copier::copy_run(const Plan& plan, Index sample, Index y, Index row, const Run& run) const {
   const auto format = static_cast<int>(destination.format);
   const Index channels = destination.channels, stride = destination.pixel_stride;
+  const Pixels to{destination.pixel(sample, clip.origin.y + y, clip.origin.x + run.first),
+                  destination.format, stride};
+  if (!destination.streamed) {
+    copy(plan, sample, row, run, 0, to, run.count);
+    if (destination.tail > 0) {
+      convert_loops().zero_row(to.at + channels * item_size(to.format), format, run.count,
+                               destination.tail, stride);
+    }
+    return;
+  }
+  const bool inside = row != kOutside && run.source != kOutside;
+  if (inside && plan.whole_pixels) {
+    const Pixels from{source.pixel(sample, row, run.source), source.format,
+                      run.step * source.pixel_stride};
+    copy_pixels(from, to, run.count, channels, true);
+    return;
+  }
+  const Index piece = std::max<Index>(1, kPiece / channels);
+  const Pixels place{bytes_of_scratch(kPlace, piece * channels), to.format, channels};
+  for (Index p = 0; p < run.count; p += piece) {
+    const Index some = std::min(piece, run.count - p);
+    copy(plan, sample, row, run, p, place, some);
+    convert_loops().stream(place.at, to.from(p).at, some * channels * item_size(to.format));
+  }
+}
+
+void Copier::run() const {
+  const Plan plan = make_plan();
   const auto columns = static_cast<Index>(plan.columns.size());
   const Index rows = clip.size.height;
-  const Index average = clip.size.width * channels / columns;
-  for_items(clip.size.depth * rows * columns, average, [&](Index item) {
-    const Run& run = plan.columns[static_cast<std::size_t>(item % columns)];
-    const Index sample = item / columns / rows, y = item / columns % rows;
+  const Index row_elements = clip.size.width * destination.channels;
+  const Index parts = row_elements > kTask ? columns : 1;  // of a row, each an item
+  for_items(clip.size.depth * rows * parts, row_elements / parts, [&](Index item) {
+    const Index sample = item / parts / rows, y = item / parts % rows;
     const Index row = run_at(edge, source.height, offset.y + y).source;
-    const Pixels to{destination.pixel(sample, clip.origin.y + y, clip.origin.x + run.first),
-                    destination.format, stride};
-    if (!destination.streamed) {
-      copy(plan, sample, row, run, 0, to, run.count);
-      if (destination.tail > 0) {
-        convert_loops().zero_row(to.at + channels * item_size(to.format), format, run.count,
-                                 destination.tail, stride);
-      }
-      return;
-    }
-    const bool inside = row != kOutside && run.source != kOutside;
-    if (inside && plan.whole_pixels) {
-      const Pixels from{source.pixel(sample, row, run.source), source.format,
-                        run.step * source.pixel_stride};
-      copy_pixels(from, to, run.count, channels, true);
-      return;
-    }
-    const Index piece = std::max<Index>(1, kPiece / channels);
-    const Pixels place{bytes_of_scratch(kPlace, piece * channels), to.format, channels};
-    for (Index p = 0; p < run.count; p += piece) {
-      const Index some = std::min(piece, run.count - p);
-      copy(plan, sample, row, run, p, place, some);
-      convert_loops().stream(place.at, to.from(p).at, some * channels * item_size(to.format));
+    for (Index column = item % parts; column < columns; column += parts) {
+      copy_run(plan, sample, y, row, plan.columns[static_cast<std::size_t>(column)]);
     }
   });
 }
