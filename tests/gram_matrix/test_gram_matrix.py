@@ -118,6 +118,16 @@ def test_images_in_groups(device, rng):
     assert_exact(mg.GramMatrixCalculation(device=device)(x), oracle.gram_matrix(x))
 
 
+@pytest.mark.parametrize("shape", [(3, 1, 1, 2048), (4, 1, 2, 1502)], ids=str)
+def test_matrices_that_go_past_the_caches(device, shape, rng):
+    if device.kind != "cpu":
+        pytest.skip("of the CPU device's stores")
+    x = grid(rng, shape)
+    y = mg.GramMatrixCalculation(device=device)(x)
+    assert y.nbytes > 32 << 20
+    assert_exact(y, oracle.gram_matrix(x))
+
+
 @settings(max_examples=40)
 @given(
     shape=st.tuples(st.integers(1, 3), *[st.integers(1, 20)] * 2, st.integers(1, 40)),

@@ -86,11 +86,17 @@ void store_values(const CpuImages& images, Index sample, Index first, Index coun
                   Index channels, const float* values, Index step) {
   const int format = static_cast<int>(images.format);
   const Index item = item_size(images.format);
-  const Index together = step == channels ? count : 1;
+  const bool streams = images.streamed && images.is_float();
+  const Index together = step == channels && !streams ? count : 1;
   for_runs(images, sample, first, count, [&](std::byte* pixel, Index pixels, Index done) {
     std::byte* data = pixel + channel * item;
     const Index stride = images.pixel_stride;
     for (Index i = 0; i < pixels; i += together) {
+      if (streams) {
+        convert_loops().stream(values + (done + i) * step, data + i * stride * item,
+                               channels * item);
+        continue;
+      }
       convert_loops().store_row(values + (done + i) * step, data + i * stride * item, format,
                                 std::min(together, pixels - i), channels, stride);
     }

@@ -188,8 +188,13 @@ void pack(const Element* from, Index step, Index pixels, Index channels, Index f
 
 template <class Element>
 void copy(const Element* from, Index step, Index pixels, Index channels, float* out) {
+  constexpr Index kPixelsAhead = 8;
+  constexpr auto kLineElements = Index{64} / static_cast<Index>(sizeof(Element));
   const Index out_step = gram_padded(channels);
   for (Index i = 0; i < pixels; ++i) {
+    for (Index c = 0; c < channels; c += kLineElements) {
+      request(from, (i + kPixelsAhead) * step + c);
+    }
     copy_vectors(from + i * step, channels, out + i * out_step);
   }
 }
@@ -293,14 +298,25 @@ struct Square {
   }
 };
 
+// Line by line of both: rows that lie a power of two apart share few sets of a cache.
 void transpose(const float* in, Index step, Index rows, Index columns, float* out, Index out_step) {
-  for (Index r = 0; r < rows; r += 4) {
-    for (Index c = 0; c < columns; c += 4) {
-      Square square(in + r * step + c, step);
-      square.transpose();
-      square.put(out + c * out_step + r, out_step);
+  constexpr Index kLineFloats = 16;
+  const auto for_lines = [](Index begin, Index end, const auto& body) MPSGRAD_MELT {
+    for (Index i = begin; i < end; i += kLineFloats) {
+      body(i, smaller(i + kLineFloats, end));
     }
-  }
+  };
+  for_lines(0, rows, [&](Index row, Index row_end) MPSGRAD_MELT {
+    for_lines(0, columns, [&](Index column, Index column_end) MPSGRAD_MELT {
+      for (Index r = row; r < row_end; r += 4) {
+        for (Index c = column; c < column_end; c += 4) {
+          Square square(in + r * step + c, step);
+          square.transpose();
+          square.put(out + c * out_step + r, out_step);
+        }
+      }
+    });
+  });
 }
 
 void mirror(float* sums, Index step, Index channels) {
