@@ -11,6 +11,7 @@ from . import layers
 from .check import Samples, places
 from .peers import LAYOUTS
 from .suite import COMPILED, Case, Output, Work
+from .timing import Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -125,21 +126,54 @@ def forward(context: Context, data: Data, _: str) -> tuple[Callable[[], Any], li
     return run, [Output("y", lambda: context.read(results), forward_samples(data))]
 
 
+class NewStates:
+    """States of a forward kernel that are made anew before every call, as in training.
+
+    Weight gradients are added to what a state has already. The forward pass is encoded, which
+    states need, but a predicate keeps it from running.
+    """
+
+    def __init__(
+        self, context: Context, forward: Any, sources: mg.ImageBatch, result: npt.NDArray[Any]
+    ) -> None:
+        self._context = context
+        self._forward, self._sources = forward, sources
+        self._results = context.result(result.shape, result.dtype)
+        self._never = mg.Predicate(mg.Buffer(context.device, 4))
+        self._renew()
+
+    def before(self, which: str, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Return the call of a gradient, which needs new states if it is one of weights."""
+        return run if which == "data_gradient" else Prepared(self._renew, run)
+
+    def array(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Return what a finished call has left."""
+        self._context.run(self.now[0].synchronize)
+        return np.asarray(getattr(self.now[0], name).to_numpy()).reshape(shape)
+
+    def _renew(self) -> None:
+        self.now: Any = None  # so that its memory serves again
+        self.now = self._forward.result_state_batch(self._sources, self._results)
+
+        def encode(buffer: mg.CommandBuffer) -> None:
+            buffer.predicate = self._never
+            self._forward.encode_batch(
+                buffer, self._sources, self._results, destination_states=self.now
+            )
+
+        self._context.run(encode)
+
+
 def backward(context: Context, data: Data, which: str) -> tuple[Callable[[], Any], list[Output]]:
     """Return the call of a gradient, and its results."""
     sources, incoming = context.batch(data.x), context.batch(data.g)
     results = context.result(data.x.shape, data.x.dtype)
-    states = context.states(data.kernel(context), sources, data.g)
+    states = NewStates(context, data.kernel(context), sources, data.g)
     kernel = mg.ConvolutionGradient(data.source(), device=context.device)
     kernel.gradient_option = OPTIONS[which]
 
     def encode(buffer: mg.CommandBuffer) -> None:
-        kernel.encode_batch(buffer, incoming, sources, states, allocator=results)
-
-    def state_array(name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        context.run(states[0].synchronize)
-        array = getattr(states[0], name).to_numpy()
-        return np.asarray(array).reshape(shape)
+        kernel.encode_batch(buffer, incoming, sources, states.now, allocator=results)
 
     outputs = []
     if which != "weight_gradient":
@@ -148,16 +182,16 @@ def backward(context: Context, data: Data, which: str) -> tuple[Callable[[], Any
         outputs += [
             Output(
                 "dw",
-                lambda: state_array("gradient_for_weights", data.w.shape),
+                lambda: states.array("gradient_for_weights", data.w.shape),
                 weight_samples(data),
             ),
             Output(
                 "db",
-                lambda: state_array("gradient_for_biases", data.b.shape),
+                lambda: states.array("gradient_for_biases", data.b.shape),
                 bias_samples(data.rng, data.g),
             ),
         ]
-    return lambda: context.run(encode), outputs
+    return states.before(which, lambda: context.run(encode)), outputs
 
 
 # --- Some elements in float64 -------------------------------------------------

@@ -17,6 +17,7 @@ from .convolution import (
     KERNELS,
     OPTIONS,
     Data,
+    NewStates,
     bias_samples,
     data_samples,
     forward_samples,
@@ -165,26 +166,16 @@ def backward(
     kernel.gradient_option = OPTIONS[which]
     sources, incoming = context.batch(arrays.source), context.batch(arrays.gradient)
     results = context.result(arrays.source.shape, arrays.source.dtype)
-    ahead = context.result(arrays.gradient.shape, arrays.gradient.dtype)
-    states = forward_kernel.result_state_batch(sources, ahead)
-    context.run(
-        lambda buffer: forward_kernel.encode_batch(
-            buffer, sources, ahead, destination_states=states
-        )
-    )
+    states = NewStates(context, forward_kernel, sources, arrays.gradient)
 
     def encode(buffer: mg.CommandBuffer) -> None:
-        kernel.encode_batch(buffer, incoming, sources, states, allocator=results)
+        kernel.encode_batch(buffer, incoming, sources, states.now, allocator=results)
 
     inputs, rows, columns, outputs_ = arrays.data.w.shape
 
-    def state_array(name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        context.run(states[0].synchronize)
-        return np.asarray(getattr(states[0], name).to_numpy()).reshape(shape)
-
     def weights() -> npt.NDArray[Any]:
         """Return the weight gradient as other libraries have it, (I, kH, kW, O)."""
-        found = state_array("gradient_for_weights", (outputs_, rows, columns, inputs))
+        found = states.array("gradient_for_weights", (outputs_, rows, columns, inputs))
         return found[:, ::-1, ::-1].transpose(3, 1, 2, 0)
 
     outputs = []
@@ -195,11 +186,11 @@ def backward(
             Output("dw", weights, weight_samples(arrays.data)),
             Output(
                 "db",
-                lambda: state_array("gradient_for_biases", (outputs_,)),
+                lambda: states.array("gradient_for_biases", (outputs_,)),
                 _bias_samples(arrays),
             ),
         ]
-    return lambda: context.run(encode), outputs
+    return states.before(which, lambda: context.run(encode)), outputs
 
 
 def _bias_samples(arrays: Transposed) -> Samples:

@@ -11,6 +11,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
+from .convolution import NewStates
 from .suite import COMPILED, Case, Output, Work
 
 if TYPE_CHECKING:
@@ -115,17 +116,13 @@ def _calls(
         samples = _samples(context, g.shape, x.reshape(len(x), -1), w.reshape(len(w), -1).T, b)
         return lambda: context.run(encode), [Output("y", lambda: context.read(results), samples)]
 
-    states = context.states(forward, sources, g)
+    states = NewStates(context, forward, sources, g)
     incoming, results = context.batch(g), context.result(x.shape, x.dtype)
     kernel = mg.FullyConnectedGradient(source, device=context.device)
     kernel.gradient_option = OPTIONS[which]
 
     def encode_gradient(buffer: mg.CommandBuffer) -> None:
-        kernel.encode_batch(buffer, incoming, sources, states, allocator=results)
-
-    def state_array(name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        context.run(states[0].synchronize)
-        return np.asarray(getattr(states[0], name).to_numpy()).reshape(shape)
+        kernel.encode_batch(buffer, incoming, sources, states.now, allocator=results)
 
     outputs = []
     rows = g.reshape(len(g), -1)
@@ -137,10 +134,10 @@ def _calls(
         ones = np.ones((len(g), 1), g.dtype)
         db = _samples(context, (len(w), 1), rows.T, ones)
         outputs += [
-            Output("dw", lambda: state_array("gradient_for_weights", w.shape), dw),
-            Output("db", lambda: state_array("gradient_for_biases", (len(w), 1)), db),
+            Output("dw", lambda: states.array("gradient_for_weights", w.shape), dw),
+            Output("db", lambda: states.array("gradient_for_biases", (len(w), 1)), db),
         ]
-    return lambda: context.run(encode_gradient), outputs
+    return states.before(which, lambda: context.run(encode_gradient)), outputs
 
 
 def _samples(

@@ -51,6 +51,7 @@ def computed(queue, case, x, w, b, g):
     """The kernels' (y, dx, dw, db)."""
     data_source = kernels.source(case, w, b)
     _, sources, y, states = kernels.forward(queue, case, data_source, x)
+    kernels.spoil(states)
     _, dx, dw, db = kernels.backward(queue, data_source, g, sources, states)
     return y, dx, dw.reshape(case.weights_shape), db
 
@@ -958,6 +959,27 @@ def test_fully_connected(queue, shape, outputs, rng):
     dw = state.gradient_for_weights.to_numpy().reshape(weights.shape)
     np.testing.assert_array_equal(dw, oracle.fully_connected_weight_gradient(g, x))
     np.testing.assert_array_equal(state.gradient_for_biases.to_numpy(), oracle.bias_gradient(g))
+
+
+# One chunk of pixels, two of them, and pixels that are no whole lines.
+@pytest.mark.parametrize("shape", [(3, 2, 2, 1024), (600, 2, 2, 1024), (3, 2, 2, 1030)], ids=str)
+def test_weight_gradients_that_go_past_the_caches(device, shape, rng):
+    if device.kind != "cpu":
+        pytest.skip("of the CPU device's stores")
+    outputs = 2100
+    x, g = grid(rng, shape), grid(rng, (shape[0], 1, 1, outputs))
+    data_source = mg.ArrayConvolutionDataSource(np.zeros((outputs, *shape[1:]), np.float32))
+    forward = mg.FullyConnected(data_source, device=device)
+    kernel = mg.FullyConnectedGradient(data_source, device=device)
+    kernel.gradient_option = mg.ConvolutionGradientOption.WEIGHTS_AND_BIAS
+    _, state = forward(x, with_state=True)
+    kernels.spoil([state])
+    exact = oracle.fully_connected_weight_gradient(g, x)
+    assert exact.size * 4 > 32 << 20
+    for times in (1, 2):  # written, then added to
+        kernel(g, x, state)
+        dw = state.gradient_for_weights.to_numpy().reshape(exact.shape)
+        np.testing.assert_array_equal(dw, times * exact)
 
 
 def test_fully_connected_is_a_convolution(device):

@@ -122,6 +122,7 @@ def computed(queue, case, x, w, b, g):
     """The kernels' (y, dx, dw, db)."""
     data_source = source_of(case, w, b)
     _, sources, y, states = forward(queue, case, data_source, x)
+    kernels.spoil(states)
     _, dx, dw, db = backward(queue, data_source, g, sources, states)
     return y, dx, dw.reshape(case.weights_shape), db
 

@@ -153,8 +153,10 @@ struct WeightGradientTask {
   // begin at the first one.
   std::int64_t first_gradient, last_gradient;
   float* out;
-  float* bias;  // += sums of the gradient, or null
-  void* pairs;  // scratch: 16 * rows bytes
+  bool fresh;    // by_source, by_tap: what is there is overwritten
+  bool streams;  // by_tap: past the caches, if nothing is added afterwards
+  float* bias;   // += sums of the gradient, or null
+  void* pairs;   // scratch: 16 * rows bytes
   // by_tap: whether weights are those of a transposed convolution, which columns of their rows are
   // to do in each group, and scratch for these, column_floats() long.
   bool across;

@@ -73,6 +73,7 @@ struct Part {
   Index first_block, last_block;
   Index first_channel, last_channel;
   float* out;
+  bool fresh;  // nothing is there yet
   float* bias;
 };
 
@@ -214,6 +215,9 @@ void run_part(const Sums& sums, const Part& part) {
         }
       }
       task.rows = last - band;
+      task.fresh = part.fresh && column == 0 && band == part.first;
+      task.streams = task.fresh && last == part.last && width == g.destination_width &&
+                     4 * sums.partial_floats >= streamed_bytes();
       const Index next_rows = sums.asks_ahead ? std::min(rows, part.last - last) : 0;
       const Index sample = last / g.destination_height;
       const Index next = last % g.destination_height;
@@ -520,10 +524,14 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   auto* memory = scratch.take<float>((sums.parts - (in_place ? 1 : 0)) * weights);
   sums.first_partial = in_place ? weight_gradient : memory;
   sums.more_partials = in_place ? memory : memory + weights;
-  if (in_place && !accumulate) {
+  // Sums of these kinds are written by the first band.
+  const bool writes = (sums.by_tap || sums.by_source) && rows > 0 && g.destination_width > 0;
+  if (in_place && !accumulate && !writes) {
     zero(weight_gradient, weights);
   }
-  zero(memory, (sums.parts - (in_place ? 1 : 0)) * weights);
+  if (!writes) {
+    zero(memory, (sums.parts - (in_place ? 1 : 0)) * weights);
+  }
   if (bias_gradient != nullptr) {
     sums.bias_partials = scratch.take<float>(sums.parts * g.destination_channels);
     std::fill_n(sums.bias_partials, sums.parts * g.destination_channels, 0.0F);
@@ -542,7 +550,8 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
                         : nullptr;
       run_part(sums, {part * rows / sums.parts, (part + 1) * rows / sums.parts,
                       split * sums.blocks / sums.splits, (split + 1) * sums.blocks / sums.splits,
-                      first, last, sums.partial(part) + begin, bias});
+                      first, last, sums.partial(part) + begin,
+                      writes && !(accumulate && in_place && part == 0), bias});
     });
   }
   finish(sums, weight_gradient, accumulate);

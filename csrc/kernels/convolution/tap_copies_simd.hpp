@@ -207,6 +207,7 @@ class TapSteps {
         chunks_(ceil_div(pixels_, most)) {}
 
   Index count() const { return chunks_ * (task_.last - task_.first); }
+  Index chunks() const { return chunks_; }
   Index row_channels() const { return row_channels_; }
   TapStep at(Index i) const {
     const Index chunk = i / (task_.last - task_.first);

@@ -31,6 +31,11 @@ constexpr bool kReadsInPlace = kLanes >= 16;
 // still fits into a cache beside them.
 constexpr Index kChunkPixels = kAsksAhead ? 256 : kPanelPixels;
 
+// What becomes of the sums of a tile: they are added to what is there, or written, past the caches
+// if every vector is a line of them.
+enum class Puts { kAdded, kStored, kStreamed };
+constexpr bool kStreamsTiles = kStreams && sizeof(Vec) == kLine;
+
 struct TileArguments {
   const Pair* pairs;
   Index pair_count;
@@ -39,7 +44,8 @@ struct TileArguments {
   Index pixels;
   float* out;
   Index out_step;  // from one row of the tile to the next
-  Mask last;       // lanes of the last vector
+  Puts puts = Puts::kAdded;
+  Mask last;  // lanes of the last vector
   // Of tiles that ask: the first of as many lines as there are pixels, or `line` floats after each
   // of so many places.
   const float* ahead;
@@ -47,8 +53,8 @@ struct TileArguments {
   Index line;
 };
 
-// out[r][v] += sum over pixels of gradient[r] * source[v]. Tiles that ask request a line for each
-// pixel.
+// out[r][v] += sum over pixels of gradient[r] * source[v], or as `puts` has it. Tiles that ask
+// request a line for each pixel.
 template <int kRows, int kVecs, bool kWhole, Asks kAsks>
 void source_tile(const TileArguments& t) {
   Vec sums[kRows][kVecs];
@@ -60,11 +66,13 @@ void source_tile(const TileArguments& t) {
     }
   }
   // What the sums are added to lies in short pieces, which no processor foresees.
+  if (t.puts != Puts::kStreamed) {
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) {
-      __builtin_prefetch(t.out + r * t.out_step + v * kLanes, 1);
+      for (int v = 0; v < kVecs; ++v) {
+        __builtin_prefetch(t.out + r * t.out_step + v * kLanes, 1);
+      }
     }
   }
   const Index gradient_step = t.gradient_step;
@@ -102,24 +110,30 @@ void source_tile(const TileArguments& t) {
       source += source_step;
     }
   }
+  const auto put_all = [&](const auto& put) MPSGRAD_MELT {
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    float* out = t.out + r * t.out_step;
+    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v + 1 < kVecs; ++v) {
-      store(out + v * kLanes, load(out + v * kLanes) + sums[r][v]);
+      for (int v = 0; v < kVecs; ++v) {
+        put(t.out + r * t.out_step + v * kLanes, sums[r][v], kWhole || v + 1 < kVecs);
+      }
     }
-    out += (kVecs - 1) * kLanes;
-    if constexpr (kWhole) {
-      store(out, load(out) + sums[r][kVecs - 1]);
-    } else {
-      store(out, load(out, last) + sums[r][kVecs - 1], last);
-    }
+  };
+  if (t.puts == Puts::kAdded) {
+    put_all([&](float* to, Vec v, bool whole) MPSGRAD_MELT {
+      whole ? store(to, load(to) + v) : store(to, load(to, last) + v, last);
+    });
+  } else if (kStreamsTiles && kWhole && t.puts == Puts::kStreamed) {
+    put_all([](float* to, Vec v, bool) MPSGRAD_MELT { stream(to, v); });
+  } else {
+    put_all([&](float* to, Vec v, bool whole)
+                MPSGRAD_MELT { whole ? store(to, v) : store(to, v, last); });
   }
 }
 
-// The same with gradient channels in the lanes; the rows of the tile are source values (`sources`,
-// one pointer for each row of the tile and row of the band) of any taps and channels.
+// The same, always adding, with gradient channels in the lanes; the rows of the tile are source
+// values (`sources`, one pointer for each row of the tile and row of the band) of any taps and
+// channels.
 template <int kRows, int kVecs, bool kWhole>
 void gradient_tile(const TileArguments& t, const float* const* sources) {
   Vec sums[kRows][kVecs];
@@ -263,11 +277,12 @@ void add_taps(const WeightGradientTask& task, TileArguments t, Index o, Index ro
   const Index gradient_offset = t.gradient_offset;
   t.source_step = task.source_step;
   t.out_step = taps * channels;
+  t.puts = task.fresh ? Puts::kStored : Puts::kAdded;
   t.last = first_lanes(columns.lanes);
   for (Index p = 0; p < task.taps_x; ++p) {
     const Index begin = task.begin[p];
     t.pixels = task.end[p] - begin;
-    if (t.pixels <= 0) {
+    if (t.pixels == 0 && !task.fresh) {
       continue;
     }
     t.gradient_offset = gradient_offset + begin * t.gradient_step;
@@ -381,7 +396,8 @@ void winograd_products(const WinogradGradientProducts& task) {
 
 // The tiles of all rows and columns of a step.
 void multiply(const WeightGradientTask& task, const TapValues& values, const TileRows& rows,
-              Index columns, Index widest, float* out, Index out_step, CopiesAhead& ahead) {
+              Index columns, Index widest, float* out, Index out_step, Puts puts,
+              CopiesAhead& ahead) {
   Pair pairs[TapValues::kMostRuns];
   TileArguments t{};
   t.pairs = pairs;
@@ -392,6 +408,7 @@ void multiply(const WeightGradientTask& task, const TapValues& values, const Til
     const ColumnBlock block(columns - c, widest);
     const Index whole = block.lanes == kLanes ? 1 : 0;
     t.last = first_lanes(block.lanes);
+    t.puts = puts == Puts::kStreamed && whole == 0 ? Puts::kStored : puts;
     t.source_step = values.columns_copied() ? block.vecs * kLanes : values.column_step();
     for (Index k = 0; k < values.count(); ++k) {
       const TapRun& run = values.run(k);
@@ -438,7 +455,12 @@ void by_tap(const WeightGradientTask& task) {
     }
     float* out = task.out + step.first_row * taps * channels +
                  (task.across ? taps - 1 - step.tap : step.tap) * channels + task.first_column;
-    multiply(task, values, rows, columns, widest, out, taps * channels, ahead);
+    const bool is_first = task.fresh && step.pixels.first == 0;
+    const bool is_only = task.streams && steps.chunks() == 1 && past_line(out) == 0 &&
+                         taps * channels % kLineFloats == 0;
+    const Puts written = is_only ? Puts::kStreamed : Puts::kStored;
+    multiply(task, values, rows, columns, widest, out, taps * channels,
+             is_first ? written : Puts::kAdded, ahead);
   }
   add_bias(task);
 }
