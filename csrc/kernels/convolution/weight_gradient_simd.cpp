@@ -456,8 +456,8 @@ void by_tap(const WeightGradientTask& task) {
     float* out = task.out + step.first_row * taps * channels +
                  (task.across ? taps - 1 - step.tap : step.tap) * channels + task.first_column;
     const bool is_first = task.fresh && step.pixels.first == 0;
-    const bool is_only = task.streams && steps.chunks() == 1 && past_line(out) == 0 &&
-                         taps * channels % kLineFloats == 0;
+    const bool is_only = kStreamsTiles && task.streams && steps.chunks() == 1 &&
+                         past_line(out) == 0 && taps * channels % kLineFloats == 0;
     const Puts written = is_only ? Puts::kStreamed : Puts::kStored;
     multiply(task, values, rows, columns, widest, out, taps * channels,
              is_first ? written : Puts::kAdded, ahead);
