@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/simd/lanes.hpp"
+#include "cpu/simd/streaming.hpp"
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -142,19 +143,89 @@ MPSGRAD_INLINE void add_tiles_by(Several several, std::int64_t count, std::int64
       });
 }
 
-// The same in vectors as wide as the processor adds best, for terms that are mostly conversions:
-// those to whole vectors of AVX-512 cost more than twice as much as to halves where a processor
-// splits them. Sums are the same.
-template <int kSums, int kTogether, class Add, class... Sources>
-MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, std::int64_t step,
-                              double* const (&sums)[kSums], const Add& add, const Sources*... x) {
-  if constexpr (kWidest >= 16) {
-    if (splits_wide_vectors()) {
-      return add_tiles_by<kSums, kTogether>(SeveralDoubles<kWidest / 4>{}, count, tile, step, sums,
-                                            add, x...);
+// The same in another order: the sums of a strip of columns stay in registers for a block of rows,
+// and the next strip follows. Which lines that reads no processor foresees, so they are asked for,
+// a block ahead and in the order in which they lie.
+template <int kSums, class Add, class... Sources>
+MPSGRAD_INLINE void add_strips(std::int64_t count, std::int64_t tile, std::int64_t step,
+                               double* const (&sums)[kSums], const Add& add, const Sources*... x) {
+  using Several = SeveralDoubles<kWidest / 2>;
+  constexpr std::int64_t kTogether = 4;
+  constexpr std::int64_t kBlock = 2048;  // values
+  constexpr std::int64_t kLeastRows = 8;
+  const std::int64_t rows = count < tile ? 0 : (count - tile) / step + 1;
+  const std::int64_t height = kBlock / tile > kLeastRows ? kBlock / tile : kLeastRows;
+  for (std::int64_t first = 0; first < rows; first += height) {
+    const std::int64_t past = first + height < rows ? first + height : rows;
+    std::int64_t next_row = past * step;
+    std::int64_t next_column = 0;
+    const auto ask = [&](std::int64_t columns) MPSGRAD_MELT {
+      (request_later(x, next_row + next_column), ...);
+      next_column += columns;
+      const bool ends = next_column >= tile;
+      next_column = ends ? 0 : next_column;
+      next_row += ends ? step : 0;
+    };
+    const auto add_strip = [&](auto block, auto vectors, std::int64_t j) MPSGRAD_MELT {
+      using Numbers = typename decltype(block)::Numbers;
+      constexpr std::int64_t kPlaces = decltype(block)::kPlaces;
+      constexpr std::int64_t kVectors = vectors;
+      Numbers terms[kVectors][kSums];
+      for (std::int64_t v = 0; v < kVectors; ++v) {
+        for (int k = 0; k < kSums; ++k) {
+          terms[v][k] = load<Numbers>(sums[k] + j + v * kPlaces);
+        }
+      }
+      for (std::int64_t row = first * step; row < past * step; row += step) {
+        ask(kVectors * kPlaces);
+        for (std::int64_t v = 0; v < kVectors; ++v) {
+          const std::int64_t place = j + v * kPlaces;
+          add(block, row + place, place, terms[v]);
+        }
+      }
+      for (std::int64_t v = 0; v < kVectors; ++v) {
+        for (int k = 0; k < kSums; ++k) {
+          store(sums[k] + j + v * kPlaces, terms[v][k]);
+        }
+      }
+    };
+    std::int64_t j = 0;
+    for (; j + kTogether * Several::kPlaces <= tile; j += kTogether * Several::kPlaces) {
+      add_strip(Several{}, Exactly<kTogether>{}, j);
+    }
+    for (; j + Several::kPlaces <= tile; j += Several::kPlaces) {
+      add_strip(Several{}, Exactly<1>{}, j);
+    }
+    for (; j < tile; ++j) {
+      add_strip(OneDouble{}, Exactly<1>{}, j);
     }
   }
-  add_tiles_by<kSums, kTogether>(SeveralDoubles<kWidest / 2>{}, count, tile, step, sums, add, x...);
+  const std::int64_t rest = rows * step;  // less than a row
+  add_tiles_by<kSums, 1>(Several{}, count - rest, tile, step, sums,
+                         [&](auto block, std::int64_t i, std::int64_t j, auto& terms)
+                             MPSGRAD_MELT { add(block, rest + i, j, terms); });
+}
+
+// The same in the way that the processor adds fastest, for terms that are mostly conversions. Where
+// it splits vectors of AVX-512, a whole one of doubles takes it more than twice as long to convert
+// to as halves. That of float16 is made of as many numbers as a load converts, and has strips: to
+// load and store sums for every few rows would take as long as the conversions.
+template <int kSums, int kTogether, class Add, class Element, class... Elements>
+MPSGRAD_INLINE void add_tiles(std::int64_t count, std::int64_t tile, std::int64_t step,
+                              double* const (&sums)[kSums], const Add& add, const Element* x,
+                              const Elements*... others) {
+  if constexpr (kWidest >= 16) {
+    if (splits_wide_vectors()) {
+      if constexpr (sizeof(Element) < sizeof(float)) {
+        return add_strips(count, tile, step, sums, add, x, others...);
+      } else {
+        return add_tiles_by<kSums, kTogether>(SeveralDoubles<kWidest / 4>{}, count, tile, step,
+                                              sums, add, x, others...);
+      }
+    }
+  }
+  add_tiles_by<kSums, kTogether>(SeveralDoubles<kWidest / 2>{}, count, tile, step, sums, add, x,
+                                 others...);
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA
