@@ -1,7 +1,9 @@
-// Softmax loops, piece by piece.
+// Softmax loops, piece by piece; pixels of few channels plane by plane.
 #include "kernels/softmax/softmax_simd.hpp"
 
+#include "cpu/simd/planes.hpp"
 #include "cpu/simd/softmax_rows.hpp"
+#include "cpu/simd/streaming.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
@@ -98,8 +100,148 @@ MPSGRAD_INLINE void log_softmax_gradient_piece(auto count, const Element* gradie
   }
 }
 
+// ---- Few channels: plane by plane
+
+// So many pixels are worked on at a time that all arrays stay in the nearest cache.
+template <int kChannels>
+inline constexpr Index kPlanePixels = kPiece / kChannels / kWidest * kWidest;
+
+constexpr Index in_whole_vectors(Index pixels) {
+  return (pixels + kWidest - 1) / kWidest * kWidest;
+}
+
+// If pixels have kMost channels or fewer, calls body(Exactly<channels>, first element, pixels)
+// piece by piece.
+template <int kMost, class Body>
+MPSGRAD_INLINE bool in_planes(Index pixels, Index channels, const Body& body) {
+  if constexpr (kMost == 0) {
+    return false;
+  } else {
+    if (channels != kMost) {
+      return in_planes<kMost - 1>(pixels, channels, body);
+    }
+    for (Index p = 0; p < pixels; p += kPlanePixels<kMost>) {
+      body(Exactly<kMost>{}, p * kMost, smaller(kPlanePixels<kMost>, pixels - p));
+    }
+    return true;
+  }
+}
+
+// Calls body(pixel, pixels from there on) for every kWidest pixels.
+template <class Body>
+MPSGRAD_INLINE void for_planes(Index pixels, const Body& body) {
+  for (Index p = 0; p < pixels; p += kWidest) {
+    body(p, smaller(kWidest, pixels - p));
+  }
+}
+
+// x - max(x) within each pixel, in planes.
+template <int kChannels, class Element>
+MPSGRAD_INLINE void subtract_largest(const Element* x, float* out, Index pixels) {
+  for_planes(pixels, [=](Index p, Index some) MPSGRAD_MELT {
+    auto planes = take_apart<kChannels>(x + p * kChannels, some);
+    auto largest = planes.of[0];
+    for (const auto& plane : planes.of) {
+      largest = largest > plane ? largest : plane;
+    }
+    for (auto& plane : planes.of) {
+      plane -= largest;
+    }
+    store_planes(planes, out + p * kChannels);
+  });
+}
+
+template <int kChannels, class Element>
+MPSGRAD_INLINE void softmax_planes(const Element* x, Element* out, Index pixels) {
+  alignas(kLine) float powers[kPiece];
+  subtract_largest<kChannels>(x, powers, pixels);
+  take_exponentials(powers, powers, in_whole_vectors(pixels) * kChannels);
+  for_planes(pixels, [&](Index p, Index some) MPSGRAD_MELT {
+    auto planes = load_planes<kChannels>(powers + p * kChannels);
+    const auto share = 1.0F / planes.sum();
+    for (auto& plane : planes.of) {
+      plane *= share;
+    }
+    put_together(planes, out + p * kChannels, some);
+  });
+}
+
+template <int kChannels, class Element>
+MPSGRAD_INLINE void log_softmax_planes(const Element* x, Element* out, Index pixels) {
+  alignas(kLine) float below[kPiece];
+  alignas(kLine) float powers[kPiece];
+  alignas(kLine) float logarithms[kPlanePixels<kChannels>];
+  subtract_largest<kChannels>(x, below, pixels);
+  take_exponentials(below, powers, in_whole_vectors(pixels) * kChannels);
+  for (Index p = 0; p < pixels; p += kWidest) {
+    store(logarithms + p, load_planes<kChannels>(powers + p * kChannels).sum());
+  }
+  for (Index p = 0; p < in_whole_vectors(pixels); ++p) {
+    logarithms[p] = log(logarithms[p]);
+  }
+  for_planes(pixels, [&](Index p, Index some) MPSGRAD_MELT {
+    auto planes = load_planes<kChannels>(below + p * kChannels);
+    const auto logarithm = load<Floats<kWidest>>(logarithms + p);
+    for (auto& plane : planes.of) {
+      plane -= logarithm;
+    }
+    put_together(planes, out + p * kChannels, some);
+  });
+}
+
+template <int kChannels, class Element>
+MPSGRAD_INLINE void softmax_gradient_planes(const Element* gradient, const Element* result,
+                                            Element* out, Index pixels) {
+  for_planes(pixels, [=](Index p, Index some) MPSGRAD_MELT {
+    const auto g = take_apart<kChannels>(gradient + p * kChannels, some);
+    auto y = take_apart<kChannels>(result + p * kChannels, some);
+    auto dot = g.of[0] * y.of[0];
+    for (int c = 1; c < kChannels; ++c) {
+      dot += g.of[c] * y.of[c];
+    }
+    for (int c = 0; c < kChannels; ++c) {
+      y.of[c] *= g.of[c] - dot;
+    }
+    put_together(y, out + p * kChannels, some);
+  });
+}
+
+template <int kChannels, class Element>
+MPSGRAD_INLINE void log_softmax_gradient_planes(const Element* gradient, const Element* result,
+                                                Element* out, Index pixels) {
+  alignas(kLine) float shares[kPiece];
+  for_planes(pixels, [&](Index p, Index some) MPSGRAD_MELT {
+    store_planes(take_apart<kChannels>(result + p * kChannels, some), shares + p * kChannels);
+  });
+  for (Index i = 0; i < in_whole_vectors(pixels) * kChannels; ++i) {
+    shares[i] = exp(shares[i]);
+  }
+  for_planes(pixels, [&](Index p, Index some) MPSGRAD_MELT {
+    auto g = take_apart<kChannels>(gradient + p * kChannels, some);
+    const auto share = load_planes<kChannels>(shares + p * kChannels);
+    const auto total = g.sum();
+    for (int c = 0; c < kChannels; ++c) {
+      g.of[c] -= share.of[c] * total;
+    }
+    put_together(g, out + p * kChannels, some);
+  });
+}
+
+// ---- Any number of channels
+
+// Up to so many channels planes are faster than rows; for more they take too many shuffles.
+constexpr int kPlanesOfSoftMax = 5, kPlanesOfLogSoftMax = 8, kPlanesOfGradients = 3;
+
 template <class Element>
 void softmax(const Element* x, Element* out, float* scratch, Index pixels, Index channels) {
+  const bool done =
+      in_planes<kPlanesOfSoftMax>(pixels, channels, [=](auto count, Index i, Index some) {
+        constexpr int kChannels = static_cast<int>(count);
+        softmax_planes<kChannels>(x + i, out + i, some);
+      });
+  if (done) {
+    return;
+  }
   with_lanes_for(channels, [=](auto count) {
     for_pieces(pixels, channels, [=](Index first, Index some) {
       softmax_piece(count, x + first, out + first, scratch, some, channels);
@@ -109,6 +251,14 @@ void softmax(const Element* x, Element* out, float* scratch, Index pixels, Index
 
 template <class Element>
 void log_softmax(const Element* x, Element* out, float* scratch, Index pixels, Index channels) {
+  const bool done =
+      in_planes<kPlanesOfLogSoftMax>(pixels, channels, [=](auto count, Index i, Index some) {
+        constexpr int kChannels = static_cast<int>(count);
+        log_softmax_planes<kChannels>(x + i, out + i, some);
+      });
+  if (done) {
+    return;
+  }
   with_lanes_for(channels, [=](auto count) {
     for_pieces(pixels, channels, [=](Index first, Index some) {
       log_softmax_piece(count, x + first, out + first, scratch, some, channels);
@@ -119,6 +269,14 @@ void log_softmax(const Element* x, Element* out, float* scratch, Index pixels, I
 template <class Element>
 void softmax_gradient(const Element* gradient, const Element* result, Element* out,
                       float* /*scratch*/, Index pixels, Index channels) {
+  const bool done =
+      in_planes<kPlanesOfGradients>(pixels, channels, [=](auto count, Index i, Index some) {
+        constexpr int kChannels = static_cast<int>(count);
+        softmax_gradient_planes<kChannels>(gradient + i, result + i, out + i, some);
+      });
+  if (done) {
+    return;
+  }
   with_lanes_for(channels, [=](auto count) {
     softmax_gradient_rows(count, gradient, result, out, pixels, channels);
   });
@@ -127,6 +285,14 @@ void softmax_gradient(const Element* gradient, const Element* result, Element* o
 template <class Element>
 void log_softmax_gradient(const Element* gradient, const Element* result, Element* out,
                           float* scratch, Index pixels, Index channels) {
+  const bool done =
+      in_planes<kPlanesOfGradients>(pixels, channels, [=](auto count, Index i, Index some) {
+        constexpr int kChannels = static_cast<int>(count);
+        log_softmax_gradient_planes<kChannels>(gradient + i, result + i, out + i, some);
+      });
+  if (done) {
+    return;
+  }
   with_lanes_for(channels, [=](auto count) {
     for_pieces(pixels, channels, [=](Index first, Index some) {
       log_softmax_gradient_piece(count, gradient + first, result + first, out + first, scratch,
