@@ -130,7 +130,8 @@ class NewStates:
     """States of a forward kernel that are made anew before every call, as in training.
 
     Weight gradients are added to what a state has already. The forward pass is encoded, which
-    states need, but a predicate keeps it from running.
+    states need, but a predicate keeps it from running. The kernel's offset is left as it is, for
+    results may be larger than its padding has them; `place` finds it by padding.
     """
 
     def __init__(
@@ -140,6 +141,11 @@ class NewStates:
         self._forward, self._sources = forward, sources
         self._results = context.result(result.shape, result.dtype)
         self._never = mg.Predicate(mg.Buffer(context.device, 4))
+        self._renew()
+
+    def place(self) -> None:
+        """Find the kernel's offset by its padding, as an encode does that has no destination."""
+        self._encode(allocator=self._results)
         self._renew()
 
     def before(self, which: str, run: Callable[[], Any]) -> Callable[[], Any]:
@@ -154,12 +160,12 @@ class NewStates:
     def _renew(self) -> None:
         self.now: Any = None  # so that its memory serves again
         self.now = self._forward.result_state_batch(self._sources, self._results)
+        self._encode(self._results, destination_states=self.now)
 
+    def _encode(self, *destination: mg.ImageBatch, **options: Any) -> None:
         def encode(buffer: mg.CommandBuffer) -> None:
             buffer.predicate = self._never
-            self._forward.encode_batch(
-                buffer, self._sources, self._results, destination_states=self.now
-            )
+            self._forward.encode_batch(buffer, self._sources, *destination, **options)
 
         self._context.run(encode)
 
@@ -169,6 +175,7 @@ def backward(context: Context, data: Data, which: str) -> tuple[Callable[[], Any
     sources, incoming = context.batch(data.x), context.batch(data.g)
     results = context.result(data.x.shape, data.x.dtype)
     states = NewStates(context, data.kernel(context), sources, data.g)
+    states.place()
     kernel = mg.ConvolutionGradient(data.source(), device=context.device)
     kernel.gradient_option = OPTIONS[which]
 

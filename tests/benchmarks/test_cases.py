@@ -9,7 +9,7 @@ from dataclasses import replace
 import mpsgrad as mg
 import numpy as np
 import pytest
-from mpsgrad.benchmarks import FAMILIES, check, convolution_transpose, layers, suite
+from mpsgrad.benchmarks import FAMILIES, check, convolution, convolution_transpose, layers, suite
 
 from tests import tolerance
 from tests.core import oracle as core
@@ -70,6 +70,7 @@ def test_convolutions_have_the_sizes_of_their_networks():
     assert found["resnet50/conv3_down"].size == found["resnet50/conv3_shortcut"].size == (28, 28)
     assert found["mobilenet/conv3_dw"].size == (56, 56)
     assert found["inception/1x7"].size == (17, 17)
+    assert found["inception/stem2"].size == (147, 147)
     assert found["resnet50/conv1"].flops(32) == 32 * 2 * 112 * 112 * 64 * 7 * 7 * 3
     assert found["mobilenet/conv8_dw"].flops(1) == 2 * 14 * 14 * 512 * 9
     for layer in found.values():
@@ -171,6 +172,19 @@ def test_passes_of_batch_normalization_count_what_they_read_and_write():
     assert found["training"] == found["statistics"] + found["inference"] == 1 + 2
     assert found["backward"] == found["statistics_gradient"] + found["gradient"] == 2 + 3
     assert found["step"] == found["training"] + found["backward"]
+
+
+@pytest.mark.parametrize("options", [{}, {"pad": "1"}, {"pad": "2", "dilation": "2"}], ids=str)
+@pytest.mark.parametrize("kernel", convolution.KERNELS)
+def test_convolutions_of_any_padding(options, kernel):
+    line = layers.Line("net/a", ((9, 8, 4), (6,), (3, 3)), options)
+    context = suite.Context(mg.Device("cpu"), f"{kernel} {options}")
+    layer = layers.ConvolutionLayer.of(line)
+    work = convolution.build(context, layer, 2, "float32", kernel)
+    for _ in range(2):
+        work.run()
+        for output in work.outputs:
+            output.samples.compare(output.name, output.read())
 
 
 def test_what_is_broadcast_counts_once():
