@@ -112,6 +112,20 @@ def test_every_shape(device, shape, kind, rng):
     check_losses(loss, as_images(losses, loss, shape[0]), y, t)
 
 
+# Few pixels, and more than a loop takes at once; neither fills vectors.
+@pytest.mark.parametrize("size", [(3, 5), (47, 45)], ids=str)
+@pytest.mark.parametrize("channels", range(2, 12))
+@pytest.mark.parametrize("reduction", ["NONE", "MEAN"])
+def test_softmax_of_few_channels(device, channels, size, reduction, rng):
+    loss = Loss(
+        "SOFT_MAX_CROSS_ENTROPY", reduction, label_smoothing=0.25, number_of_classes=channels
+    )
+    y, t = inputs(rng, loss, (2, *size, channels))
+    gradient, losses = kernel(loss, device)(y, t)
+    check_gradient(loss, gradient, y, t)
+    check_losses(loss, as_images(losses, loss, 2), y, t)
+
+
 @pytest.mark.parametrize("row", cases.VALUES, ids=lambda row: cases.name(row.loss))
 def test_printed_values(device, row):
     y, t = (np.array(v, np.float32).reshape(1, 1, -1) for v in (row.y, row.t))

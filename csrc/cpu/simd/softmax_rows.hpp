@@ -1,9 +1,12 @@
-// What softmax kernels and their cross entropy do with pixels. Exponentials and logarithms are
+// What softmax kernels and their cross entropy do with pixels: with the row of channels that each
+// is, or, of few channels, with planes of neighbouring pixels. Exponentials and logarithms are
 // taken over many pixels at once, so that they fill the registers however few channels a pixel has;
 // and pixels go by in pieces that stay in a first-level cache.
 #pragma once
 
 #include "cpu/simd/lanes.hpp"
+#include "cpu/simd/planes.hpp"
+#include "cpu/simd/streaming.hpp"
 #include "cpu/simd/vector_math.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
@@ -63,6 +66,69 @@ MPSGRAD_INLINE void log_sums(const float* exponentials, float (&out)[kPiece], st
     out[p] = sum_of<kLanes>(channels, exponentials + p * channels);
   }
   for (std::int64_t p = 0; p < pixels; ++p) {
+    out[p] = log(out[p]);
+  }
+}
+
+// ---- Few channels: plane by plane
+
+// So many pixels are worked on at a time that all arrays stay in the nearest cache.
+template <int kChannels>
+inline constexpr std::int64_t kPlanePixels = kPiece / kChannels / kWidest * kWidest;
+
+// Pixels of the vectors that hold so many.
+constexpr std::int64_t in_whole_vectors(std::int64_t pixels) {
+  return (pixels + kWidest - 1) / kWidest * kWidest;
+}
+
+// If pixels have kMost channels or fewer, calls body(Exactly<channels>, first element, pixels)
+// piece by piece.
+template <int kMost, class Body>
+MPSGRAD_INLINE bool in_planes(std::int64_t pixels, std::int64_t channels, const Body& body) {
+  if constexpr (kMost == 0) {
+    return false;
+  } else {
+    if (channels != kMost) {
+      return in_planes<kMost - 1>(pixels, channels, body);
+    }
+    for (std::int64_t p = 0; p < pixels; p += kPlanePixels<kMost>) {
+      body(Exactly<kMost>{}, p * kMost, smaller(kPlanePixels<kMost>, pixels - p));
+    }
+    return true;
+  }
+}
+
+// Calls body(pixel, pixels from there on) for every kWidest pixels.
+template <class Body>
+MPSGRAD_INLINE void for_planes(std::int64_t pixels, const Body& body) {
+  for (std::int64_t p = 0; p < pixels; p += kWidest) {
+    body(p, smaller(kWidest, pixels - p));
+  }
+}
+
+// x - max(x) within each pixel, in planes.
+template <int kChannels, class Element>
+MPSGRAD_INLINE void subtract_largest(const Element* x, float* out, std::int64_t pixels) {
+  for_planes(pixels, [=](std::int64_t p, std::int64_t some) MPSGRAD_MELT {
+    auto planes = take_apart<kChannels>(x + p * kChannels, some);
+    auto largest = planes.of[0];
+    for (const auto& plane : planes.of) {
+      largest = largest > plane ? largest : plane;
+    }
+    for (auto& plane : planes.of) {
+      plane -= largest;
+    }
+    store_planes(planes, out + p * kChannels);
+  });
+}
+
+// The logarithm of each pixel's sum.
+template <int kChannels>
+MPSGRAD_INLINE void log_sums(const float* exponentials, float* out, std::int64_t pixels) {
+  for (std::int64_t p = 0; p < pixels; p += kWidest) {
+    store(out + p, load_planes<kChannels>(exponentials + p * kChannels).sum());
+  }
+  for (std::int64_t p = 0; p < in_whole_vectors(pixels); ++p) {
     out[p] = log(out[p]);
   }
 }

@@ -151,9 +151,56 @@ MPSGRAD_INLINE void softmax_piece(auto count, const LossFunction& f, const float
   }
 }
 
+// The same of few channels.
+template <int kChannels>
+MPSGRAD_INLINE void softmax_planes(const LossFunction& f, const float* y, const float* t,
+                                   float* losses, float* slopes, Index pixels) {
+  alignas(kLine) float below[kPiece];
+  alignas(kLine) float powers[kPiece];
+  alignas(kLine) float logarithms[kPlanePixels<kChannels>];
+  subtract_largest<kChannels>(y, below, pixels);
+  take_exponentials(below, powers, in_whole_vectors(pixels) * kChannels);
+  if (losses) {
+    log_sums<kChannels>(powers, logarithms, pixels);
+  }
+  for_planes(pixels, [&](Index p, Index some) MPSGRAD_MELT {
+    auto labels = take_apart<kChannels>(t + p * kChannels, some);
+    for (auto& label : labels.of) {
+      label = label * f.smooth_keep + f.smooth_add;
+    }
+    if (losses) {
+      auto planes = load_planes<kChannels>(below + p * kChannels);
+      const auto log_sum = load<Floats<kWidest>>(logarithms + p);
+      for (int c = 0; c < kChannels; ++c) {
+        const auto loss = labels.of[c] * (log_sum - planes.of[c]);
+        // Whatever the logarithm is.
+        planes.of[c] = labels.of[c] == Floats<kWidest>{} ? Floats<kWidest>{} : loss;
+      }
+      put_together(planes, losses + p * kChannels, some);
+    }
+    if (slopes) {
+      auto planes = load_planes<kChannels>(powers + p * kChannels);
+      const auto scale = 1.0F / planes.sum();
+      for (int c = 0; c < kChannels; ++c) {
+        planes.of[c] = planes.of[c] * scale - labels.of[c];
+      }
+      put_together(planes, slopes + p * kChannels, some);
+    }
+  });
+}
+
 void softmax_elements(const LossFunction& f, const float* y, const float* t, float* losses,
                       float* slopes, float* scratch, Index pixels, Index channels) {
+  constexpr int kMostPlanes = 7;  // more channels are faster as rows
   const auto from = [](float* result, Index first) { return result ? result + first : nullptr; };
+  const bool done =
+      in_planes<kMostPlanes>(pixels, channels, [&](auto count, Index first, Index some) {
+        softmax_planes<static_cast<int>(count)>(f, y + first, t + first, from(losses, first),
+                                                from(slopes, first), some);
+      });
+  if (done) {
+    return;
+  }
   with_lanes_for(channels, [&](auto count) {
     for_pieces(pixels, channels, [&](Index first, Index some) {
       softmax_piece(count, f, y + first, t + first, from(losses, first), from(slopes, first),

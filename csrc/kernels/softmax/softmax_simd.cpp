@@ -1,9 +1,7 @@
 // Softmax loops, piece by piece; pixels of few channels plane by plane.
 #include "kernels/softmax/softmax_simd.hpp"
 
-#include "cpu/simd/planes.hpp"
 #include "cpu/simd/softmax_rows.hpp"
-#include "cpu/simd/streaming.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
@@ -102,55 +100,6 @@ MPSGRAD_INLINE void log_softmax_gradient_piece(auto count, const Element* gradie
 
 // ---- Few channels: plane by plane
 
-// So many pixels are worked on at a time that all arrays stay in the nearest cache.
-template <int kChannels>
-inline constexpr Index kPlanePixels = kPiece / kChannels / kWidest * kWidest;
-
-constexpr Index in_whole_vectors(Index pixels) {
-  return (pixels + kWidest - 1) / kWidest * kWidest;
-}
-
-// If pixels have kMost channels or fewer, calls body(Exactly<channels>, first element, pixels)
-// piece by piece.
-template <int kMost, class Body>
-MPSGRAD_INLINE bool in_planes(Index pixels, Index channels, const Body& body) {
-  if constexpr (kMost == 0) {
-    return false;
-  } else {
-    if (channels != kMost) {
-      return in_planes<kMost - 1>(pixels, channels, body);
-    }
-    for (Index p = 0; p < pixels; p += kPlanePixels<kMost>) {
-      body(Exactly<kMost>{}, p * kMost, smaller(kPlanePixels<kMost>, pixels - p));
-    }
-    return true;
-  }
-}
-
-// Calls body(pixel, pixels from there on) for every kWidest pixels.
-template <class Body>
-MPSGRAD_INLINE void for_planes(Index pixels, const Body& body) {
-  for (Index p = 0; p < pixels; p += kWidest) {
-    body(p, smaller(kWidest, pixels - p));
-  }
-}
-
-// x - max(x) within each pixel, in planes.
-template <int kChannels, class Element>
-MPSGRAD_INLINE void subtract_largest(const Element* x, float* out, Index pixels) {
-  for_planes(pixels, [=](Index p, Index some) MPSGRAD_MELT {
-    auto planes = take_apart<kChannels>(x + p * kChannels, some);
-    auto largest = planes.of[0];
-    for (const auto& plane : planes.of) {
-      largest = largest > plane ? largest : plane;
-    }
-    for (auto& plane : planes.of) {
-      plane -= largest;
-    }
-    store_planes(planes, out + p * kChannels);
-  });
-}
-
 template <int kChannels, class Element>
 MPSGRAD_INLINE void softmax_planes(const Element* x, Element* out, Index pixels) {
   alignas(kLine) float powers[kPiece];
@@ -173,12 +122,7 @@ MPSGRAD_INLINE void log_softmax_planes(const Element* x, Element* out, Index pix
   alignas(kLine) float logarithms[kPlanePixels<kChannels>];
   subtract_largest<kChannels>(x, below, pixels);
   take_exponentials(below, powers, in_whole_vectors(pixels) * kChannels);
-  for (Index p = 0; p < pixels; p += kWidest) {
-    store(logarithms + p, load_planes<kChannels>(powers + p * kChannels).sum());
-  }
-  for (Index p = 0; p < in_whole_vectors(pixels); ++p) {
-    logarithms[p] = log(logarithms[p]);
-  }
+  log_sums<kChannels>(powers, logarithms, pixels);
   for_planes(pixels, [&](Index p, Index some) MPSGRAD_MELT {
     auto planes = load_planes<kChannels>(below + p * kChannels);
     const auto logarithm = load<Floats<kWidest>>(logarithms + p);
