@@ -13,6 +13,7 @@ struct ColumnSumsLoops {
   using Add = void (*)(const float* x, std::int64_t count, std::int64_t tile, double* sums,
                        double* squares);
   Add whole_vectors, half_vectors, chosen;
+  Add strips;  // in another order
 };
 
 MPSGRAD_LOOPS(ColumnSumsLoops, column_sums_loops)

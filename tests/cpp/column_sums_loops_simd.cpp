@@ -27,7 +27,11 @@ void add_by(const float* x, Index count, Index tile, double* sums, double* squar
 }
 
 void add_chosen(const float* x, Index count, Index tile, double* sums, double* squares) {
-  add_tiles<2, kTogether>(count, tile, tile, {sums, squares}, Both{x});
+  add_tiles<2, kTogether>(count, tile, tile, {sums, squares}, Both{x}, x);
+}
+
+void add_by_strips(const float* x, Index count, Index tile, double* sums, double* squares) {
+  add_strips(count, tile, tile, {sums, squares}, Both{x}, x);
 }
 
 constexpr int kWhole = kWidest / 2;
@@ -35,6 +39,7 @@ constexpr int kHalf = kWhole > 2 ? kWhole / 2 : 2;
 
 }  // namespace
 
-const ColumnSumsLoops column_sums_loops{&add_by<kWhole>, &add_by<kHalf>, &add_chosen};
+const ColumnSumsLoops column_sums_loops{&add_by<kWhole>, &add_by<kHalf>, &add_chosen,
+                                        &add_by_strips};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

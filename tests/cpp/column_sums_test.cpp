@@ -1,6 +1,6 @@
 // Checks that sums over columns are the same bits in vectors of any width and blocks of any number
-// of columns: which a processor is given must not show. MPSGRAD_CPU says which instruction set is
-// checked.
+// of columns: which a processor is given must not show. And that strips add row after row.
+// MPSGRAD_CPU says which instruction set is checked.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -27,12 +27,12 @@ struct Sums {
         of_squares(static_cast<std::size_t>(tile), 0.0) {}
 };
 
-// Place by place, two halves of the whole rows side by side, then what is left; products of two
-// floats are exact.
-Sums expected_sums(const std::vector<float>& x, Index tile) {
+// Place by place: row after row or, `halved`, two halves of the whole rows side by side and then
+// what is left. Products of two floats are exact.
+Sums expected_sums(const std::vector<float>& x, Index tile, bool halved) {
   const auto count = static_cast<Index>(x.size());
   Sums sums(tile);
-  const Index apart = count / tile / 2 * tile;
+  const Index apart = halved ? count / tile / 2 * tile : 0;
   for (Index j = 0; j < tile; ++j) {
     const auto add = [&](Index i) {
       const auto value = static_cast<double>(x[static_cast<std::size_t>(i)]);
@@ -75,8 +75,9 @@ int run() {
         for (std::size_t i = 0; special && i < x.size(); i += 11) {
           x[i] = odd[i % std::size(odd)];
         }
-        const Sums wanted = expected_sums(x, tile);
-        const auto check = [&](const char* width, ColumnSumsLoops::Add add) {
+        const Sums halved = expected_sums(x, tile, true);
+        const Sums in_order = expected_sums(x, tile, false);
+        const auto check = [&](const char* width, ColumnSumsLoops::Add add, const Sums& wanted) {
           Sums sums(tile);
           add(x.data(), static_cast<Index>(x.size()), tile, sums.of_values.data(),
               sums.of_squares.data());
@@ -85,9 +86,10 @@ int run() {
           checks.expect(same(sums.of_values, wanted.of_values), words + ", values");
           checks.expect(same(sums.of_squares, wanted.of_squares), words + ", squares");
         };
-        check("whole vectors", column_sums_loops().whole_vectors);
-        check("half vectors", column_sums_loops().half_vectors);
-        check("as chosen", column_sums_loops().chosen);
+        check("whole vectors", column_sums_loops().whole_vectors, halved);
+        check("half vectors", column_sums_loops().half_vectors, halved);
+        check("as chosen", column_sums_loops().chosen, halved);
+        check("strips", column_sums_loops().strips, in_order);
       }
     }
   }
