@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cpu/simd/lanes.hpp"
-#include "cpu/simd/streaming.hpp"
 
 #if defined(__AVX512F__)
 #include <immintrin.h>

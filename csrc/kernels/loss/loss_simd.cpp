@@ -193,12 +193,11 @@ void softmax_elements(const LossFunction& f, const float* y, const float* t, flo
                       float* slopes, float* scratch, Index pixels, Index channels) {
   constexpr int kMostPlanes = 7;  // more channels are faster as rows
   const auto from = [](float* result, Index first) { return result ? result + first : nullptr; };
-  const bool done =
-      in_planes<kMostPlanes>(pixels, channels, [&](auto count, Index first, Index some) {
-        softmax_planes<static_cast<int>(count)>(f, y + first, t + first, from(losses, first),
-                                                from(slopes, first), some);
-      });
-  if (done) {
+  const auto planes = [&](auto count, Index i, Index some) {
+    softmax_planes<static_cast<int>(count)>(f, y + i, t + i, from(losses, i), from(slopes, i),
+                                            some);
+  };
+  if (in_planes<kMostPlanes>(pixels, channels, planes)) {
     return;
   }
   with_lanes_for(channels, [&](auto count) {

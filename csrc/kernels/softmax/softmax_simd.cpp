@@ -178,12 +178,10 @@ constexpr int kPlanesOfSoftMax = 5, kPlanesOfLogSoftMax = 8, kPlanesOfGradients 
 
 template <class Element>
 void softmax(const Element* x, Element* out, float* scratch, Index pixels, Index channels) {
-  const bool done =
-      in_planes<kPlanesOfSoftMax>(pixels, channels, [=](auto count, Index i, Index some) {
-        constexpr int kChannels = static_cast<int>(count);
-        softmax_planes<kChannels>(x + i, out + i, some);
-      });
-  if (done) {
+  const auto planes = [=](auto count, Index i, Index some) {
+    softmax_planes<static_cast<int>(count)>(x + i, out + i, some);
+  };
+  if (in_planes<kPlanesOfSoftMax>(pixels, channels, planes)) {
     return;
   }
   with_lanes_for(channels, [=](auto count) {
@@ -195,12 +193,10 @@ void softmax(const Element* x, Element* out, float* scratch, Index pixels, Index
 
 template <class Element>
 void log_softmax(const Element* x, Element* out, float* scratch, Index pixels, Index channels) {
-  const bool done =
-      in_planes<kPlanesOfLogSoftMax>(pixels, channels, [=](auto count, Index i, Index some) {
-        constexpr int kChannels = static_cast<int>(count);
-        log_softmax_planes<kChannels>(x + i, out + i, some);
-      });
-  if (done) {
+  const auto planes = [=](auto count, Index i, Index some) {
+    log_softmax_planes<static_cast<int>(count)>(x + i, out + i, some);
+  };
+  if (in_planes<kPlanesOfLogSoftMax>(pixels, channels, planes)) {
     return;
   }
   with_lanes_for(channels, [=](auto count) {
@@ -213,12 +209,10 @@ void log_softmax(const Element* x, Element* out, float* scratch, Index pixels, I
 template <class Element>
 void softmax_gradient(const Element* gradient, const Element* result, Element* out,
                       float* /*scratch*/, Index pixels, Index channels) {
-  const bool done =
-      in_planes<kPlanesOfGradients>(pixels, channels, [=](auto count, Index i, Index some) {
-        constexpr int kChannels = static_cast<int>(count);
-        softmax_gradient_planes<kChannels>(gradient + i, result + i, out + i, some);
-      });
-  if (done) {
+  const auto planes = [=](auto count, Index i, Index some) {
+    softmax_gradient_planes<static_cast<int>(count)>(gradient + i, result + i, out + i, some);
+  };
+  if (in_planes<kPlanesOfGradients>(pixels, channels, planes)) {
     return;
   }
   with_lanes_for(channels, [=](auto count) {
@@ -229,12 +223,10 @@ void softmax_gradient(const Element* gradient, const Element* result, Element* o
 template <class Element>
 void log_softmax_gradient(const Element* gradient, const Element* result, Element* out,
                           float* scratch, Index pixels, Index channels) {
-  const bool done =
-      in_planes<kPlanesOfGradients>(pixels, channels, [=](auto count, Index i, Index some) {
-        constexpr int kChannels = static_cast<int>(count);
-        log_softmax_gradient_planes<kChannels>(gradient + i, result + i, out + i, some);
-      });
-  if (done) {
+  const auto planes = [=](auto count, Index i, Index some) {
+    log_softmax_gradient_planes<static_cast<int>(count)>(gradient + i, result + i, out + i, some);
+  };
+  if (in_planes<kPlanesOfGradients>(pixels, channels, planes)) {
     return;
   }
   with_lanes_for(channels, [=](auto count) {
