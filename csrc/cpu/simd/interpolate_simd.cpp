@@ -1,8 +1,8 @@
 // Interpolation along both axes, row by row.
 #include "cpu/simd/interpolate.hpp"
 
-#include "cpu/simd/lanes.hpp"
 #include "cpu/simd/put_pixels.hpp"
+#include "cpu/simd/row_folds.hpp"
 #include "cpu/simd/with_channels.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {

@@ -281,7 +281,7 @@ struct Exactly {
 template <class Body>
 MPSGRAD_INLINE void with_lanes_for(std::int64_t count, const Body& body) {
   const std::int64_t rest = count % kWidest;
-  const bool wasteful = kWidest >= 16 && count < 4 * kWidest && rest > 0 && rest <= kWidest / 2;
+  const bool wasteful = kWidest >= 16 && count < 2 * kWidest && rest > 0 && rest <= kWidest / 2;
   if (count >= kWidest && !wasteful) {
     return body(Exactly<kWidest>{});
   }
@@ -296,72 +296,6 @@ MPSGRAD_INLINE void with_lanes_for(std::int64_t count, const Body& body) {
     }
   }
   body(Exactly<1>{});
-}
-
-// Writes value(first), kLanes results each, over a row of `count` >= kLanes elements. The last
-// vector reaches back over the one before instead of leaving a rest, and is found before anything
-// is written: a value may read what it replaces.
-template <int kLanes, class Element, class Value>
-MPSGRAD_INLINE void fill_row(std::int64_t count, Element* out, const Value& value) {
-  const std::int64_t last = count - kLanes;
-  const Floats<kLanes> end = value(last);
-  for (std::int64_t i = 0; i < last; i += kLanes) {
-    store(out + i, value(i));
-  }
-  store(out + last, end);
-}
-
-template <int kLanes, class Join>
-MPSGRAD_INLINE float join_lanes(Floats<kLanes> v, const Join& join) {
-  if constexpr (kLanes == 16) {
-    return join_lanes<8>(join(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
-                              __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)),
-                         join);
-  } else if constexpr (kLanes == 8) {
-    return join_lanes<4>(
-        join(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7)),
-        join);
-  } else if constexpr (kLanes == 4) {
-    const Floats<4> pairs = join(v, __builtin_shufflevector(v, v, 2, 3, 0, 1));
-    return join(pairs, __builtin_shufflevector(pairs, pairs, 1, 0, 3, 2))[0];
-  } else {
-    return v;
-  }
-}
-
-// Joins term(first), kLanes terms each, over a row of `count` >= kLanes elements, in an order that
-// depends on `count` alone. What is joined with `neutral` stays as it is.
-template <int kLanes, class Term, class Join>
-MPSGRAD_INLINE float fold_row(std::int64_t count, float neutral, const Term& term,
-                              const Join& join) {
-  using V = Floats<kLanes>;
-  constexpr int kChains = 4;  // so that a step need not wait for the one before
-  V total = V{} + neutral;
-  std::int64_t i = 0;
-  if (count >= kChains * kLanes) {
-    V chains[kChains] = {total, total, total, total};
-    for (; i + kChains * kLanes <= count; i += kChains * kLanes) {
-      for (int k = 0; k < kChains; ++k) {
-        chains[k] = join(chains[k], term(i + k * kLanes));
-      }
-    }
-    total = join(join(chains[0], chains[1]), join(chains[2], chains[3]));
-  }
-  for (; i + kLanes <= count; i += kLanes) {
-    total = join(total, term(i));
-  }
-  if (i < count) {  // the last vector reaches back over lanes that have been joined
-    Ints<kLanes> lane = {};
-    if constexpr (kLanes > 1) {
-      for (int k = 0; k < kLanes; ++k) {
-        lane[k] = k;
-      }
-    }
-    const auto joined = static_cast<std::int32_t>(i + kLanes - count);
-    const V end = term(count - kLanes);
-    total = join(total, lane < Ints<kLanes>{} + joined ? V{} + neutral : end);
-  }
-  return join_lanes<kLanes>(total, join);
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -4,8 +4,8 @@
 // and pixels go by in pieces that stay in a first-level cache.
 #pragma once
 
-#include "cpu/simd/lanes.hpp"
 #include "cpu/simd/planes.hpp"
+#include "cpu/simd/row_folds.hpp"
 #include "cpu/simd/streaming.hpp"
 #include "cpu/simd/vector_math.hpp"
 
@@ -23,30 +23,38 @@ MPSGRAD_INLINE void for_pieces(std::int64_t pixels, std::int64_t channels, const
   }
 }
 
-template <int kLanes, class Term>
+template <int kLanes, int kVectors, class Term>
 MPSGRAD_INLINE float sum_row(std::int64_t channels, const Term& term) {
-  return fold_row<kLanes>(channels, 0.0F, term, [](auto a, auto b) { return a + b; });
+  return fold_row<kLanes, kVectors>(channels, term, Total{});
 }
 
-template <int kLanes>
+template <int kLanes, int kVectors>
 MPSGRAD_INLINE float sum_of(std::int64_t channels, const float* x) {
-  return sum_row<kLanes>(channels, [=](std::int64_t c) { return load<Floats<kLanes>>(x + c); });
+  return sum_row<kLanes, kVectors>(channels,
+                                   [=](std::int64_t c) { return load<Floats<kLanes>>(x + c); });
 }
+
+struct Larger {
+  static constexpr float kNeutral = -__builtin_inff();
+  template <class V>
+  MPSGRAD_INLINE V operator()(V a, V b) const {
+    return a > b ? a : b;
+  }
+};
 
 // out = x - max(x) within each pixel.
-template <int kLanes, class Element>
+template <int kLanes, int kVectors, class Element>
 MPSGRAD_INLINE void subtract_largest(const Element* x, float* MPSGRAD_RESTRICT out,
                                      std::int64_t pixels, std::int64_t channels) {
   using V = Floats<kLanes>;
   for (std::int64_t p = 0; p < pixels; ++p, x += channels, out += channels) {
-    const float largest = fold_row<kLanes>(
-        channels, -__builtin_inff(),
-        [=](std::int64_t c) {
-          request(x, c + kPieceAhead);
-          return load<V>(x + c);
-        },
-        [](auto a, auto b) { return a > b ? a : b; });
-    fill_row<kLanes>(channels, out, [=](std::int64_t c) { return load<V>(x + c) - largest; });
+    const auto term = [=](std::int64_t c) {
+      request(x, c + kPieceAhead);
+      return load<V>(x + c);
+    };
+    const float largest = fold_row<kLanes, kVectors>(channels, term, Larger{});
+    fill_row<kLanes, kVectors>(channels, out,
+                               [=](std::int64_t c) { return load<V>(x + c) - largest; });
   }
 }
 
@@ -59,11 +67,11 @@ MPSGRAD_INLINE void take_exponentials(const float* below, float* out, std::int64
 }
 
 // The logarithm of each pixel's sum, of a piece.
-template <int kLanes>
+template <int kLanes, int kVectors>
 MPSGRAD_INLINE void log_sums(const float* exponentials, float (&out)[kPiece], std::int64_t pixels,
                              std::int64_t channels) {
   for (std::int64_t p = 0; p < pixels; ++p) {
-    out[p] = sum_of<kLanes>(channels, exponentials + p * channels);
+    out[p] = sum_of<kLanes, kVectors>(channels, exponentials + p * channels);
   }
   for (std::int64_t p = 0; p < pixels; ++p) {
     out[p] = log(out[p]);

@@ -114,26 +114,26 @@ MPSGRAD_INLINE void with_loss(const LossFunction& f, const Visit& visit) {
 constexpr int kSoftMaxCrossEntropy = 2;
 
 // losses = -t logsoftmax(y), slopes = softmax(y) - t; `scratch` holds what no result has room for.
-MPSGRAD_INLINE void softmax_piece(auto count, const LossFunction& f, const float* y, const float* t,
-                                  float* losses, float* slopes, float* scratch, Index pixels,
-                                  Index channels) {
-  constexpr int kLanes = count;
+MPSGRAD_INLINE void softmax_piece(auto lanes, auto vectors, const LossFunction& f, const float* y,
+                                  const float* t, float* losses, float* slopes, float* scratch,
+                                  Index pixels, Index channels) {
+  constexpr int kLanes = lanes, kVectors = vectors;
   using V = Floats<kLanes>;
   const auto label = [keep = f.smooth_keep, add = f.smooth_add](const float* from) {
     return load<V>(from) * keep + add;
   };
   float* powers = slopes ? slopes : scratch;
   float* below = losses ? losses : powers;
-  subtract_largest<kLanes>(y, below, pixels, channels);
+  subtract_largest<kLanes, kVectors>(y, below, pixels, channels);
   take_exponentials(below, powers, pixels * channels);
   if (losses) {
     float logarithms[kPiece];
-    log_sums<kLanes>(powers, logarithms, pixels, channels);
+    log_sums<kLanes, kVectors>(powers, logarithms, pixels, channels);
     for (Index p = 0; p < pixels; ++p) {
       const float log_sum = logarithms[p];
       const float* labels = t + p * channels;
       float* row = losses + p * channels;
-      fill_row<kLanes>(channels, row, [=](Index c) {
+      fill_row<kLanes, kVectors>(channels, row, [=](Index c) {
         const V smoothed = label(labels + c);
         const V loss = smoothed * (log_sum - load<V>(row + c));
         return smoothed == V{} ? V{} : loss;  // whatever the logarithm is
@@ -144,9 +144,9 @@ MPSGRAD_INLINE void softmax_piece(auto count, const LossFunction& f, const float
     for (Index p = 0; p < pixels; ++p) {
       const float* labels = t + p * channels;
       float* row = slopes + p * channels;
-      const float scale = 1.0F / sum_of<kLanes>(channels, row);
-      fill_row<kLanes>(channels, row,
-                       [=](Index c) { return load<V>(row + c) * scale - label(labels + c); });
+      const float scale = 1.0F / sum_of<kLanes, kVectors>(channels, row);
+      fill_row<kLanes, kVectors>(
+          channels, row, [=](Index c) { return load<V>(row + c) * scale - label(labels + c); });
     }
   }
 }
@@ -200,26 +200,26 @@ void softmax_elements(const LossFunction& f, const float* y, const float* t, flo
   if (in_planes<kMostPlanes>(pixels, channels, planes)) {
     return;
   }
-  with_lanes_for(channels, [&](auto count) {
+  with_vectors_for(channels, [&](auto lanes, auto vectors) {
     for_pieces(pixels, channels, [&](Index first, Index some) {
-      softmax_piece(count, f, y + first, t + first, from(losses, first), from(slopes, first),
-                    scratch, some, channels);
+      softmax_piece(lanes, vectors, f, y + first, t + first, from(losses, first),
+                    from(slopes, first), scratch, some, channels);
     });
   });
 }
 
 void softmax_label_slopes(const LossFunction& f, const float* y, float* slopes, float* scratch,
                           Index pixels, Index channels) {
-  with_lanes_for(channels, [&](auto count) {
-    constexpr int kLanes = count;
+  with_vectors_for(channels, [&](auto lanes, auto vectors) {
+    constexpr int kLanes = lanes, kVectors = vectors;
     for_pieces(pixels, channels, [&](Index first, Index some) {
       float logarithms[kPiece];
-      subtract_largest<kLanes>(y + first, slopes + first, some, channels);
+      subtract_largest<kLanes, kVectors>(y + first, slopes + first, some, channels);
       take_exponentials(slopes + first, scratch, some * channels);
-      log_sums<kLanes>(scratch, logarithms, some, channels);
+      log_sums<kLanes, kVectors>(scratch, logarithms, some, channels);
       for (Index p = 0; p < some; ++p) {
         float* row = slopes + first + p * channels;
-        fill_row<kLanes>(channels, row, [=, keep = f.smooth_keep](Index c) {
+        fill_row<kLanes, kVectors>(channels, row, [=, keep = f.smooth_keep](Index c) {
           return keep * (logarithms[p] - load<Floats<kLanes>>(row + c));
         });
       }

@@ -2,14 +2,15 @@
 // pixel.
 #include "kernels/reduction/reduction_simd.hpp"
 
-#include "cpu/simd/lanes.hpp"
+#include "cpu/simd/planes.hpp"
+#include "cpu/simd/row_folds.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
 
 using Index = std::int64_t;
 
-// How two numbers join, and what joins without a trace. A NaN stays: a comparison with the first of
+// How two numbers join. A NaN stays: a comparison with the first of
 // two keeps it, which is what x86's instruction for extremes does, and a choice brings the second.
 // What has been joined comes first and waits for no comparison.
 struct Least {
@@ -28,19 +29,11 @@ struct Largest {
     return b != b ? b : more;
   }
 };
-struct Total {
-  static constexpr float kNeutral = 0.0F;
-  template <class V>
-  MPSGRAD_INLINE V operator()(V a, V b) const {
-    return a + b;
-  }
-};
-
 // Four rows at a time, so that what has been joined is loaded and stored a quarter as often. The
 // next four are asked for: they are far apart, and processors look ahead within a page.
 template <class Join, class Element>
-MPSGRAD_INLINE void fold_rows(const Join& join, const Element* x, Index stride, Index rows,
-                              Index count, float* MPSGRAD_RESTRICT out, bool first) {
+MPSGRAD_INLINE void fold_columns(const Join& join, const Element* x, Index stride, Index rows,
+                                 Index count, float* MPSGRAD_RESTRICT out, bool first) {
   constexpr Index kRows = 4;
   Index r = 0;
   for (; r + kRows <= rows; r += kRows, x += kRows * stride, first = false) {
@@ -66,47 +59,125 @@ void fold(FoldKind kind, const Element* x, Index stride, Index rows, Index count
           bool first) {
   switch (kind) {
     case FoldKind::Min:
-      return fold_rows(Least{}, x, stride, rows, count, out, first);
+      return fold_columns(Least{}, x, stride, rows, count, out, first);
     case FoldKind::Max:
-      return fold_rows(Largest{}, x, stride, rows, count, out, first);
+      return fold_columns(Largest{}, x, stride, rows, count, out, first);
     case FoldKind::Sum:
-      return fold_rows(Total{}, x, stride, rows, count, out, first);
+      return fold_columns(Total{}, x, stride, rows, count, out, first);
   }
 }
 
-template <int kLanes, class Join, class Element>
-MPSGRAD_INLINE float join_channels(const Join& join, const Element* x, Index channels) {
-  return fold_row<kLanes>(
-      channels, Join::kNeutral, [=](Index c) { return load<Floats<kLanes>>(x + c); }, join);
+constexpr int kShort =
+    4;  // vectors of a pixel, of which several are joined at once if it has fewer
+
+template <int kLanes, class Join, class Element, class Then>
+MPSGRAD_INLINE void join_channels(const Join& join, const Element* x, Index pixels, Index channels,
+                                  const Then& then) {
+  fold_rows<kLanes, kShort>(pixels, channels, elements_of_rows<kLanes>(x, channels), join, then);
 }
 
 // The first channel that equals the extreme of its pixel; of NaNs the first.
-template <int kLanes, class Join, class Element>
-MPSGRAD_INLINE float place_of(const Join& join, const Element* x, Index channels) {
+template <int kLanes, class Element, class Then>
+MPSGRAD_INLINE void find_extremes(const float* extremes, const Element* x, Index pixels,
+                                  Index channels, const Then& then) {
   using V = Floats<kLanes>;
-  const float extreme = join_channels<kLanes>(join, x, channels);
   V lane = {};
   if constexpr (kLanes > 1) {
     for (int k = 0; k < kLanes; ++k) {
       lane[k] = static_cast<float>(k);
     }
   }
-  return fold_row<kLanes>(
-      channels, Least::kNeutral,
-      [=](Index c) {
-        const V value = load<V>(x + c);
-        const V place = lane + static_cast<float>(c);
-        return ((value == extreme) | (value != value)) ? place : V{} + Least::kNeutral;
-      },
-      Least{});
+  const auto places_of = [=](Index p) MPSGRAD_MELT {
+    return [=, pixel = x + p * channels, extreme = extremes[p]](Index c) MPSGRAD_MELT {
+      const V value = load<V>(pixel + c);
+      const V place = lane + static_cast<float>(c);
+      return ((value == extreme) | (value != value)) ? place : V{} + Least::kNeutral;
+    };
+  };
+  fold_rows<kLanes, kShort>(pixels, channels, places_of, Least{}, then);
+}
+
+// Pixels of fewer channels than a vector has lanes are taken apart.
+constexpr int kMostPlanes = 3;
+
+// Calls body(Exactly<channels>) if there are so few.
+template <int kMost, class Body>
+MPSGRAD_INLINE bool with_planes(Index channels, const Body& body) {
+  if constexpr (kMost > 0) {
+    if (channels == kMost) {
+      body(Exactly<kMost>{});
+      return true;
+    }
+    return with_planes<kMost - 1>(channels, body);
+  }
+  return false;
 }
 
 template <class Element, class Value>
-MPSGRAD_INLINE void each_pixel(const Element* x, Element* out, Index pixels, Index channels,
-                               const Value& value) {
+MPSGRAD_INLINE bool each_of_planes(const Element* x, Element* out, Index pixels, Index channels,
+                                   const Value& value) {
+  return with_planes<kMostPlanes>(channels, [=](auto count) MPSGRAD_MELT {
+    constexpr int kChannels = count;
+    for (Index p = 0; p < pixels; p += kWidest) {
+      const Index some = smaller(kWidest, pixels - p);
+      const auto planes = take_apart<kChannels>(x + p * kChannels, some);
+      put_together(Planes<1>{{value(planes)}}, out + p, some);
+    }
+  });
+}
+
+template <int kChannels, class Join>
+MPSGRAD_INLINE Floats<kWidest> joined_planes(const Join& join, const Planes<kChannels>& planes) {
+  auto total = join(Floats<kWidest>{} + Join::kNeutral, planes.of[0]);
+  for (int c = 1; c < kChannels; ++c) {
+    total = join(total, planes.of[c]);
+  }
+  return total;
+}
+
+template <class Join, class Element>
+MPSGRAD_INLINE void join_pixels(const Join& join, const Element* x, Element* out, Index pixels,
+                                Index channels, float weight, float divisor) {
+  const auto of_planes = [=](const auto& planes) MPSGRAD_MELT {
+    return joined_planes(join, planes) * weight / divisor;
+  };
+  if (each_of_planes(x, out, pixels, channels, of_planes)) {
+    return;
+  }
   with_lanes_for(channels, [=](auto count) MPSGRAD_MELT {
-    for (Index p = 0; p < pixels; ++p) {
-      store(out + p, value(count, x + p * channels));
+    join_channels<count>(join, x, pixels, channels, [=](Index p, float joined) MPSGRAD_MELT {
+      store(out + p, joined * weight / divisor);
+    });
+  });
+}
+
+template <class Join, class Element>
+MPSGRAD_INLINE void find_pixels(const Join& join, const Element* x, Element* out, Index pixels,
+                                Index channels) {
+  const auto of_planes = [=]<int kChannels>(const Planes<kChannels>& planes) MPSGRAD_MELT {
+    const auto extreme = joined_planes(join, planes);
+    Floats<kWidest> place = {};
+    for (int c = kChannels; c-- > 0;) {
+      const auto& value = planes.of[c];
+      const auto here = Floats<kWidest>{} + static_cast<float>(c);
+      place = ((value == extreme) | (value != value)) ? here : place;
+    }
+    return place;
+  };
+  if (each_of_planes(x, out, pixels, channels, of_planes)) {
+    return;
+  }
+  with_lanes_for(channels, [=](auto count) MPSGRAD_MELT {
+    constexpr Index kTogether = 64;  // pixels that stay in the nearest cache
+    float extremes[kTogether];
+    for (Index first = 0; first < pixels; first += kTogether) {
+      const Index some = smaller(kTogether, pixels - first);
+      const Element* block = x + first * channels;
+      join_channels<count>(join, block, some, channels,
+                           [&](Index p, float extreme) MPSGRAD_MELT { extremes[p] = extreme; });
+      find_extremes<count>(extremes, block, some, channels, [=](Index p, float place) MPSGRAD_MELT {
+        store(out + first + p, place);
+      });
     }
   });
 }
@@ -114,29 +185,17 @@ MPSGRAD_INLINE void each_pixel(const Element* x, Element* out, Index pixels, Ind
 template <class Element>
 void pixels(PixelKind kind, const Element* x, Element* out, Index count, Index channels,
             float weight, float divisor) {
-  const auto joined = [=](const auto& join) MPSGRAD_MELT {
-    each_pixel(x, out, count, channels, [=](auto lanes, const Element* pixel) MPSGRAD_MELT {
-      constexpr int kLanes = lanes;
-      return join_channels<kLanes>(join, pixel, channels) * weight / divisor;
-    });
-  };
-  const auto placed = [=](const auto& join) MPSGRAD_MELT {
-    each_pixel(x, out, count, channels, [=](auto lanes, const Element* pixel) MPSGRAD_MELT {
-      constexpr int kLanes = lanes;
-      return place_of<kLanes>(join, pixel, channels);
-    });
-  };
   switch (kind) {
     case PixelKind::Min:
-      return joined(Least{});
+      return join_pixels(Least{}, x, out, count, channels, weight, divisor);
     case PixelKind::Max:
-      return joined(Largest{});
+      return join_pixels(Largest{}, x, out, count, channels, weight, divisor);
     case PixelKind::Sum:
-      return joined(Total{});
+      return join_pixels(Total{}, x, out, count, channels, weight, divisor);
     case PixelKind::ArgumentMin:
-      return placed(Least{});
+      return find_pixels(Least{}, x, out, count, channels);
     case PixelKind::ArgumentMax:
-      return placed(Largest{});
+      return find_pixels(Largest{}, x, out, count, channels);
   }
 }
 
@@ -144,7 +203,7 @@ template <int kLanes, class First, class Second>
 MPSGRAD_INLINE float dot(const First* x, const Second* y, Index channels) {
   using V = Floats<kLanes>;
   return fold_row<kLanes>(
-      channels, 0.0F, [=](Index c) { return load<V>(x + c) * load<V>(y + c); }, Total{});
+      channels, [=](Index c) { return load<V>(x + c) * load<V>(y + c); }, Total{});
 }
 
 template <class Element>
@@ -159,8 +218,8 @@ void products(const Element* x, const Element* y, Element* out, Index pixels, In
       float over = divisor;
       if (divisor == 0.0F) {
         over = fold_row<kLanes>(
-            channels, 0.0F,
-            [=](Index c) { return load<V>(weights + c) != 0.0F ? V{} + 1.0F : V{}; }, Total{});
+            channels, [=](Index c) { return load<V>(weights + c) != 0.0F ? V{} + 1.0F : V{}; },
+            Total{});
       }
       store(out + p, over == 0.0F ? 0.0F : sum / over);
     }
@@ -174,7 +233,7 @@ template <int kLanes, Index kPixels, Index kShifts>
 MPSGRAD_INLINE void correlate_tile(const float* x, const float* y, Index step, Index channels,
                                    float* out, Index pixel_stride) {
   using V = Floats<kLanes>;
-  V sums[kPixels][kShifts] = {};
+  V sums[kPixels * kShifts] = {};
   const auto add = [&](const auto& part) MPSGRAD_MELT {
     V of_x[kPixels];
     for (Index p = 0; p < kPixels; ++p) {
@@ -184,7 +243,7 @@ MPSGRAD_INLINE void correlate_tile(const float* x, const float* y, Index step, I
       const V of_y = part(y + place * step);
       for (Index p = 0; p < kPixels; ++p) {
         if (place >= p && place - p < kShifts) {
-          sums[p][place - p] += of_x[p] * of_y;
+          sums[p * kShifts + place - p] += of_x[p] * of_y;
         }
       }
     }
@@ -204,10 +263,20 @@ MPSGRAD_INLINE void correlate_tile(const float* x, const float* y, Index step, I
               MPSGRAD_MELT { return is_new ? load<V>(pixel + channels - kLanes) : V{}; });
     }
   }
-  for (Index p = 0; p < kPixels; ++p) {
-    for (Index m = 0; m < kShifts; ++m) {
-      out[p * pixel_stride + m] = join_lanes<kLanes>(sums[p][m], Total{});
+  const auto put = [=](Index i, float sum)
+                       MPSGRAD_MELT { out[i / kShifts * pixel_stride + i % kShifts] = sum; };
+  Index i = 0;
+  if constexpr (kLanes > 1) {
+    for (; i + kLanes <= kPixels * kShifts; i += kLanes) {
+      float joined[kLanes];
+      store(joined, join_rows<kLanes, kLanes>(sums + i, 0, Total{}));
+      for (Index k = 0; k < kLanes; ++k) {
+        put(i + k, joined[k]);
+      }
     }
+  }
+  for (; i < kPixels * kShifts; ++i) {
+    put(i, join_lanes<kLanes>(sums[i], Total{}));
   }
 }
 

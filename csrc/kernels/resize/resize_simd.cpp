@@ -1,8 +1,8 @@
 // Loops of GridSample.
 #include "kernels/resize/resize_simd.hpp"
 
-#include "cpu/simd/lanes.hpp"
 #include "cpu/simd/put_pixels.hpp"
+#include "cpu/simd/row_folds.hpp"
 #include "cpu/simd/with_channels.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {

@@ -21,50 +21,51 @@ MPSGRAD_INLINE const float* floats_of(const Half* x, Index count, float* scratch
 }
 
 template <class Element>
-MPSGRAD_INLINE void softmax_piece(auto count, const Element* x, Element* out, float* scratch,
-                                  Index pixels, Index channels) {
-  constexpr int kLanes = count;
+MPSGRAD_INLINE void softmax_piece(auto lanes, auto vectors, const Element* x, Element* out,
+                                  float* scratch, Index pixels, Index channels) {
+  constexpr int kLanes = lanes, kVectors = vectors;
   float* exponentials = between(out, scratch);
-  subtract_largest<kLanes>(x, exponentials, pixels, channels);
+  subtract_largest<kLanes, kVectors>(x, exponentials, pixels, channels);
   take_exponentials(exponentials, exponentials, pixels * channels);
   for (Index p = 0; p < pixels; ++p, out += channels, exponentials += channels) {
-    const float share = 1.0F / sum_of<kLanes>(channels, exponentials);
-    fill_row<kLanes>(channels, out,
-                     [=](Index c) { return load<Floats<kLanes>>(exponentials + c) * share; });
+    const float share = 1.0F / sum_of<kLanes, kVectors>(channels, exponentials);
+    fill_row<kLanes, kVectors>(
+        channels, out, [=](Index c) { return load<Floats<kLanes>>(exponentials + c) * share; });
   }
 }
 
 template <class Element>
-MPSGRAD_INLINE void log_softmax_piece(auto count, const Element* x, Element* out, float* scratch,
-                                      Index pixels, Index channels) {
-  constexpr int kLanes = count;
+MPSGRAD_INLINE void log_softmax_piece(auto lanes, auto vectors, const Element* x, Element* out,
+                                      float* scratch, Index pixels, Index channels) {
+  constexpr int kLanes = lanes, kVectors = vectors;
   float* exponentials = scratch;
   float* below = between(out, scratch + pixels * channels);
   float logarithms[kPiece];
-  subtract_largest<kLanes>(x, below, pixels, channels);
+  subtract_largest<kLanes, kVectors>(x, below, pixels, channels);
   take_exponentials(below, exponentials, pixels * channels);
-  log_sums<kLanes>(exponentials, logarithms, pixels, channels);
+  log_sums<kLanes, kVectors>(exponentials, logarithms, pixels, channels);
   for (Index p = 0; p < pixels; ++p, out += channels, below += channels) {
     const float logarithm = logarithms[p];
-    fill_row<kLanes>(channels, out,
-                     [=](Index c) { return load<Floats<kLanes>>(below + c) - logarithm; });
+    fill_row<kLanes, kVectors>(
+        channels, out, [=](Index c) { return load<Floats<kLanes>>(below + c) - logarithm; });
   }
 }
 
 template <class Element>
-MPSGRAD_INLINE void softmax_gradient_rows(auto count, const Element* gradient,
+MPSGRAD_INLINE void softmax_gradient_rows(auto lanes, auto vectors, const Element* gradient,
                                           const Element* result, Element* MPSGRAD_RESTRICT out,
                                           Index pixels, Index channels) {
-  constexpr int kLanes = count;
+  constexpr int kLanes = lanes, kVectors = vectors;
   using V = Floats<kLanes>;
   for (Index p = 0; p < pixels; ++p) {
-    const float dot = sum_row<kLanes>(channels, [=](Index c) {
+    const float dot = sum_row<kLanes, kVectors>(channels, [=](Index c) {
       request(gradient, c + kPieceAhead);
       request(result, c + kPieceAhead);
       return load<V>(gradient + c) * load<V>(result + c);
     });
-    fill_row<kLanes>(channels, out,
-                     [=](Index c) { return load<V>(result + c) * (load<V>(gradient + c) - dot); });
+    fill_row<kLanes, kVectors>(channels, out, [=](Index c) {
+      return load<V>(result + c) * (load<V>(gradient + c) - dot);
+    });
     gradient += channels;
     result += channels;
     out += channels;
@@ -72,10 +73,10 @@ MPSGRAD_INLINE void softmax_gradient_rows(auto count, const Element* gradient,
 }
 
 template <class Element>
-MPSGRAD_INLINE void log_softmax_gradient_piece(auto count, const Element* gradient,
+MPSGRAD_INLINE void log_softmax_gradient_piece(auto lanes, auto vectors, const Element* gradient,
                                                const Element* result, Element* out, float* scratch,
                                                Index pixels, Index channels) {
-  constexpr int kLanes = count;
+  constexpr int kLanes = lanes, kVectors = vectors;
   using V = Floats<kLanes>;
   float* shares = between(out, scratch);
   const float* numbers = floats_of(result, pixels * channels, shares);
@@ -84,13 +85,14 @@ MPSGRAD_INLINE void log_softmax_gradient_piece(auto count, const Element* gradie
     shares[i] = exp(numbers[i]);
   }
   for (Index p = 0; p < pixels; ++p) {
-    const float total = sum_row<kLanes>(channels, [=](Index c) {
+    const float total = sum_row<kLanes, kVectors>(channels, [=](Index c) {
       request(gradient, c + kPieceAhead);
       request(result, c + pixels * channels);
       return load<V>(gradient + c);
     });
-    fill_row<kLanes>(channels, out,
-                     [=](Index c) { return load<V>(gradient + c) - load<V>(shares + c) * total; });
+    fill_row<kLanes, kVectors>(channels, out, [=](Index c) {
+      return load<V>(gradient + c) - load<V>(shares + c) * total;
+    });
     gradient += channels;
     result += channels;
     out += channels;
@@ -174,7 +176,7 @@ MPSGRAD_INLINE void log_softmax_gradient_planes(const Element* gradient, const E
 // ---- Any number of channels
 
 // Up to so many channels planes are faster than rows; for more they take too many shuffles.
-constexpr int kPlanesOfSoftMax = 5, kPlanesOfLogSoftMax = 8, kPlanesOfGradients = 3;
+constexpr int kPlanesOfSoftMax = 5, kPlanesOfLogSoftMax = 7, kPlanesOfGradients = 3;
 
 template <class Element>
 void softmax(const Element* x, Element* out, float* scratch, Index pixels, Index channels) {
@@ -184,9 +186,9 @@ void softmax(const Element* x, Element* out, float* scratch, Index pixels, Index
   if (in_planes<kPlanesOfSoftMax>(pixels, channels, planes)) {
     return;
   }
-  with_lanes_for(channels, [=](auto count) {
+  with_vectors_for(channels, [=](auto lanes, auto vectors) {
     for_pieces(pixels, channels, [=](Index first, Index some) {
-      softmax_piece(count, x + first, out + first, scratch, some, channels);
+      softmax_piece(lanes, vectors, x + first, out + first, scratch, some, channels);
     });
   });
 }
@@ -199,9 +201,9 @@ void log_softmax(const Element* x, Element* out, float* scratch, Index pixels, I
   if (in_planes<kPlanesOfLogSoftMax>(pixels, channels, planes)) {
     return;
   }
-  with_lanes_for(channels, [=](auto count) {
+  with_vectors_for(channels, [=](auto lanes, auto vectors) {
     for_pieces(pixels, channels, [=](Index first, Index some) {
-      log_softmax_piece(count, x + first, out + first, scratch, some, channels);
+      log_softmax_piece(lanes, vectors, x + first, out + first, scratch, some, channels);
     });
   });
 }
@@ -215,8 +217,8 @@ void softmax_gradient(const Element* gradient, const Element* result, Element* o
   if (in_planes<kPlanesOfGradients>(pixels, channels, planes)) {
     return;
   }
-  with_lanes_for(channels, [=](auto count) {
-    softmax_gradient_rows(count, gradient, result, out, pixels, channels);
+  with_vectors_for(channels, [=](auto lanes, auto vectors) {
+    softmax_gradient_rows(lanes, vectors, gradient, result, out, pixels, channels);
   });
 }
 
@@ -229,10 +231,10 @@ void log_softmax_gradient(const Element* gradient, const Element* result, Elemen
   if (in_planes<kPlanesOfGradients>(pixels, channels, planes)) {
     return;
   }
-  with_lanes_for(channels, [=](auto count) {
+  with_vectors_for(channels, [=](auto lanes, auto vectors) {
     for_pieces(pixels, channels, [=](Index first, Index some) {
-      log_softmax_gradient_piece(count, gradient + first, result + first, out + first, scratch,
-                                 some, channels);
+      log_softmax_gradient_piece(lanes, vectors, gradient + first, result + first, out + first,
+                                 scratch, some, channels);
     });
   });
 }
