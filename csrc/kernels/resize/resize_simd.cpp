@@ -94,12 +94,29 @@ MPSGRAD_INLINE void add_terms(const Terms<Element>& terms, Index c, Index count,
   });
 }
 
+// What is read may lie anywhere, so all of a run is asked for, of neighbours in half a line once;
+// longer pixels are read as fast without.
+template <class Element>
+MPSGRAD_INLINE void request_taps(const GridSource<Element>& source, Index channels,
+                                 const GridTaps& x, const GridTaps& y, Index first, Index count) {
+  const Index neighbours = static_cast<Index>(kLine / 2 / sizeof(Element)) / channels;
+  if (neighbours == 0) {
+    return;
+  }
+  for (Index i = first; i < first + count; i += neighbours) {
+    const Element* const column = source.image + x.pixel[0][i] * source.pixel_stride;
+    request(column, y.pixel[0][i] * source.row_stride);
+    request(column, y.pixel[1][i] * source.row_stride);
+  }
+}
+
 template <int kLanes, class Element>
 MPSGRAD_INLINE void sample_pixels(const GridSource<Element>& given, Index channels,
                                   const GridTaps& x, const GridTaps& y, Index first, Index count,
                                   Results<Element> out) {
   using V = Floats<kLanes>;
   const GridSource<Element> source = given;
+  request_taps(source, channels, x, y, first, count);
   put_pixels(count, channels, out, [=, &x, &y](Index p, Index c, Index some, Element* to) {
     const Index i = first + p;
     const float left = x.weight[0][i];
