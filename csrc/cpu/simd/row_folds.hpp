@@ -181,8 +181,10 @@ MPSGRAD_INLINE Floats<kLanes> join_rows(const Floats<kLanes>* rows, int first, c
   }
 }
 
-// ---- Short rows are worked on together, kLanes of them, vector by vector: loops over the vectors
-// of a single one take longer than what they do.
+// ---- Rows of fewer than kShortRow vectors are worked on together, kLanes of them, vector by
+// vector: loops over the vectors of a single one take longer than what they do.
+
+inline constexpr std::int64_t kShortRow = 4;
 
 // fold_lanes() of kLanes short rows, of which term_of(row)(first) has the terms.
 template <int kLanes, class TermOf, class Join>
@@ -207,14 +209,14 @@ MPSGRAD_INLINE void fold_short_rows(std::int64_t row, std::int64_t count, const 
   }
 }
 
-// Calls then(row, fold_row() of term_of(row)); of rows of fewer than kShort vectors it is called
-// after kLanes of them have been read. The numbers have the same bits.
-template <int kLanes, int kShort, class TermOf, class Join, class Then>
+// Calls then(row, fold_row() of term_of(row)); of short rows it is called after kLanes of them have
+// been read. The numbers have the same bits.
+template <int kLanes, class TermOf, class Join, class Then>
 MPSGRAD_INLINE void fold_rows(std::int64_t rows, std::int64_t count, const TermOf& term_of,
                               const Join& join, const Then& then) {
   std::int64_t row = 0;
-  if constexpr (kLanes > 1 && kShort > 1) {
-    if (count < kShort * kLanes) {
+  if constexpr (kLanes > 1) {
+    if (count < kShortRow * kLanes) {
       for (; row + kLanes <= rows; row += kLanes) {
         Floats<kLanes> totals[kLanes];
         fold_short_rows<kLanes>(row, count, term_of, join, totals);

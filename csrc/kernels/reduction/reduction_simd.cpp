@@ -67,13 +67,10 @@ void fold(FoldKind kind, const Element* x, Index stride, Index rows, Index count
   }
 }
 
-constexpr int kShort =
-    4;  // vectors of a pixel, of which several are joined at once if it has fewer
-
 template <int kLanes, class Join, class Element, class Then>
 MPSGRAD_INLINE void join_channels(const Join& join, const Element* x, Index pixels, Index channels,
                                   const Then& then) {
-  fold_rows<kLanes, kShort>(pixels, channels, elements_of_rows<kLanes>(x, channels), join, then);
+  fold_rows<kLanes>(pixels, channels, elements_of_rows<kLanes>(x, channels), join, then);
 }
 
 // The first channel that equals the extreme of its pixel; of NaNs the first.
@@ -94,7 +91,7 @@ MPSGRAD_INLINE void find_extremes(const float* extremes, const Element* x, Index
       return ((value == extreme) | (value != value)) ? place : V{} + Least::kNeutral;
     };
   };
-  fold_rows<kLanes, kShort>(pixels, channels, places_of, Least{}, then);
+  fold_rows<kLanes>(pixels, channels, places_of, Least{}, then);
 }
 
 // Pixels of fewer channels than a vector has lanes are taken apart.
