@@ -23,6 +23,20 @@ struct Planes {
   }
 };
 
+// Calls body(Exactly<channels>) if pixels have kMost channels or fewer.
+template <int kMost, class Body>
+MPSGRAD_INLINE bool with_planes(std::int64_t channels, const Body& body) {
+  if constexpr (kMost == 0) {
+    return false;
+  } else {
+    if (channels != kMost) {
+      return with_planes<kMost - 1>(channels, body);
+    }
+    body(Exactly<kMost>{});
+    return true;
+  }
+}
+
 // Plane after plane, to work on later.
 template <int kChannels>
 MPSGRAD_INLINE Planes<kChannels> load_planes(const float* from) {

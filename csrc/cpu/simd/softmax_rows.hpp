@@ -93,17 +93,12 @@ constexpr std::int64_t in_whole_vectors(std::int64_t pixels) {
 // piece by piece.
 template <int kMost, class Body>
 MPSGRAD_INLINE bool in_planes(std::int64_t pixels, std::int64_t channels, const Body& body) {
-  if constexpr (kMost == 0) {
-    return false;
-  } else {
-    if (channels != kMost) {
-      return in_planes<kMost - 1>(pixels, channels, body);
+  return with_planes<kMost>(channels, [&](auto count) MPSGRAD_MELT {
+    constexpr std::int64_t kChannels = count, kPixels = kPlanePixels<kChannels>;
+    for (std::int64_t p = 0; p < pixels; p += kPixels) {
+      body(count, p * kChannels, smaller(kPixels, pixels - p));
     }
-    for (std::int64_t p = 0; p < pixels; p += kPlanePixels<kMost>) {
-      body(Exactly<kMost>{}, p * kMost, smaller(kPlanePixels<kMost>, pixels - p));
-    }
-    return true;
-  }
+  });
 }
 
 // Calls body(pixel, pixels from there on) for every kWidest pixels.

@@ -97,19 +97,6 @@ MPSGRAD_INLINE void find_extremes(const float* extremes, const Element* x, Index
 // Pixels of fewer channels than a vector has lanes are taken apart.
 constexpr int kMostPlanes = 3;
 
-// Calls body(Exactly<channels>) if there are so few.
-template <int kMost, class Body>
-MPSGRAD_INLINE bool with_planes(Index channels, const Body& body) {
-  if constexpr (kMost > 0) {
-    if (channels == kMost) {
-      body(Exactly<kMost>{});
-      return true;
-    }
-    return with_planes<kMost - 1>(channels, body);
-  }
-  return false;
-}
-
 template <class Element, class Value>
 MPSGRAD_INLINE bool each_of_planes(const Element* x, Element* out, Index pixels, Index channels,
                                    const Value& value) {
@@ -251,13 +238,9 @@ MPSGRAD_INLINE void correlate_tile(const float* x, const float* y, Index step, I
   }
   if constexpr (kLanes > 1) {
     if (c < channels) {  // the last vector reaches back over lanes that have been added
-      Ints<kLanes> lane = {};
-      for (int k = 0; k < kLanes; ++k) {
-        lane[k] = k;
-      }
-      const auto is_new = lane >= Ints<kLanes>{} + static_cast<std::int32_t>(c + kLanes - channels);
+      const auto is_added = lanes_below<kLanes>(c + kLanes - channels);
       add([=](const float* pixel)
-              MPSGRAD_MELT { return is_new ? load<V>(pixel + channels - kLanes) : V{}; });
+              MPSGRAD_MELT { return is_added ? V{} : load<V>(pixel + channels - kLanes); });
     }
   }
   const auto put = [=](Index i, float sum)
