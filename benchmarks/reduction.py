@@ -62,11 +62,12 @@ def build(context: Context, line: Line, batch: int, dtype: str, kind: str) -> Wo
     if kind in UNARY:
         return unary(context, x, dtype, kind)
     y = context.normal(x.shape, dtype)
-    return (
-        weighted(context, x, y, dtype)
-        if kind == "weighted_sum"
-        else correlation(context, line, x, y, dtype)
-    )
+    if kind == "weighted_sum":
+        return weighted(context, x, y, dtype)
+    if kind == "local_correlation":
+        return correlation(context, line, x, y, dtype)
+    kinds = ", ".join([*UNARY, "weighted_sum", "local_correlation"])
+    raise ValueError(f"layer {line.name}: kinds of reductions are {kinds}; got {kind!r}")
 
 
 def unary(context: Context, x: npt.NDArray[Any], dtype: str, kind: str) -> Work:

@@ -9,7 +9,15 @@ from dataclasses import replace
 import mpsgrad as mg
 import numpy as np
 import pytest
-from mpsgrad.benchmarks import FAMILIES, check, convolution, convolution_transpose, layers, suite
+from mpsgrad.benchmarks import (
+    FAMILIES,
+    check,
+    convolution,
+    convolution_transpose,
+    layers,
+    reduction,
+    suite,
+)
 
 from tests import tolerance
 from tests.core import oracle as core
@@ -109,6 +117,13 @@ def test_bad_lines_are_named(bad):
     text = f"b 3x3x3\n{bad}\n"
     with pytest.raises(ValueError, match=re.escape(f"some.txt, line 2: cannot read {bad!r}")):
         list(layers.parse(text, "some.txt"))
+
+
+def test_an_unknown_reduction_is_named():
+    line = layers.read("reduction")[0]
+    context = suite.Context(mg.Device("cpu"), "some")
+    with pytest.raises(ValueError, match=f"layer {line.name}: .* local_correlation; got 'mean'"):
+        reduction.build(context, line.quick(), 1, "float32", "mean")
 
 
 # --- Checks -----------------------------------------------------------------------
