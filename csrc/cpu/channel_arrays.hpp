@@ -6,7 +6,7 @@
 #include <memory>
 #include <numeric>
 
-#include "cpu/cpu_device.hpp"
+#include "cpu/cpu_buffer.hpp"
 #include "cpu/memory.hpp"
 #include "cpu/rows.hpp"
 #include "cpu/threads.hpp"
@@ -103,16 +103,12 @@ std::array<float*, kTiles> coefficient_tiles(Index tile) {
 
 // Held by a recorded command; without values where a kernel has no such array.
 struct ChannelArray {
-  float* values = nullptr;
-  std::shared_ptr<void> alive;
+  std::shared_ptr<BufferMemory> memory;
+  float* values() const { return memory ? reinterpret_cast<float*>(memory->bytes()) : nullptr; }
 };
 
 inline ChannelArray array_of(const std::shared_ptr<Buffer>& buffer) {
-  if (!buffer) {
-    return {};
-  }
-  auto& own = as<CpuBuffer>(*buffer);
-  return {reinterpret_cast<float*>(own.device_bytes()), own.alive()};
+  return {buffer ? memory_of(*buffer) : nullptr};
 }
 
 }  // namespace mpsgrad::cpu

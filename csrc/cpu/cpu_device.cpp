@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/errors.hpp"
+#include "cpu/cpu_buffer.hpp"
 #include "cpu/cpu_images.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/threads.hpp"
@@ -79,36 +80,29 @@ std::shared_ptr<ImageStorage> CpuDeviceBase::images_from_memory(const ImageDescr
 
 std::shared_ptr<Buffer> CpuDeviceBase::make_buffer(std::size_t bytes) {
   auto block = MemoryPool::instance().acquire(bytes);
-  std::memset(block->data(), 0, bytes);
   std::byte* data = block->data();
-  return std::make_shared<CpuBuffer>(shared_from_this(), bytes, data, std::move(block), nullptr,
-                                     false);
+  return std::make_shared<CpuBuffer>(shared_from_this(), bytes, data, std::move(block), false);
 }
 
 std::shared_ptr<Buffer> CpuDeviceBase::make_temporary_buffer(CommandBuffer& command_buffer,
                                                              std::size_t bytes) {
   auto& own = as<CpuCommandBuffer>(command_buffer);
   auto lease = own.heap().lease(bytes);
-  record_clear(own, lease->block(), bytes);
   return std::make_shared<CpuBuffer>(shared_from_this(), bytes, lease->block()->data(),
-                                     lease->block(), lease, true);
+                                     lease->block(), false, lease);
 }
 
 std::shared_ptr<Buffer> CpuDeviceBase::buffer_from_memory(LentMemory lent) {
   return std::make_shared<CpuBuffer>(shared_from_this(), lent.bytes,
                                      static_cast<std::byte*>(lent.data), std::move(lent.owner),
-                                     nullptr, false);
+                                     true);
 }
 
 void CpuDeviceBase::copy_buffer(CommandBuffer& command_buffer, const std::shared_ptr<Buffer>& from,
                                 const std::shared_ptr<Buffer>& to, std::size_t bytes) {
-  const auto bytes_of_buffer = [](Buffer& buffer) {
-    auto& own = as<CpuBuffer>(buffer);
-    return std::pair(own.device_bytes(), own.alive());
-  };
   as<CpuCommandBuffer>(command_buffer)
-      .record([source = bytes_of_buffer(*from), target = bytes_of_buffer(*to), bytes] {
-        std::memcpy(target.first, source.first, bytes);
+      .record([source = memory_of(*from), target = memory_of(*to), bytes] {
+        std::memcpy(target->bytes(), source->bytes(), bytes);
       });
 }
 

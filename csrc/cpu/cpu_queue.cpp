@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "base/errors.hpp"
-#include "device/buffer.hpp"
+#include "cpu/cpu_buffer.hpp"
 
 namespace mpsgrad::cpu {
 namespace {
@@ -388,7 +388,7 @@ void CpuCommandBuffer::record(Command command) {
   predicate->buffer()->note_use(work(), false);
   submission_->commands.push_back([held = predicate, command = std::move(command)] {
     std::uint32_t value = 0;
-    std::memcpy(&value, held->buffer()->device_bytes() + held->offset(), sizeof(value));
+    std::memcpy(&value, memory_of(*held->buffer())->bytes() + held->offset(), sizeof(value));
     if (value != 0) {
       command();
     }

@@ -32,9 +32,6 @@ class Buffer {
   std::byte* for_reading();
   std::byte* for_writing();
 
-  // The bytes for a command of the CPU device, without any question asked.
-  virtual std::byte* device_bytes() { return contents(); }
-
   // A buffer of a state must be synchronised on the command buffer that writes it before the CPU
   // may read it.
   void expect_synchronize(std::string what);

@@ -51,11 +51,11 @@ struct Operands {
 // mean, scale and offset of z = (x - mean) * scale + offset.
 void fill_forward(const Operands& operands, Index channels, Index tile, float* mean, float* scale,
                   float* offset) {
-  std::copy_n(operands.mean.values, channels, mean);
-  batch_normalization_loops().scales(channels, operands.gamma.values, operands.variance.values,
+  std::copy_n(operands.mean.values(), channels, mean);
+  batch_normalization_loops().scales(channels, operands.gamma.values(), operands.variance.values(),
                                      operands.epsilon, scale);
-  if (operands.beta.values != nullptr) {
-    std::copy_n(operands.beta.values, channels, offset);
+  if (operands.beta.values() != nullptr) {
+    std::copy_n(operands.beta.values(), channels, offset);
   } else {
     std::fill_n(offset, channels, 0.0F);
   }
@@ -182,15 +182,16 @@ class CpuStatistics final : public BatchNormalizationSumsEncoder {
  public:
   void encode(CommandBuffer& command_buffer, const BatchNormalizationSums& call,
               const BatchNormalizationOperands&) override {
-    cpu::record(command_buffer, [source = cpu::view_images(
-                                     call.sources, true, 0, static_cast<Index>(call.sources.size()),
-                                     call.source_channel_offset, call.state.channels()),
-                                 sums = accumulators_of(call.state),
-                                 mean = array_of(call.state.batch_mean()),
-                                 variance = array_of(call.state.batch_variance()),
-                                 start = call.start, samples = call.samples] {
-      run(source, sums->data(), mean.values, variance.values, start, static_cast<double>(samples));
-    });
+    cpu::record(
+        command_buffer,
+        [source = cpu::view_images(call.sources, true, 0, static_cast<Index>(call.sources.size()),
+                                   call.source_channel_offset, call.state.channels()),
+         sums = accumulators_of(call.state), mean = array_of(call.state.batch_mean()),
+         variance = array_of(call.state.batch_variance()), start = call.start,
+         samples = call.samples] {
+          run(source, sums->data(), mean.values(), variance.values(), start,
+              static_cast<double>(samples));
+        });
   }
 
  private:
@@ -272,8 +273,8 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
          source = view(call.sources, call.source_channel_offset), operands = Operands(operands),
          sums = accumulators_of(call.state), gamma = array_of(call.state.gamma_sums()),
          beta = array_of(call.state.beta_sums()), start = call.start] {
-          run(neuron, gradient, source, operands, sums->data() + 3 * source.channels, gamma.values,
-              beta.values, start);
+          run(neuron, gradient, source, operands, sums->data() + 3 * source.channels,
+              gamma.values(), beta.values(), start);
         });
   }
 
@@ -310,9 +311,9 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
     if (start) {
       std::fill_n(accumulated, 2 * channels, 0.0);
     }
-    batch_normalization_loops().add_sums(channels, totals, totals + channels, operands.mean.values,
-                                         operands.variance.values, operands.epsilon, accumulated,
-                                         accumulated + channels, beta, gamma);
+    batch_normalization_loops().add_sums(
+        channels, totals, totals + channels, operands.mean.values(), operands.variance.values(),
+        operands.epsilon, accumulated, accumulated + channels, beta, gamma);
   }
 
   FusedNeuron neuron_;
@@ -388,8 +389,8 @@ class CpuBatchNormalizationGradient final : public BatchNormalizationGradientEnc
                  destination = cpu::view_destination(call, 2, 2), clip = call.clip,
                  gamma_sums = array_of(state.gamma_sums()), beta_sums = array_of(state.beta_sums()),
                  samples = static_cast<double>(state.samples())] {
-                  run(neuron, operands, gradient, source, destination, clip, gamma_sums.values,
-                      beta_sums.values, samples);
+                  run(neuron, operands, gradient, source, destination, clip, gamma_sums.values(),
+                      beta_sums.values(), samples);
                 });
   }
 
@@ -403,8 +404,8 @@ class CpuBatchNormalizationGradient final : public BatchNormalizationGradientEnc
     const auto tiles = coefficient_tiles<5>(tile);
     const auto [mean, scale, offset, constant, slope] = tiles;
     fill_forward(operands, channels, tile, mean, scale, offset);
-    batch_normalization_loops().corrections(channels, operands.gamma.values,
-                                            operands.variance.values, operands.epsilon, beta_sums,
+    batch_normalization_loops().corrections(channels, operands.gamma.values(),
+                                            operands.variance.values(), operands.epsilon, beta_sums,
                                             gamma_sums, samples, constant, slope);
     repeat_pixel(constant, channels, tile);
     repeat_pixel(slope, channels, tile);

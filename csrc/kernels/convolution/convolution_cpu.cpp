@@ -3,8 +3,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "cpu/cpu_buffer.hpp"
 #include "cpu/cpu_calls.hpp"
-#include "cpu/cpu_device.hpp"
 #include "cpu/simd/convert.hpp"
 #include "cpu/simd/neuron_function.hpp"
 #include "kernels/convolution/convolution.hpp"
@@ -72,17 +72,35 @@ void round_all_to_half(float* values, std::size_t count) {
   }
 }
 
-// A state's buffer at execution time: the bytes, and what keeps them.
+// So many floats in a state's buffer, for a recorded command.
 struct StateArray {
-  std::byte* bytes = nullptr;
-  std::shared_ptr<void> alive;
-  float* floats() const { return reinterpret_cast<float*>(bytes); }
+  std::shared_ptr<cpu::BufferMemory> memory;
+  std::size_t offset = 0, count = 0;  // offset in bytes
+
+  explicit operator bool() const { return memory != nullptr; }
+  float* floats() const { return reinterpret_cast<float*>(memory->bytes() + offset); }
+  // For who writes all of them.
+  float* floats_to_fill() const {
+    return reinterpret_cast<float*>(memory->bytes_to_fill(offset, count * sizeof(float)));
+  }
+  float* sums(bool accumulate) const { return accumulate ? floats() : floats_to_fill(); }
+  void fill(const float* values) const { std::copy_n(values, count, floats_to_fill()); }
 };
 
-StateArray array_of(const std::shared_ptr<Buffer>& buffer, Index offset) {
-  return buffer ? StateArray{buffer->device_bytes() + offset, as<cpu::CpuBuffer>(*buffer).alive()}
-                : StateArray{};
+StateArray array_of(const std::shared_ptr<Buffer>& buffer, Index offset, std::size_t count) {
+  return {buffer ? cpu::memory_of(*buffer) : nullptr, static_cast<std::size_t>(offset), count};
 }
+
+// The sums of a batch so far.
+struct SumArrays {
+  StateArray weights, biases;
+
+  explicit SumArrays(ConvolutionGradientState& state)
+      : weights(array_of(state.gradient_for_weights(), 0,
+                         static_cast<std::size_t>(state.shape().weight_count()))),
+        biases(array_of(state.gradient_for_biases(), 0,
+                        static_cast<std::size_t>(state.shape().output_channels))) {}
+};
 
 class CpuWeightStore {
  public:
@@ -110,43 +128,44 @@ class CpuWeightStore {
   }
 
   void reload(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& state) {
-    cpu::record(command_buffer,
-                [slot = slot_, weights = array_of(state.weights(), state.weights_offset()),
-                 biases = array_of(state.biases(), state.biases_offset()), store = *this] {
-                  auto block = copy_block(weights.floats(), store.weight_count_);
-                  auto* values = reinterpret_cast<float*>(block->data());
-                  const std::size_t per_output = store.weight_count_ / store.bias_count_;
-                  for (std::size_t i = 0; i < store.weight_count_ && !store.scales_.empty(); ++i) {
-                    values[i] *= store.scales_[i / per_output];
-                  }
-                  if (store.half_weights_) {
-                    round_all_to_half(values, store.weight_count_);
-                  }
-                  WeightSlot::Contents contents = slot->get();
-                  contents.weights = weights_over(std::move(block));
-                  if (biases.bytes) {
-                    auto bias_block = copy_block(biases.floats(), store.bias_count_);
-                    auto* bias = reinterpret_cast<float*>(bias_block->data());
-                    for (std::size_t o = 0; o < store.scales_.size(); ++o) {
-                      bias[o] = bias[o] * store.scales_[o] + store.shifts_[o];
-                    }
-                    contents.biases = std::move(bias_block);
-                  }
-                  slot->set(std::move(contents));
-                });
+    cpu::record(
+        command_buffer,
+        [slot = slot_, weights = array_of(state.weights(), state.weights_offset(), weight_count_),
+         biases = array_of(state.biases(), state.biases_offset(), bias_count_), store = *this] {
+          auto block = copy_block(weights.floats(), weights.count);
+          auto* values = reinterpret_cast<float*>(block->data());
+          const std::size_t per_output = store.weight_count_ / store.bias_count_;
+          for (std::size_t i = 0; i < store.weight_count_ && !store.scales_.empty(); ++i) {
+            values[i] *= store.scales_[i / per_output];
+          }
+          if (store.half_weights_) {
+            round_all_to_half(values, store.weight_count_);
+          }
+          WeightSlot::Contents contents = slot->get();
+          contents.weights = weights_over(std::move(block));
+          if (biases) {
+            auto bias_block = copy_block(biases.floats(), biases.count);
+            auto* bias = reinterpret_cast<float*>(bias_block->data());
+            for (std::size_t o = 0; o < store.scales_.size(); ++o) {
+              bias[o] = bias[o] * store.scales_[o] + store.shifts_[o];
+            }
+            contents.biases = std::move(bias_block);
+          }
+          slot->set(std::move(contents));
+        });
   }
 
   void export_weights(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& result) {
-    cpu::record(command_buffer, [slot = slot_,
-                                 weights = array_of(result.weights(), result.weights_offset()),
-                                 biases = array_of(result.biases(), result.biases_offset()),
-                                 weight_count = weight_count_, bias_count = bias_count_] {
-      const WeightSlot::Contents contents = slot->get();
-      std::memcpy(weights.bytes, contents.weights->values(), weight_count * sizeof(float));
-      if (biases.bytes) {
-        std::memcpy(biases.bytes, contents.bias(), bias_count * sizeof(float));
-      }
-    });
+    cpu::record(
+        command_buffer,
+        [slot = slot_, weights = array_of(result.weights(), result.weights_offset(), weight_count_),
+         biases = array_of(result.biases(), result.biases_offset(), bias_count_)] {
+          const WeightSlot::Contents contents = slot->get();
+          weights.fill(contents.weights->values());
+          if (biases) {
+            biases.fill(contents.bias());
+          }
+        });
   }
 
   const std::shared_ptr<WeightSlot>& slot() const { return slot_; }
@@ -427,18 +446,17 @@ class CpuConvolutionGradient : public ConvolutionGradientEncoder {
     g.edge = secondary.edge_mode;
     g.first_x = secondary.offset.x;
     g.first_y = secondary.offset.y;
-    cpu::record(command_buffer, [g, accumulate, gradient = cpu::view_gradient(call),
-                                 source = cpu::view_source(call),
-                                 weights = array_of(state.gradient_for_weights(), 0),
-                                 biases = array_of(state.gradient_for_biases(), 0)]() mutable {
-      g.source_width = source.width;
-      g.source_height = source.height;
-      g.destination_width = gradient.width;
-      g.destination_height = gradient.height;
-      cpu::convolution_weight_gradient(g, engine_images(source, source.samples),
-                                       engine_images(gradient, gradient.samples), weights.floats(),
-                                       biases.floats(), accumulate);
-    });
+    cpu::record(
+        command_buffer, [g, accumulate, gradient = cpu::view_gradient(call),
+                         source = cpu::view_source(call), totals = SumArrays(state)]() mutable {
+          g.source_width = source.width;
+          g.source_height = source.height;
+          g.destination_width = gradient.width;
+          g.destination_height = gradient.height;
+          cpu::convolution_weight_gradient(
+              g, engine_images(source, source.samples), engine_images(gradient, gradient.samples),
+              totals.weights.sums(accumulate), totals.biases.sums(accumulate), accumulate);
+        });
   }
 
  protected:
@@ -481,20 +499,19 @@ class CpuConvolutionTransposeGradient final : public CpuConvolutionGradient {
   void encode_weights(CommandBuffer& command_buffer, const GradientCall& call,
                       ConvolutionGradientState& state, bool accumulate) const override {
     const ConvolutionGeometry geometry = this->geometry(call);
-    cpu::record(command_buffer, [g = geometry, accumulate, gradient = cpu::view_gradient(call),
-                                 source = cpu::view_source(call),
-                                 weights = array_of(state.gradient_for_weights(), 0),
-                                 biases = array_of(state.gradient_for_biases(), 0)]() mutable {
-      g.source_width = gradient.width;
-      g.source_height = gradient.height;
-      g.destination_width = source.width;
-      g.destination_height = source.height;
-      const ConvolutionImages incoming = engine_images(gradient, gradient.samples);
-      cpu::convolution_weight_gradient(g, incoming, engine_images(source, source.samples),
-                                       weights.floats(), nullptr, accumulate);
-      cpu::convolution_channel_sums(g.batch, g.source_height, g.source_width, g.source_channels,
-                                    incoming, biases.floats(), accumulate);
-    });
+    cpu::record(
+        command_buffer, [g = geometry, accumulate, gradient = cpu::view_gradient(call),
+                         source = cpu::view_source(call), totals = SumArrays(state)]() mutable {
+          g.source_width = gradient.width;
+          g.source_height = gradient.height;
+          g.destination_width = source.width;
+          g.destination_height = source.height;
+          const ConvolutionImages incoming = engine_images(gradient, gradient.samples);
+          cpu::convolution_weight_gradient(g, incoming, engine_images(source, source.samples),
+                                           totals.weights.sums(accumulate), nullptr, accumulate);
+          cpu::convolution_channel_sums(g.batch, g.source_height, g.source_width, g.source_channels,
+                                        incoming, totals.biases.sums(accumulate), accumulate);
+        });
   }
 };
 

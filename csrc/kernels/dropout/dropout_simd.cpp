@@ -138,20 +138,20 @@ struct Division {
   }
 };
 
+// The same where 1 / keep is a float.
+struct ExactProduct {
+  float reciprocal;
+  template <class Value>
+  MPSGRAD_INLINE Value of(Value x) const {
+    return x * reciprocal;
+  }
+};
+
 // The same as a product with 1 / keep in two parts, which takes half the time. It is off by less
 // than 2^-46 of itself before it is rounded, so that one result of some 10^9 is not the quotient
 // rounded once, and more of those below 10^-30.
 struct Product {
-  float high, low;
-  explicit Product(float keep) {
-    const double exact = 1.0 / static_cast<double>(keep);
-    high = static_cast<float>(exact);
-    if (static_cast<double>(high) > exact) {
-      high = bits_float(float_bits(high) - 1);
-    }
-    // Above zero, so that infinity times it is infinity too.
-    low = static_cast<float>(exact - static_cast<double>(high) + 0x1p-149);
-  }
+  float high, low;  // low > 0, so that infinity times it is infinity too
   MPSGRAD_INLINE float of(float x) const { return multiply_add(x, high, x * low); }
   template <class Vector>
   MPSGRAD_INLINE Vector of(Vector x) const {
@@ -164,11 +164,18 @@ struct Product {
 template <class Body>
 MPSGRAD_INLINE void with_quotient(float keep, const Body& body) {
   const bool has_reciprocal = keep >= 0x1p-126F;
-  if (MPSGRAD_HAS_FMA && has_reciprocal) {
-    body(Product(keep));
-  } else {
-    body(Division{keep});
+  if (!MPSGRAD_HAS_FMA || !has_reciprocal) {
+    return body(Division{keep});
   }
+  const double exact = 1.0 / static_cast<double>(keep);
+  auto high = static_cast<float>(exact);
+  if (static_cast<double>(high) == exact) {
+    return body(ExactProduct{high});
+  }
+  if (static_cast<double>(high) > exact) {
+    high = bits_float(float_bits(high) - 1);
+  }
+  body(Product{high, static_cast<float>(exact - static_cast<double>(high))});
 }
 
 // At least 16 bits from `first` on.

@@ -211,13 +211,15 @@ struct ForwardWork {
     double* const sums = thread_doubles(kSums, 2 * channels);
     group_slice_loops().of(x).moments(slice, x, shift, sums);
     const GroupNormalizationLoops& loops = group_normalization_loops();
-    const ChannelGroups groups = groups_of(source, settings, first, channels, gamma.values, shift);
+    const ChannelGroups groups =
+        groups_of(source, settings, first, channels, gamma.values(), shift);
     std::vector<GroupStatistics> statistics(static_cast<std::size_t>(groups.groups));
     loops.statistics(groups, sums, sums + channels, static_cast<double>(settings.epsilon),
                      statistics.data());
     const auto [mean, scale, offset_tile] = coefficient_tiles<3>(channels);
-    loops.forward(groups, statistics.data(), beta.values == nullptr ? nullptr : beta.values + first,
-                  mean, scale, offset_tile);
+    loops.forward(groups, statistics.data(),
+                  beta.values() == nullptr ? nullptr : beta.values() + first, mean, scale,
+                  offset_tile);
     group_slice_loops().of(x).forward(
         slice, x, {elements_of<Element>(destination, sample, first), destination.streamed}, mean,
         scale, offset_tile);
@@ -238,13 +240,13 @@ struct ForwardWork {
                                                  sums + tile, tile, tile);
         });
     const GroupNormalizationLoops& loops = group_normalization_loops();
-    const ChannelGroups groups = groups_of(source, settings, 0, channels, gamma.values, shifts);
+    const ChannelGroups groups = groups_of(source, settings, 0, channels, gamma.values(), shifts);
     std::vector<GroupStatistics> statistics(static_cast<std::size_t>(settings.groups));
     loops.statistics(groups, totals.data(), totals.data() + channels,
                      static_cast<double>(settings.epsilon), statistics.data());
     const auto tiles = coefficient_tiles<3>(tile);
     const auto [mean, scale, offset_tile] = tiles;
-    loops.forward(groups, statistics.data(), beta.values, mean, scale, offset_tile);
+    loops.forward(groups, statistics.data(), beta.values(), mean, scale, offset_tile);
     for (float* coefficients : tiles) {
       repeat_pixel(coefficients, channels, tile);
     }
@@ -322,14 +324,14 @@ struct GradientWork {
     group_slice_loops().of(x).gradient_moments(slice, g, x, shift, sums);
     const GroupNormalizationLoops& loops = group_normalization_loops();
     const ChannelGroups groups =
-        groups_of(source, settings, first, channels, own.gamma.values, shift);
+        groups_of(source, settings, first, channels, own.gamma.values(), shift);
     std::vector<GroupStatistics> statistics(static_cast<std::size_t>(groups.groups));
     loops.statistics(groups, sums + 2 * channels, sums + 3 * channels,
                      static_cast<double>(settings.epsilon), statistics.data());
     const auto [mean, scale, constant, slope] = coefficient_tiles<4>(channels);
     loops.gradient(groups, statistics.data(), sums, sums + channels,
-                   {mean, scale, constant, slope, own.beta_sums.values + first,
-                    own.gamma_sums.values + first});
+                   {mean, scale, constant, slope, own.beta_sums.values() + first,
+                    own.gamma_sums.values() + first});
     group_slice_loops().of(x).gradient(
         slice, g, x, {elements_of<Element>(destination, sample, first), destination.streamed}, mean,
         scale, constant, slope);
@@ -359,14 +361,15 @@ struct GradientWork {
     const double* const sum_gx = totals.data() + channels;
     const double* const sums = totals.data() + 2 * channels;
     const GroupNormalizationLoops& loops = group_normalization_loops();
-    const ChannelGroups groups = groups_of(source, settings, 0, channels, own.gamma.values, shift);
+    const ChannelGroups groups =
+        groups_of(source, settings, 0, channels, own.gamma.values(), shift);
     std::vector<GroupStatistics> statistics(static_cast<std::size_t>(settings.groups));
     loops.statistics(groups, sums, sums + channels, static_cast<double>(settings.epsilon),
                      statistics.data());
     const auto tiles = coefficient_tiles<4>(tile);
     const auto [mean, scale, constant, slope] = tiles;
     loops.gradient(groups, statistics.data(), sum_g, sum_gx,
-                   {mean, scale, constant, slope, own.beta_sums.values, own.gamma_sums.values});
+                   {mean, scale, constant, slope, own.beta_sums.values(), own.gamma_sums.values()});
     for (float* coefficients : tiles) {
       repeat_pixel(coefficients, channels, tile);
     }

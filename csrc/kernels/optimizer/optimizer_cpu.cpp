@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "base/errors.hpp"
+#include "cpu/cpu_buffer.hpp"
 #include "cpu/cpu_calls.hpp"
-#include "cpu/cpu_device.hpp"
 #include "kernels/optimizer/optimizer.hpp"
 #include "kernels/optimizer/optimizer_simd.hpp"
 
@@ -17,10 +17,13 @@ constexpr Index kRun = 8192;
 
 // Where the elements of one view are; strides in bytes.
 struct Elements {
-  std::byte* data = nullptr;
+  std::shared_ptr<cpu::BufferMemory> memory;
+  Index offset = 0;  // bytes
   Index row_bytes = 0, part_bytes = 0;
   float* at(Index part, Index row, Index column) const {
-    return reinterpret_cast<float*>(data + part * part_bytes + row * row_bytes) + column;
+    return reinterpret_cast<float*>(memory->bytes() + offset + part * part_bytes +
+                                    row * row_bytes) +
+           column;
   }
 };
 
@@ -84,7 +87,7 @@ OptimizerStep step_of(const OptimizerRule& rule, const OptimizerDescriptor& sett
 // The views of one parameter; packed arrays become one row, so that rows do not matter.
 Parameter parameter_of(const OptimizerRule& rule, const ParameterUpdate& update) {
   const auto elements = [](const ArrayView& view) {
-    return Elements{view.buffer->device_bytes() + view.offset, view.layout.row_bytes,
+    return Elements{cpu::memory_of(*view.buffer), view.offset, view.layout.row_bytes,
                     view.layout.part_bytes};
   };
   const ArrayLayout& shape = update.values.layout;
@@ -124,7 +127,7 @@ void run_parameter(OptimizerStep step, const Parameter& parameter) {
                           {},
                           parameter.result.at(part, row, column)};
       for (std::size_t i = 0; i < parameter.histories.size(); ++i) {
-        if (parameter.histories[i].data) {
+        if (parameter.histories[i].memory) {
           arrays.history[i] = parameter.histories[i].at(part, row, column);
         }
       }
@@ -139,19 +142,11 @@ class CpuOptimizer final : public OptimizerEncoder {
 
   void encode(CommandBuffer& command_buffer, const OptimizerCall& call) override {
     std::vector<Parameter> parameters;
-    std::vector<std::shared_ptr<void>> alive;
-    const auto keep = [&](const ArrayView& view) {
-      alive.push_back(as<cpu::CpuBuffer>(*view.buffer).alive());
-    };
     for (const ParameterUpdate& update : call.parameters) {
       parameters.push_back(parameter_of(rule_, update));
-      keep(update.gradient);
-      keep(update.values);
-      keep(update.result);
-      std::for_each(update.histories.begin(), update.histories.end(), keep);
     }
     cpu::record(command_buffer, [step = step_of(rule_, call.settings, call.time_step),
-                                 parameters = std::move(parameters), alive = std::move(alive)] {
+                                 parameters = std::move(parameters)] {
       for (const Parameter& parameter : parameters) {
         run_parameter(step, parameter);
       }
