@@ -248,6 +248,14 @@ def test_grid_sample(device, channels, positions, edge, dtype, rng):
     check_samples(y, x.astype(np.float64), places, positions=positions, edge=edge)
 
 
+@pytest.mark.parametrize("channels", range(2, 9))
+def test_channels_that_are_alike_are_sampled_alike(device, channels, rng):
+    image = np.repeat(rng.standard_normal((1, 20, 30, 1)).astype(np.float32), channels, axis=3)
+    grid = rng.uniform(-3, 33, (1, 40, 50, 2)).astype(np.float32)
+    y = mg.GridSample(device=device)(image, grid)
+    assert_exact(y, np.repeat(y[..., :1], channels, axis=3))
+
+
 def test_printed_values_of_grid_sample(device):
     x = np.array([[1, 2], [3, 4]], np.float32).reshape(2, 2, 1)
     places = np.array([[0.5, 0.5], [1.5, 0]], np.float32).reshape(1, 2, 2)

@@ -1,6 +1,8 @@
 // Loops of GridSample.
 #include "kernels/resize/resize_simd.hpp"
 
+#include <type_traits>
+
 #include "cpu/simd/put_pixels.hpp"
 #include "cpu/simd/row_folds.hpp"
 #include "cpu/simd/with_channels.hpp"
@@ -76,19 +78,57 @@ struct Terms {
   }
 };
 
-template <int kLanes, int kCount, class Element>
-MPSGRAD_INLINE void add_terms(const Terms<Element>& terms, Index c, Index count, Element* to) {
-  using V = Floats<kLanes>;
+// Two channels, as the lower half of a vector.
+struct Couple {
+  using Floats = Lanes<4>::Floats;
+  typedef double Halves __attribute__((vector_size(16)));
+  MPSGRAD_INLINE Floats floats(const float* from) const {
+    return __builtin_bit_cast(Floats, Halves{load<double>(from), 0.0});
+  }
+  MPSGRAD_INLINE void put(float* to, Floats v) const {
+    const double lower = __builtin_bit_cast(Halves, v)[0];
+    store(to, lower);
+  }
+};
+
+#if defined(__AVX512VL__)
+// Three, as a vector whose last lane is neither read nor written.
+struct Triple {
+  using Floats = Lanes<4>::Floats;
+  MPSGRAD_INLINE Floats floats(const float* from) const {
+    return __builtin_bit_cast(Floats, _mm_maskz_loadu_ps(0b111, from));
+  }
+  MPSGRAD_INLINE void put(float* to, Floats v) const {
+    Couple{}.put(to, v);
+    to[2] = v[2];
+  }
+};
+#endif
+
+// out[i] = value(block, i), the block being one of a pixel's channels from i on.
+template <class Block, class Element, class Value>
+MPSGRAD_INLINE void fill_pixel(Block block, Index count, Element* out, const Value& value) {
+  constexpr int kLanes = sizeof(typename Block::Floats) / sizeof(float);
+  if constexpr (std::is_same_v<Block, WholeBlock<kLanes>>) {
+    fill_row<kLanes>(count, out, [=](Index i) MPSGRAD_MELT { return value(block, i); });
+  } else {
+    block.put(out, value(block, Index{0}));
+  }
+}
+
+template <int kCount, class Block, class Element>
+MPSGRAD_INLINE void add_terms(Block block, const Terms<Element>& terms, Index c, Index count,
+                              Element* to) {
   const Element* from[kCount];
   float weight[kCount];
   for (int k = 0; k < kCount; ++k) {
     from[k] = terms.from[k] + c;
     weight[k] = terms.weight[k];
   }
-  fill_row<kLanes>(count, to, [=](Index i) MPSGRAD_MELT {
-    V sum = load<V>(from[0] + i) * weight[0];
+  fill_pixel(block, count, to, [=](auto some, Index i) MPSGRAD_MELT {
+    auto sum = some.floats(from[0] + i) * weight[0];
     for (int k = 1; k < kCount; ++k) {
-      sum += load<V>(from[k] + i) * weight[k];
+      sum += some.floats(from[k] + i) * weight[k];
     }
     return sum;
   });
@@ -110,11 +150,10 @@ MPSGRAD_INLINE void request_taps(const GridSource<Element>& source, Index channe
   }
 }
 
-template <int kLanes, class Element>
-MPSGRAD_INLINE void sample_pixels(const GridSource<Element>& given, Index channels,
+template <class Block, class Element>
+MPSGRAD_INLINE void sample_pixels(Block block, const GridSource<Element>& given, Index channels,
                                   const GridTaps& x, const GridTaps& y, Index first, Index count,
                                   Results<Element> out) {
-  using V = Floats<kLanes>;
   const GridSource<Element> source = given;
   request_taps(source, channels, x, y, first, count);
   put_pixels(count, channels, out, [=, &x, &y](Index p, Index c, Index some, Element* to) {
@@ -132,11 +171,11 @@ MPSGRAD_INLINE void sample_pixels(const GridSource<Element>& given, Index channe
       const Element* const upper_right = upper + to_right + c;
       const Element* const lower_left = lower + from + c;
       const Element* const lower_right = lower + to_right + c;
-      return fill_row<kLanes>(some, to, [=](Index j) MPSGRAD_MELT {
-        V sum = load<V>(upper_left + j) * (above * left);
-        sum += load<V>(upper_right + j) * (above * right);
-        sum += load<V>(lower_left + j) * (below * left);
-        sum += load<V>(lower_right + j) * (below * right);
+      return fill_pixel(block, some, to, [=](auto part, Index j) MPSGRAD_MELT {
+        auto sum = part.floats(upper_left + j) * (above * left);
+        sum += part.floats(upper_right + j) * (above * right);
+        sum += part.floats(lower_left + j) * (below * left);
+        sum += part.floats(lower_right + j) * (below * right);
         return sum;
       });
     }
@@ -153,11 +192,11 @@ MPSGRAD_INLINE void sample_pixels(const GridSource<Element>& given, Index channe
     add(lower, below);
     switch (terms.count) {
       case 4:  // weights whose product is 0
-        return add_terms<kLanes, 4>(terms, c, some, to);
+        return add_terms<4>(block, terms, c, some, to);
       case 2:
-        return add_terms<kLanes, 2>(terms, c, some, to);
+        return add_terms<2>(block, terms, c, some, to);
       case 1:
-        return add_terms<kLanes, 1>(terms, c, some, to);
+        return add_terms<1>(block, terms, c, some, to);
       default:
         return clear(to, some);
     }
@@ -167,9 +206,18 @@ MPSGRAD_INLINE void sample_pixels(const GridSource<Element>& given, Index channe
 template <class Element>
 void sample(const GridSource<Element>& source, const GridTaps& x, const GridTaps& y, Index first,
             Index count, Results<Element> out) {
+  if constexpr (std::is_same_v<Element, float>) {
+    if (source.channels == 2) {
+      return sample_pixels(Couple{}, source, Exactly<2>{}, x, y, first, count, out);
+    }
+#if defined(__AVX512VL__)
+    if (source.channels == 3) {
+      return sample_pixels(Triple{}, source, Exactly<3>{}, x, y, first, count, out);
+    }
+#endif
+  }
   with_channels(source.channels, [&](auto lanes, auto channels) {
-    constexpr int kLanes = lanes;
-    sample_pixels<kLanes>(source, channels, x, y, first, count, out);
+    sample_pixels(WholeBlock<lanes>{}, source, channels, x, y, first, count, out);
   });
 }
 
