@@ -209,20 +209,25 @@ def test_the_smallest_weights_count(queue):
     assert y.max() == 2.0**-49
 
 
+def forward_and_backward(device, case, weights, biases):
+    data_source = kernels.source(case, weights, biases)
+    return (
+        mg.Convolution(data_source, device=device),
+        mg.ConvolutionGradient(data_source, device=device),
+    )
+
+
 def test_sums_are_zero_before_a_gradient_is_written(queue, rng):
     """Also where memory had other values before, and where a predicate skips the first encode."""
     case = cases.DENSE[1]
     x, w, b, g = exact_arrays(case, rng)
-    data_source = kernels.source(case, w, b)
-    device = queue.device
-    forward = mg.Convolution(data_source, device=device)
-    backward = mg.ConvolutionGradient(data_source, device=device)
-    sources, gradients = kernels.batch(device, x), kernels.batch(device, g)
+    forward, backward = forward_and_backward(queue.device, case, w, b)
+    sources, gradients = kernels.batch(queue.device, x), kernels.batch(queue.device, g)
     for used in (w, b):
-        mg.Buffer(device, np.full(used.shape, np.nan, np.float32))
+        mg.Buffer(queue.device, np.full(used.shape, np.nan, np.float32))
     command_buffer = queue.command_buffer()
     _, states = forward.encode_batch(command_buffer, sources, with_state=True, allocator=mg.DEFAULT)
-    command_buffer.predicate = mg.Predicate(mg.Buffer(device, np.uint32([0])))
+    command_buffer.predicate = mg.Predicate(mg.Buffer(queue.device, np.uint32([0])))
     backward.encode_batch(command_buffer, gradients, sources, states, allocator=mg.DEFAULT)
     command_buffer.predicate = None
     states[0].synchronize(command_buffer)
@@ -245,10 +250,7 @@ def test_weight_gradients_are_added_where_one_is_not_finite(queue, rng):
     """A state keeps what was in it: sums over two encodes, one of them with an infinity."""
     case = cases.DENSE[1]
     x, w, b, g = exact_arrays(case, rng)
-    data_source = kernels.source(case, w, b)
-    device = queue.device
-    forward = mg.Convolution(data_source, device=device)
-    backward = mg.ConvolutionGradient(data_source, device=device)
+    forward, backward = forward_and_backward(queue.device, case, w, b)
     y, state = forward(x, with_state=True)
     backward(g, x, state)
     first = state.gradient_for_weights.to_numpy().reshape(case.weights_shape)
