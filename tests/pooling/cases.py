@@ -107,6 +107,10 @@ CASES = [
     PoolingCase("2x3 s2x3 inside", (2, 9, 8, 5), (2, 3), (2, 3), method=VALID),
     PoolingCase("2x2 s3x4", (1, 13, 10, 2), (2, 2), (3, 4), method=VALID),
     PoolingCase("channels 17", (1, 5, 4, 17), (2, 2), (1, 2)),
+    PoolingCase("7x6 s1", (2, 9, 13, 3), (7, 6)),
+    PoolingCase("11x13 s1, taller than the image", (1, 7, 15, 18), (11, 13)),
+    PoolingCase("9x8 s2x3 full", (1, 11, 17, 5), (9, 8), (2, 3), method=FULL),
+    PoolingCase("6x5 s1, windows outside", (2, 5, 8, 4), (6, 5), shift=(-5, 4), grow=(6, 4)),
 ]
 
 # Pixels that are pages apart: of whole images, and of rows of windows.
@@ -121,6 +125,7 @@ PAGES = [
 WIDE = [
     PoolingCase("5x4 s2x3, wide pixels", (2, 6, 7, 150), (5, 4), (2, 3)),
     PoolingCase("4x4 s1, wide pixels", (1, 5, 6, 70), (4, 4)),
+    PoolingCase("10x9 s1, wide pixels", (1, 9, 12, 70), (10, 9)),
     PoolingCase("4x3 s3x2 full, wide pixels", (1, 3, 4, 261), (4, 3), (3, 2), method=FULL),
 ]
 
@@ -129,6 +134,7 @@ DILATED = [
     PoolingCase("3x3 d2", (2, 7, 6, 4), (3, 3), dilation=(2, 2)),
     PoolingCase("2x1 d3 s2", (1, 3, 11, 2), (2, 1), (2, 1), (3, 1)),
     PoolingCase("3x2 d1x3", (1, 9, 5, 5), (3, 2), (1, 2), (1, 3), method=VALID),
+    PoolingCase("6x7 d3x2", (1, 15, 19, 2), (6, 7), dilation=(3, 2)),
     PoolingCase("4x3 d2x3 full", (1, 4, 3, 1), (4, 3), (3, 2), (2, 3), method=FULL),
     PoolingCase("2x1 d2 s2, a window of both edges", (1, 3, 2, 2), (2, 1), (2, 1), (2, 1)),
     PoolingCase("3x3 d4, image inside the gaps", (2, 3, 3, 7), (3, 3), dilation=(4, 4)),

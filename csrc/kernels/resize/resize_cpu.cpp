@@ -119,34 +119,31 @@ struct GridWork {
   bool holds_positions;
 };
 
-// Results of one run.
+// Results of one run of an image that the loops read as it lies.
 template <class Element>
-void sample_run(const GridWork& work, Index sample, const GridTaps& x, const GridTaps& y,
-                Index pixels, Results<Element> out) {
-  const CpuImages& image = work.image;
+void sample_placed(const CpuImages& image, Index sample, const GridTaps& x, const GridTaps& y,
+                   Index pixels, Results<Element> out) {
+  const auto* begin = reinterpret_cast<const Element*>(image.pixel(sample, 0, 0));
+  grid_loops().of(out.at).sample({begin, image.channels}, x, y, 0, pixels, out);
+}
+
+// Pixels of another format are converted where they are read, four side by side; the taps are
+// pixels.
+void sample_converted(const CpuImages& image, Index sample, const GridTaps& x, const GridTaps& y,
+                      Index pixels, Results<float> out) {
   const Index channels = image.channels;
-  const auto& loops = grid_loops().of(out.at);
-  const bool placed = std::is_same_v<Element, Half> || image.is_float();
-  if (placed) {
-    const auto* begin = reinterpret_cast<const Element*>(image.pixel(sample, 0, 0));
-    return loops.sample({begin, image.row_stride, image.pixel_stride, channels}, x, y, 0, pixels,
-                        out);
+  float* const four = cpu::thread_scratch(kNeighbours, 4 * channels);
+  GridTaps across = x, down = y;
+  for (Index k = 0; k < 2; ++k) {
+    std::fill_n(across.offset[k], pixels, k * channels);
+    std::fill_n(down.offset[k], pixels, 2 * k * channels);
   }
-  if constexpr (std::is_same_v<Element, float>) {
-    // Pixels of another format are converted where they are read, four side by side.
-    float* const four = cpu::thread_scratch(kNeighbours, 4 * channels);
-    GridTaps across = x, down = y;
-    for (Index k = 0; k < 2; ++k) {
-      std::fill_n(across.pixel[k], pixels, static_cast<std::int32_t>(k));
-      std::fill_n(down.pixel[k], pixels, static_cast<std::int32_t>(k));
+  for (Index i = 0; i < pixels; ++i) {
+    for (Index k = 0; k < 4; ++k) {
+      cpu::load_run(image, sample, y.offset[k / 2][i], x.offset[k % 2][i], 1, four + k * channels);
     }
-    for (Index i = 0; i < pixels; ++i) {
-      for (Index k = 0; k < 4; ++k) {
-        cpu::load_run(image, sample, y.pixel[k / 2][i], x.pixel[k % 2][i], 1, four + k * channels);
-      }
-      out.at += i == 0 ? 0 : channels;
-      loops.sample({four, 2 * channels, channels, channels}, across, down, i, 1, out);
-    }
+    out.at += i == 0 ? 0 : channels;
+    grid_loops().floats.sample({four, channels}, across, down, i, 1, out);
   }
 }
 
@@ -156,6 +153,9 @@ void run(const GridWork& work) {
   const Index channels = work.image.channels;
   const Index step = work.holds_positions ? 0 : 1;
   const bool clamps = work.image_edge == EdgeMode::Clamp;
+  const bool placed = std::is_same_v<Element, Half> || work.image.is_float();
+  const Index column_stride = placed ? work.image.pixel_stride : 1;
+  const Index row_stride = placed ? work.image.row_stride : 1;
   const Index run_pixels = std::min(kGridRun, size.width);
   const Index group = std::max<Index>(1, kTaskFloats / (size.width * channels));
   const Index groups = cpu::chunks_of(size.height, group);
@@ -172,14 +172,21 @@ void run(const GridWork& work) {
             cpu::load_row_with_edges(work.grid, sample, work.grid_offset.y + j,
                                      work.grid_offset.x + i, pixels, work.grid_edge, grid_scratch);
         const auto& loops = grid_loops().floats;
+        loops.find(
+            grid, pixels,
+            {0, work.image_offset.x + i * step, step, work.image.width, column_stride, clamps}, x);
         loops.find(grid, pixels,
-                   {0, work.image_offset.x + i * step, step, work.image.width, clamps}, x);
-        loops.find(grid, pixels, {1, work.image_offset.y + j * step, 0, work.image.height, clamps},
+                   {1, work.image_offset.y + j * step, 0, work.image.height, row_stride, clamps},
                    y);
         const Index to_y = work.clip.origin.y + j, to_x = work.clip.origin.x + i;
         const Results<Element> out =
             cpu::begin_results(work.destination, sample, to_y, to_x, scratch);
-        sample_run(work, sample, x, y, pixels, out);
+        if constexpr (std::is_same_v<Element, float>) {
+          placed ? sample_placed(work.image, sample, x, y, pixels, out)
+                 : sample_converted(work.image, sample, x, y, pixels, out);
+        } else {
+          sample_placed(work.image, sample, x, y, pixels, out);
+        }
         cpu::finish_results(work.destination, sample, to_y, to_x, pixels, out);
       }
     }

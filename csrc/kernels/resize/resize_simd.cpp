@@ -44,8 +44,8 @@ void find_taps(const float* grid, Index results, const GridAxis& axis, GridTaps&
     const std::int32_t at = begin + i * step + static_cast<std::int32_t>(below);
     const std::int32_t low = within(at, 0, last);
     const std::int32_t high = within(at + 1, 0, last);
-    taps.pixel[0][i] = low;
-    taps.pixel[1][i] = high;
+    taps.offset[0][i] = low * axis.stride;
+    taps.offset[1][i] = high * axis.stride;
     if constexpr (kClamps) {
       const bool is_one = (low == high) & is_number;
       taps.weight[0][i] = is_one ? 1.0F : 1.0F - beyond;
@@ -77,6 +77,28 @@ struct Terms {
     ++count;
   }
 };
+
+// The four weights of every result of a run, in the order upper left, upper right, lower left,
+// lower right.
+struct GridWeights {
+  float corner[4][kGridRun];
+  float product[kGridRun];  // of the four weights along the axes: 0 where one of them is
+};
+
+void weigh(const GridTaps& x, const GridTaps& y, Index first, Index count, GridWeights& weights) {
+  const auto end = static_cast<std::int32_t>(first + count);
+  for (auto i = static_cast<std::int32_t>(first); i < end; ++i) {
+    const float left = x.weight[0][i];
+    const float right = x.weight[1][i];
+    const float above = y.weight[0][i];
+    const float below = y.weight[1][i];
+    weights.corner[0][i] = above * left;
+    weights.corner[1][i] = above * right;
+    weights.corner[2][i] = below * left;
+    weights.corner[3][i] = below * right;
+    weights.product[i] = left * right * (above * below);
+  }
+}
 
 // Two channels, as the lower half of a vector.
 struct Couple {
@@ -117,12 +139,11 @@ MPSGRAD_INLINE void fill_pixel(Block block, Index count, Element* out, const Val
 }
 
 template <int kCount, class Block, class Element>
-MPSGRAD_INLINE void add_terms(Block block, const Terms<Element>& terms, Index c, Index count,
-                              Element* to) {
+MPSGRAD_INLINE void add_terms(Block block, const Terms<Element>& terms, Index count, Element* to) {
   const Element* from[kCount];
   float weight[kCount];
   for (int k = 0; k < kCount; ++k) {
-    from[k] = terms.from[k] + c;
+    from[k] = terms.from[k];
     weight[k] = terms.weight[k];
   }
   fill_pixel(block, count, to, [=](auto some, Index i) MPSGRAD_MELT {
@@ -144,9 +165,9 @@ MPSGRAD_INLINE void request_taps(const GridSource<Element>& source, Index channe
     return;
   }
   for (Index i = first; i < first + count; i += neighbours) {
-    const Element* const column = source.image + x.pixel[0][i] * source.pixel_stride;
-    request(column, y.pixel[0][i] * source.row_stride);
-    request(column, y.pixel[1][i] * source.row_stride);
+    const Element* const column = source.image + x.offset[0][i];
+    request(column, y.offset[0][i]);
+    request(column, y.offset[1][i]);
   }
 }
 
@@ -156,51 +177,47 @@ MPSGRAD_INLINE void sample_pixels(Block block, const GridSource<Element>& given,
                                   Results<Element> out) {
   const GridSource<Element> source = given;
   request_taps(source, channels, x, y, first, count);
-  put_pixels(count, channels, out, [=, &x, &y](Index p, Index c, Index some, Element* to) {
-    const Index i = first + p;
-    const float left = x.weight[0][i];
-    const float right = x.weight[1][i];
-    const float above = y.weight[0][i];
-    const float below = y.weight[1][i];
-    const Element* const upper = source.image + y.pixel[0][i] * source.row_stride;
-    const Element* const lower = source.image + y.pixel[1][i] * source.row_stride;
-    const Index from = x.pixel[0][i] * source.pixel_stride;
-    const Index to_right = x.pixel[1][i] * source.pixel_stride;
-    if (left * right * (above * below) != 0.0F) {  // mostly
-      const Element* const upper_left = upper + from + c;
-      const Element* const upper_right = upper + to_right + c;
-      const Element* const lower_left = lower + from + c;
-      const Element* const lower_right = lower + to_right + c;
-      return fill_pixel(block, some, to, [=](auto part, Index j) MPSGRAD_MELT {
-        auto sum = part.floats(upper_left + j) * (above * left);
-        sum += part.floats(upper_right + j) * (above * right);
-        sum += part.floats(lower_left + j) * (below * left);
-        sum += part.floats(lower_right + j) * (below * right);
-        return sum;
-      });
-    }
-    Terms<Element> terms;
-    const auto add = [&](const Element* row, float down) MPSGRAD_MELT {
-      if (down != 0.0F && left != 0.0F) {
-        terms.add(row + from, down * left);
-      }
-      if (down != 0.0F && right != 0.0F) {
-        terms.add(row + to_right, down * right);
-      }
-    };
-    add(upper, above);
-    add(lower, below);
-    switch (terms.count) {
-      case 4:  // weights whose product is 0
-        return add_terms<4>(block, terms, c, some, to);
-      case 2:
-        return add_terms<2>(block, terms, c, some, to);
-      case 1:
-        return add_terms<1>(block, terms, c, some, to);
-      default:
-        return clear(to, some);
-    }
-  });
+  GridWeights weights;
+  weigh(x, y, first, count, weights);
+  put_pixels(count, channels, out,
+             [=, &x, &y, &weights](Index p, Index c, Index some, Element* to) {
+               const Index i = first + p;
+               const Element* const upper = source.image + y.offset[0][i] + c;
+               const Element* const lower = source.image + y.offset[1][i] + c;
+               const Index left = x.offset[0][i];
+               const Index right = x.offset[1][i];
+               if (weights.product[i] != 0.0F) {  // mostly
+                 return fill_pixel(block, some, to, [=, &weights](auto part, Index j) MPSGRAD_MELT {
+                   auto sum = part.floats(upper + left + j) * weights.corner[0][i];
+                   sum += part.floats(upper + right + j) * weights.corner[1][i];
+                   sum += part.floats(lower + left + j) * weights.corner[2][i];
+                   sum += part.floats(lower + right + j) * weights.corner[3][i];
+                   return sum;
+                 });
+               }
+               Terms<Element> terms;
+               const auto add = [&](const Element* row, int which) MPSGRAD_MELT {
+                 const float down = y.weight[which][i];
+                 if (down != 0.0F && x.weight[0][i] != 0.0F) {
+                   terms.add(row + left, down * x.weight[0][i]);
+                 }
+                 if (down != 0.0F && x.weight[1][i] != 0.0F) {
+                   terms.add(row + right, down * x.weight[1][i]);
+                 }
+               };
+               add(upper, 0);
+               add(lower, 1);
+               switch (terms.count) {
+                 case 4:  // weights whose product is 0
+                   return add_terms<4>(block, terms, some, to);
+                 case 2:
+                   return add_terms<2>(block, terms, some, to);
+                 case 1:
+                   return add_terms<1>(block, terms, some, to);
+                 default:
+                   return clear(to, some);
+               }
+             });
 }
 
 template <class Element>

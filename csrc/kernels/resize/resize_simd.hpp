@@ -17,20 +17,20 @@ struct GridAxis {
   std::int64_t first;
   std::int64_t step;
   std::int64_t length;
-  bool clamps;  // else there are zeros outside
+  std::int64_t stride;  // elements from a pixel to the next
+  bool clamps;          // else there are zeros outside
 };
 
-// What the results of a run are made of along an axis: pixels of the image, all of them there, and
-// their weights. A weight of 0 says that the pixel is not read.
+// What the results of a run are made of along an axis: pixels of the image, all of them there, as
+// elements from the axis's begin, and their weights. A weight of 0 says that the pixel is not read.
 struct GridTaps {
-  std::int32_t pixel[2][kGridRun];
+  std::int64_t offset[2][kGridRun];
   float weight[2][kGridRun];
 };
 
 template <class Element>
 struct GridSource {
   const Element* image;
-  std::int64_t row_stride, pixel_stride;  // elements
   std::int64_t channels;
 };
 
