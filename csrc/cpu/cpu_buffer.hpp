@@ -32,19 +32,27 @@ class BufferMemory {
     }
     return data_;
   }
-  // The same for a command that writes so many from `first` on, and reads none of them before.
-  std::byte* bytes_to_fill(std::size_t first, std::size_t count) {
-    if (first != 0 || count != size_) {
-      return bytes() + first;
+  // For a command that writes so many from `first` on and reads none of them before: calls
+  // write(where they are). If it fails, memory that nobody had written yet holds zeros after all.
+  template <class Write>
+  void fill(std::size_t first, std::size_t count, const Write& write) {
+    if (first != 0 || count != size_ || !take_over()) {
+      return write(bytes() + first);
     }
-    if (!cleared_.load(std::memory_order_acquire)) {
-      const std::lock_guard lock(mutex_);
-      cleared_.store(true, std::memory_order_release);
+    try {
+      write(data_);
+    } catch (...) {
+      std::memset(data_, 0, size_);
+      throw;
     }
-    return data_;
   }
 
  private:
+  // False: somebody has written the bytes. Else the caller has to.
+  bool take_over() {
+    const std::lock_guard lock(mutex_);
+    return !cleared_.exchange(true, std::memory_order_acq_rel);
+  }
   void clear() {
     const std::lock_guard lock(mutex_);
     if (!cleared_.load(std::memory_order_relaxed)) {

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.convolution import cases, fuzz, kernels, oracle
+from tests.core.support import python
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
 
 pytestmark = pytest.mark.filterwarnings(
@@ -244,6 +245,53 @@ def test_sums_are_zero_before_a_gradient_is_written(queue, rng):
     )
     dw = states[0].gradient_for_weights.to_numpy().reshape(case.weights_shape)
     assert_exact(dw, expected(case, x, w, b, g)[2])
+
+
+OUT_OF_MEMORY = """
+import resource, numpy as np, mpsgrad as mg
+device = mg.Device("cpu")
+queue = device.command_queue()
+weights, biases = np.ones((128, 3, 3, 64), np.float32), np.ones(128, np.float32)
+source = mg.ArrayConvolutionDataSource(weights, biases)
+forward = mg.Convolution(source, device=device)
+backward = mg.ConvolutionGradient(source, device=device)
+backward.gradient_option = mg.ConvolutionGradientOption.WEIGHTS_AND_BIAS
+x, g = (
+    mg.ImageBatch.from_array(device, np.ones((1, 32, 32, channels), np.float32))
+    for channels in (64, 128)
+)
+mg.set_num_threads(1)
+for used in (weights, biases):
+    mg.Buffer(device, np.full(used.shape, np.nan, np.float32))
+work, failing, after = (queue.command_buffer() for _ in range(3))
+_, states = forward.encode_batch(work, x, with_state=True, allocator=mg.DEFAULT)
+work.commit()
+work.wait_until_completed()
+backward.encode_batch(failing, g, x, states, allocator=mg.DEFAULT)
+states[0].synchronize(after)
+mg.release_cached_memory()
+with open("/proc/self/statm") as statm:
+    used = int(statm.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 16), resource.RLIM_INFINITY))
+failing.commit()
+try:
+    failing.wait_until_completed()
+except mg.errors.CommandBufferError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+after.commit()
+after.wait_until_completed()
+for buffer in (states[0].gradient_for_weights, states[0].gradient_for_biases):
+    print(np.count_nonzero(buffer.to_numpy()))
+"""
+
+
+@pytest.mark.not_sanitized(reason="its own memory has no room under the limit")
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
+def test_sums_are_zero_after_a_first_gradient_that_failed():
+    """Also where memory had other values before."""
+    done = python(OUT_OF_MEMORY, MALLOC_ARENA_MAX="1", MALLOC_TOP_PAD_="0")
+    assert done.stdout.splitlines() == ["CommandBuffer: execution failed: out of memory", "0", "0"]
 
 
 def test_weight_gradients_are_added_where_one_is_not_finite(queue, rng):

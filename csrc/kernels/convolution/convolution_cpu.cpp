@@ -79,12 +79,15 @@ struct StateArray {
 
   explicit operator bool() const { return memory != nullptr; }
   float* floats() const { return reinterpret_cast<float*>(memory->bytes() + offset); }
-  // For who writes all of them.
-  float* floats_to_fill() const {
-    return reinterpret_cast<float*>(memory->bytes_to_fill(offset, count * sizeof(float)));
+  // Calls write(floats) for who writes all of them.
+  template <class Write>
+  void fill(const Write& write) const {
+    memory->fill(offset, count * sizeof(float),
+                 [&](std::byte* bytes) { write(reinterpret_cast<float*>(bytes)); });
   }
-  float* sums(bool accumulate) const { return accumulate ? floats() : floats_to_fill(); }
-  void fill(const float* values) const { std::copy_n(values, count, floats_to_fill()); }
+  void fill_with(const float* values) const {
+    fill([&](float* floats) { std::copy_n(values, count, floats); });
+  }
 };
 
 StateArray array_of(const std::shared_ptr<Buffer>& buffer, Index offset, std::size_t count) {
@@ -100,6 +103,17 @@ struct SumArrays {
                          static_cast<std::size_t>(state.shape().weight_count()))),
         biases(array_of(state.gradient_for_biases(), 0,
                         static_cast<std::size_t>(state.shape().output_channels))) {}
+
+  // Calls write(weights, biases), which writes all of both, or adds to them.
+  template <class Write>
+  void update(bool accumulate, const Write& write) const {
+    if (accumulate) {
+      return write(weights.floats(), biases.floats());
+    }
+    weights.fill([&](float* of_weights) {
+      biases.fill([&](float* of_biases) { write(of_weights, of_biases); });
+    });
+  }
 };
 
 class CpuWeightStore {
@@ -161,9 +175,9 @@ class CpuWeightStore {
         [slot = slot_, weights = array_of(result.weights(), result.weights_offset(), weight_count_),
          biases = array_of(result.biases(), result.biases_offset(), bias_count_)] {
           const WeightSlot::Contents contents = slot->get();
-          weights.fill(contents.weights->values());
+          weights.fill_with(contents.weights->values());
           if (biases) {
-            biases.fill(contents.bias());
+            biases.fill_with(contents.bias());
           }
         });
   }
@@ -446,17 +460,19 @@ class CpuConvolutionGradient : public ConvolutionGradientEncoder {
     g.edge = secondary.edge_mode;
     g.first_x = secondary.offset.x;
     g.first_y = secondary.offset.y;
-    cpu::record(
-        command_buffer, [g, accumulate, gradient = cpu::view_gradient(call),
-                         source = cpu::view_source(call), totals = SumArrays(state)]() mutable {
-          g.source_width = source.width;
-          g.source_height = source.height;
-          g.destination_width = gradient.width;
-          g.destination_height = gradient.height;
-          cpu::convolution_weight_gradient(
-              g, engine_images(source, source.samples), engine_images(gradient, gradient.samples),
-              totals.weights.sums(accumulate), totals.biases.sums(accumulate), accumulate);
-        });
+    cpu::record(command_buffer,
+                [g, accumulate, gradient = cpu::view_gradient(call),
+                 source = cpu::view_source(call), totals = SumArrays(state)]() mutable {
+                  g.source_width = source.width;
+                  g.source_height = source.height;
+                  g.destination_width = gradient.width;
+                  g.destination_height = gradient.height;
+                  totals.update(accumulate, [&](float* weights, float* biases) {
+                    cpu::convolution_weight_gradient(g, engine_images(source, source.samples),
+                                                     engine_images(gradient, gradient.samples),
+                                                     weights, biases, accumulate);
+                  });
+                });
   }
 
  protected:
@@ -507,10 +523,12 @@ class CpuConvolutionTransposeGradient final : public CpuConvolutionGradient {
           g.destination_width = source.width;
           g.destination_height = source.height;
           const ConvolutionImages incoming = engine_images(gradient, gradient.samples);
-          cpu::convolution_weight_gradient(g, incoming, engine_images(source, source.samples),
-                                           totals.weights.sums(accumulate), nullptr, accumulate);
-          cpu::convolution_channel_sums(g.batch, g.source_height, g.source_width, g.source_channels,
-                                        incoming, totals.biases.sums(accumulate), accumulate);
+          totals.update(accumulate, [&](float* weights, float* biases) {
+            cpu::convolution_weight_gradient(g, incoming, engine_images(source, source.samples),
+                                             weights, nullptr, accumulate);
+            cpu::convolution_channel_sums(g.batch, g.source_height, g.source_width,
+                                          g.source_channels, incoming, biases, accumulate);
+          });
         });
   }
 };
