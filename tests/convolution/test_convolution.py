@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.convolution import cases, fuzz, kernels, oracle
-from tests.core.support import python
+from tests.core.support import python_of_little_memory
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
 
 pytestmark = pytest.mark.filterwarnings(
@@ -248,7 +248,7 @@ def test_sums_are_zero_before_a_gradient_is_written(queue, rng):
 
 
 OUT_OF_MEMORY = """
-import resource, numpy as np, mpsgrad as mg
+import numpy as np
 device = mg.Device("cpu")
 queue = device.command_queue()
 weights, biases = np.ones((128, 3, 3, 64), np.float32), np.ones(128, np.float32)
@@ -269,16 +269,12 @@ work.commit()
 work.wait_until_completed()
 backward.encode_batch(failing, g, x, states, allocator=mg.DEFAULT)
 states[0].synchronize(after)
-mg.release_cached_memory()
-with open("/proc/self/statm") as statm:
-    used = int(statm.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 16), resource.RLIM_INFINITY))
-failing.commit()
-try:
-    failing.wait_until_completed()
-except mg.errors.CommandBufferError as error:
-    print(error)
-resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+with limited_memory(1 << 16):
+    failing.commit()
+    try:
+        failing.wait_until_completed()
+    except mg.errors.CommandBufferError as error:
+        print(error)
 after.commit()
 after.wait_until_completed()
 for buffer in (states[0].gradient_for_weights, states[0].gradient_for_biases):
@@ -290,7 +286,7 @@ for buffer in (states[0].gradient_for_weights, states[0].gradient_for_biases):
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
 def test_sums_are_zero_after_a_first_gradient_that_failed():
     """Also where memory had other values before."""
-    done = python(OUT_OF_MEMORY, MALLOC_ARENA_MAX="1", MALLOC_TOP_PAD_="0")
+    done = python_of_little_memory(OUT_OF_MEMORY)
     assert done.stdout.splitlines() == ["CommandBuffer: execution failed: out of memory", "0", "0"]
 
 

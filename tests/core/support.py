@@ -119,3 +119,21 @@ def python(code, *, check=True, **environment):
     if check:
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+LIMIT = """
+import contextlib, resource, mpsgrad as mg
+@contextlib.contextmanager
+def limited_memory(more):
+    mg.release_cached_memory()
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+"""
+
+
+def python_of_little_memory(code):
+    """Run code that may take no more than ``more`` bytes ``with limited_memory(more):``."""
+    return python(LIMIT + code, MALLOC_ARENA_MAX="1", MALLOC_TOP_PAD_="0")

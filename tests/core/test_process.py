@@ -21,6 +21,7 @@ from tests.core.support import (
     linear,
     linear_gradient,
     python,
+    python_of_little_memory,
 )
 
 SETUP = """
@@ -237,7 +238,6 @@ print("completed")
 # --- work that fails ----------------------------------------------------------
 
 OUT_OF_MEMORY = """
-import resource
 source = mg.Image(device, mg.ImageDescriptor(
     width=16384, height=2, feature_channels=256, channel_format=mg.ChannelFormat.FLOAT16))
 pooling = mg.PoolingMax(3, 3, device=device)  # reads float16 by way of a float32 row
@@ -250,18 +250,14 @@ def submit():
 busy()[-1].wait_until_completed()  # the queue has its thread
 command_buffer, result, seen = submit()
 mg.set_num_threads(1)
-mg.release_cached_memory()
-with open("/proc/self/statm") as statm:
-    used = int(statm.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 20), resource.RLIM_INFINITY))
-command_buffer.commit()
-try:
-    command_buffer.wait_until_completed()
-except mg.errors.CommandBufferError as error:
-    print(error.code, error)
-else:
-    print("completed")
-resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+with limited_memory(2 << 20):
+    command_buffer.commit()
+    try:
+        command_buffer.wait_until_completed()
+    except mg.errors.CommandBufferError as error:
+        print(error.code, error)
+    else:
+        print("completed")
 print(command_buffer.status.name, seen, command_buffer.error.code)
 try:
     command_buffer.wait_until_completed()
@@ -277,7 +273,7 @@ print(command_buffer.status.name, command_buffer.error)
 @pytest.mark.not_sanitized(reason="its own memory has no room under the limit")
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
 def test_work_that_runs_out_of_memory_fails_when_it_is_waited_for():
-    done = python(SETUP + OUT_OF_MEMORY, MALLOC_ARENA_MAX="1", MALLOC_TOP_PAD_="0")
+    done = python_of_little_memory(SETUP + OUT_OF_MEMORY)
     assert done.stdout.splitlines() == [
         "8 CommandBuffer: execution failed: out of memory",
         "ERROR [('ERROR', 8)] 8",
