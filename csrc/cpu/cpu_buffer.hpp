@@ -33,16 +33,15 @@ class BufferMemory {
     return data_;
   }
   // For a command that writes so many from `first` on and reads none of them before: calls
-  // write(where they are). If it fails, memory that nobody had written yet holds zeros after all.
+  // write(where they are). If it fails, they are zeros.
   template <class Write>
   void fill(std::size_t first, std::size_t count, const Write& write) {
-    if (first != 0 || count != size_ || !take_over()) {
-      return write(bytes() + first);
-    }
+    const bool whole = first == 0 && count == size_;
+    std::byte* const at = (whole && take_over() ? data_ : bytes()) + first;
     try {
-      write(data_);
+      write(at);
     } catch (...) {
-      std::memset(data_, 0, size_);
+      std::memset(at, 0, count);
       throw;
     }
   }

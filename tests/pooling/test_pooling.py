@@ -1035,10 +1035,12 @@ def test_rejects_settings(device):
     ):
         for axis in "xy":
             name = f"zero_pad_size_{axis}"
-            with rejects(
-                ValueError, f"{type(kernel).__name__}: {name} must not be negative, got -1"
-            ):
-                setattr(kernel, name, -1)
+            for value in (-1, 2**53 + 1, 2**63 - 1):
+                words = f"{type(kernel).__name__}: {name} must be 0 to {2**53}, got {value}"
+                with rejects(ValueError, words):
+                    setattr(kernel, name, value)
+            setattr(kernel, name, 2**53)
+            assert getattr(kernel, name) == 2**53
             with pytest.raises(TypeError):
                 setattr(kernel, name, 1.5)
     gradient = mg.PoolingMaxGradient(2, 2, device=device)

@@ -124,6 +124,18 @@ def test_a_result_on_a_pixel_is_that_pixel(device):
     assert_exact(mg.GridSample(device=device)(x, places).ravel(), [1, 5, 0, 0])
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 9])
+def test_a_pixel_whose_weight_is_too_small_is_not_read(device, channels):
+    """The product of two weights may be 0 in float32, were the pixel infinite."""
+    if device.kind != "cpu":
+        pytest.skip("whether MPS multiplies by a weight of 0 is not documented")
+    x = np.ones((1, 2, 2, channels), np.float32)
+    x[0, 1, 1] = np.inf
+    places = np.float32([[1e-23, 1e-23], [1e-22, 1e-22]]).reshape(1, 1, 2, 2)
+    y = mg.GridSample(device=device)(x, places)
+    assert_exact(y[0, 0], np.repeat([[1], [np.inf]], channels, axis=1))
+
+
 @settings(max_examples=50)
 @given(cases.resizes())
 def test_random_offsets_edges_and_clip_rectangles(device, drawn):

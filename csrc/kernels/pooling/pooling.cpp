@@ -27,8 +27,9 @@ const PoolingBackend& backend_of(const KernelBase& kernel) {
 
 void store_zero_pad(const KernelBase& kernel, std::vector<double>& extra, bool vertical,
                     Index value) {
-  require(value >= 0, kernel.class_name(), ": zero_pad_size_", vertical ? "y" : "x",
-          " must not be negative, got ", value);
+  constexpr Index kMost = Index{1} << 53;  // up to there every number is a double
+  require(value >= 0 && value <= kMost, kernel.class_name(), ": zero_pad_size_",
+          vertical ? "y" : "x", " must be 0 to ", kMost, ", got ", value);
   extra[vertical ? kZeroPadY : kZeroPadX] = static_cast<double>(value);
 }
 

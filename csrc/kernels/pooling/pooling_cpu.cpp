@@ -37,7 +37,7 @@ class CpuPooling final : public UnaryEncoder {
     const Index group = std::max<Index>(1, kTaskFloats / row_reads);
     const Index groups = cpu::chunks_of(rows, group);
 
-    const bool by_column = shares_columns(geometry, columns.windows);
+    const bool by_column = shares_columns(geometry, destination.width);
     // Whether a loop writes the results of a window once, and nobody reads them after it.
     const bool at_once =
         !columns.repeats && geometry.kind != PoolingKind::L2Norm &&
@@ -64,7 +64,8 @@ class CpuPooling final : public UnaryEncoder {
   }
 
   // Whether it takes less to pool every column of a row of windows by itself and then the columns
-  // of each window. What that writes and reads in between counts twice.
+  // of each window. What that writes and reads in between counts twice. `windows`: of a whole row,
+  // for a part of the image that a clip rectangle cuts out is to have the same bits.
   static bool shares_columns(const Geometry& geometry, Index windows) {
     const Index width = std::min(geometry.x.kernel, geometry.x.length);
     const Index height = std::min(geometry.y.kernel, geometry.y.length);

@@ -179,45 +179,42 @@ MPSGRAD_INLINE void sample_pixels(Block block, const GridSource<Element>& given,
   request_taps(source, channels, x, y, first, count);
   GridWeights weights;
   weigh(x, y, first, count, weights);
-  put_pixels(count, channels, out,
-             [=, &x, &y, &weights](Index p, Index c, Index some, Element* to) {
-               const Index i = first + p;
-               const Element* const upper = source.image + y.offset[0][i] + c;
-               const Element* const lower = source.image + y.offset[1][i] + c;
-               const Index left = x.offset[0][i];
-               const Index right = x.offset[1][i];
-               if (weights.product[i] != 0.0F) {  // mostly
-                 return fill_pixel(block, some, to, [=, &weights](auto part, Index j) MPSGRAD_MELT {
-                   auto sum = part.floats(upper + left + j) * weights.corner[0][i];
-                   sum += part.floats(upper + right + j) * weights.corner[1][i];
-                   sum += part.floats(lower + left + j) * weights.corner[2][i];
-                   sum += part.floats(lower + right + j) * weights.corner[3][i];
-                   return sum;
-                 });
-               }
-               Terms<Element> terms;
-               const auto add = [&](const Element* row, int which) MPSGRAD_MELT {
-                 const float down = y.weight[which][i];
-                 if (down != 0.0F && x.weight[0][i] != 0.0F) {
-                   terms.add(row + left, down * x.weight[0][i]);
-                 }
-                 if (down != 0.0F && x.weight[1][i] != 0.0F) {
-                   terms.add(row + right, down * x.weight[1][i]);
-                 }
-               };
-               add(upper, 0);
-               add(lower, 1);
-               switch (terms.count) {
-                 case 4:  // weights whose product is 0
-                   return add_terms<4>(block, terms, some, to);
-                 case 2:
-                   return add_terms<2>(block, terms, some, to);
-                 case 1:
-                   return add_terms<1>(block, terms, some, to);
-                 default:
-                   return clear(to, some);
-               }
-             });
+  const auto put = [=, &x, &y, &weights](Index p, Index c, Index some, Element* to) {
+    const Index i = first + p;
+    const Element* const upper = source.image + y.offset[0][i] + c;
+    const Element* const lower = source.image + y.offset[1][i] + c;
+    const Index left = x.offset[0][i];
+    const Index right = x.offset[1][i];
+    if (weights.product[i] != 0.0F) {  // mostly
+      return fill_pixel(block, some, to, [=, &weights](auto part, Index j) MPSGRAD_MELT {
+        auto sum = part.floats(upper + left + j) * weights.corner[0][i];
+        sum += part.floats(upper + right + j) * weights.corner[1][i];
+        sum += part.floats(lower + left + j) * weights.corner[2][i];
+        sum += part.floats(lower + right + j) * weights.corner[3][i];
+        return sum;
+      });
+    }
+    const Element* const pixels[] = {upper + left, upper + right, lower + left, lower + right};
+    Terms<Element> terms;
+    for (int k = 0; k < 4; ++k) {
+      if (weights.corner[k][i] != 0.0F) {
+        terms.add(pixels[k], weights.corner[k][i]);
+      }
+    }
+    switch (terms.count) {
+      case 4:  // weights so small that the product of all is 0
+        return add_terms<4>(block, terms, some, to);
+      case 3:
+        return add_terms<3>(block, terms, some, to);
+      case 2:
+        return add_terms<2>(block, terms, some, to);
+      case 1:
+        return add_terms<1>(block, terms, some, to);
+      default:
+        return clear(to, some);
+    }
+  };
+  put_pixels(count, channels, out, put);
 }
 
 template <class Element>

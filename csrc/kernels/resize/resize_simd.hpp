@@ -22,7 +22,8 @@ struct GridAxis {
 };
 
 // What the results of a run are made of along an axis: pixels of the image, all of them there, as
-// elements from the axis's begin, and their weights. A weight of 0 says that the pixel is not read.
+// elements from the axis's begin, and their weights. A pixel whose weight, or the product of both
+// axes' weights, is 0 is not read.
 struct GridTaps {
   std::int64_t offset[2][kGridRun];
   float weight[2][kGridRun];
