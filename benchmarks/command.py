@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from .suite import Case, Request
+
 __all__ = ["BenchError", "add_arguments", "main", "run"]
 
 DTYPES = ("float32", "float16")
 BATCHES = (1, 16, 32)
+
+# Options of a run by the actions that have them too.
+OF_SCALING = ("filter", "threads", "quick", "json", "plots")
+OF_RUNS = (
+    *OF_SCALING, "peers", "batch", "dtype", "full", "seconds", "caches", "device", "list"
+)  # fmt: skip
 
 
 class BenchError(Exception):
@@ -39,12 +47,16 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+
+
 def _batches(text: str) -> tuple[int, ...]:
-    return tuple(_positive(word) for word in text.split(","))
+    return tuple(dict.fromkeys(_positive(word) for word in _words(text)))
 
 
 def _dtypes(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
+    names = _words(text)
     if not set(names) <= set(DTYPES):
         raise ValueError
     return names
@@ -59,8 +71,9 @@ _dtypes.__name__ = "list of float32 and float16"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options and the subcommands."""
-    _add_run_options(parser)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=False)
+    declared = _add_run_options(parser)
+    parser.set_defaults(of_runs=declared)
+    actions = parser.add_subparsers(dest="action", metavar="[ACTION]", required=False)
 
     compare = actions.add_parser("compare", help="two results files side by side")
     compare.add_argument("before", metavar="A", help="results of `--json`")
@@ -81,6 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "scaling", help="time and memory against batch size, image size and channels"
     )
     _add_common_options(scaling)
+    # What stands before the action is not to be overwritten by what is missing after it.
+    for option in scaling._actions:
+        option.default = argparse.SUPPRESS
 
 
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +105,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="WORDS",
-        help="only cases whose name has all of these words; may be repeated",
+        help="only cases whose name has all of these, in any case; may be repeated",
     )
     parser.add_argument("--threads", type=_positive, help="processors to use (all there are)")
     parser.add_argument("--quick", action="store_true", help="small layers, short times: a trial")
@@ -97,7 +113,8 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plots", metavar="FOLDER", help="draw the results, as `plot` does")
 
 
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
+def _add_run_options(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Declare the options of a run; return the defaults of all of them."""
     _add_common_options(parser)
     parser.add_argument(
         "--peers",
@@ -120,6 +137,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "--device", choices=["cpu", "metal"], default="cpu", help="what runs the kernels (cpu)"
     )
     parser.add_argument("--list", action="store_true", help="print the names of the cases only")
+    return {name: parser.get_default(name) for name in OF_RUNS}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -144,10 +162,26 @@ def run(options: argparse.Namespace) -> int:
         "report": _report,
         "scaling": _scaling,
     }
+    _refuse_others(options)
     try:
-        return actions[options.action](options)
+        code = actions[options.action](options)
+        sys.stdout.flush()
+        return code
     except ResultsError as error:
         raise BenchError(str(error)) from error
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _refuse_others(options: argparse.Namespace) -> None:
+    """Raise `BenchError` for an option of a run before an action that has no such option."""
+    if options.action is None:
+        return
+    known = OF_SCALING if options.action == "scaling" else ()
+    for name, default in options.of_runs.items():
+        if name not in known and getattr(options, name) != default:
+            raise BenchError(f"--{name} does nothing for {options.action}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -187,22 +221,58 @@ def _chosen_peers(text: str | None, device: str) -> list[str]:
 
     if text is None:
         return [name for name in PEERS if installed(name)] if device == "cpu" else []
-    names = [] if text == "none" else text.split(",")
+    names = _words(text)
+    if names == ("none",):
+        return []
     for name in names:
         if name not in PEERS:
-            raise BenchError(f"--peers: no peer {name!r}; there are {', '.join(PEERS)}, and none")
+            known = f"there are {', '.join(PEERS)}; none stands alone"
+            raise BenchError(f"--peers: no peer {name!r}; {known}")
         if not installed(name):
-            raise BenchError(f"--peers: {name} is not installed")
-    return names
+            raise BenchError(f"--peers: {name} is not installed; run: {PEERS[name].install}")
+    return list(names)
 
 
-def _open_for_writing(path: str | None) -> Any:
-    if path is None:
-        return contextlib.nullcontext()
-    try:
-        return Path(path).open("w", encoding="utf-8")
-    except OSError as error:
-        raise BenchError(f"{path}: cannot be written ({error.strerror})") from error
+class _ResultsFile:
+    """One JSON object a line; what a file held before stays until there is one, or none to come."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = None if path is None else Path(path)
+        self.file: Any = None
+        if self.path is not None:
+            is_new = not self.path.exists()
+            self._open("a").close()  # says at once if it cannot be written
+            if is_new:
+                self.path.unlink()
+
+    def _open(self, mode: str) -> Any:
+        assert self.path is not None
+        try:
+            return self.path.open(mode, encoding="utf-8")
+        except OSError as error:
+            raise BenchError(f"{self.path}: cannot be written ({error.strerror})") from error
+
+    def add(self, record: dict[str, Any]) -> None:
+        if self.path is None:
+            return
+        if self.file is None:
+            self.file = self._open("w")
+        try:
+            self.file.write(json.dumps(record) + "\n")
+            self.file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):  # for what is left in the buffer
+                self.file.close()
+            raise BenchError(f"{self.path}: cannot be written ({error.strerror})") from error
+
+    def __enter__(self) -> _ResultsFile:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self.path is not None and self.file is None and kind is None:
+            self.file = self._open("w")
+        if self.file is not None:
+            self.file.close()
 
 
 def _folder(path: str | None) -> None:
@@ -225,9 +295,17 @@ def _threads(wanted: int | None) -> int:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[str, str], None]]:
-    """Give a function ``(name, result of the one before)`` that draws the bar, on a terminal."""
+    """Give a function ``(name, result of the one before)`` that draws the bar, or says how far."""
     if not sys.stderr.isatty():
-        yield lambda *_: None
+        done = -1
+
+        def say(name: str, _: str) -> None:
+            nonlocal done
+            done += 1
+            if done * 10 // total > (done - 1) * 10 // total >= 0:
+                print(f"{done} of {total} done, next: {name}", file=sys.stderr)
+
+        yield say
         return
     from rich.console import Console
     from rich.progress import (
@@ -258,15 +336,15 @@ def _progress(total: int) -> Iterator[Callable[[str, str], None]]:
                 bar.print(before, markup=False, highlight=False)
 
         yield update
+        bar.advance(task)
 
 
 def _run(options: argparse.Namespace) -> int:
     import mpsgrad as mg
 
-    from .machine import measure_machine, use_threads
-    from .peers import load_peers
+    from .machine import available_processors, measure_machine, use_threads
     from .runner import Runner
-    from .suite import Request, all_cases, matches
+    from .suite import Request
     from .timing import Effort, keep_freed_memory
 
     need("rich", "the benchmark")
@@ -275,16 +353,12 @@ def _run(options: argparse.Namespace) -> int:
         dtypes=options.dtype or (DTYPES if options.full else DTYPES[:1]),
         quick=options.quick,
     )
-    cases = [case for case in all_cases(request) if matches(case, options.filter)]
-    if not cases:
-        raise BenchError(
-            f"--filter: no case has the words {' or '.join(map(repr, options.filter))}"
-        )
+    cases = _chosen_cases(request, options.filter)
     if options.list:
-        print("\n".join(case.name for case in cases))
+        print("\n".join(cases))
         return 0
     names = _chosen_peers(options.peers, options.device)
-    threads = _threads(options.threads)
+    threads, cores = _threads(options.threads), available_processors()
     _folder(options.plots)
     try:
         device = mg.Device(options.device)
@@ -293,59 +367,93 @@ def _run(options: argparse.Namespace) -> int:
 
     from .tables import console, show_machine, show_results
 
-    with _open_for_writing(options.json) as file:
+    records: list[dict[str, Any]] = []
+    problems: dict[str, list[str]] = {"WRONG, not timed": [], "not supported": []}
+    interrupted = False
+    with _ResultsFile(options.json) as file:
         keep_freed_memory()
         use_threads(threads)
-        try:
-            peers = load_peers(names, threads)
-        except ImportError as error:
-            raise BenchError(
-                f"a peer cannot be imported, choose others with --peers; {error}"
-            ) from error
+        peers = _loaded_peers(names, threads, asked=options.peers is not None)
         out = console()
-        _warn_if_busy()
-        machine = measure_machine(threads, quick=options.quick)
+        load = _warn_if_busy()
+        machine = measure_machine(threads, cores=cores, quick=options.quick)
         show_machine(machine.as_dict(), out)
         seconds = options.seconds or (0.005 if options.quick else 0.5)
         effort = Effort(seconds, 3 if options.quick else 7, options.caches == "cold")
-        runner = Runner(device, machine, peers, effort, quick=options.quick)
-        records, wrong = [], []
-        with _progress(len(cases)) as show:
-            before = ""
-            for case in cases:
-                show(case.name, before)
-                outcome = runner.run(case)
+        runner = Runner(device, machine, peers, effort, quick=options.quick, load=load)
+        try:
+            with _progress(len(cases)) as show:
                 before = ""
-                if outcome.record is not None:
-                    records.append(outcome.record)
-                    if file is not None:
-                        file.write(json.dumps(outcome.record) + "\n")
-                        file.flush()
-                elif outcome.wrong is not None:
-                    wrong.append(before := f"WRONG, not timed: {case.name}: {outcome.wrong}")
-                else:
-                    before = f"not supported: {case.name}: {outcome.unsupported}"
+                for case in cases.values():
+                    show(case.name, before)
+                    outcome = runner.run(case)
+                    before = ""
+                    if outcome.record is not None:
+                        records.append(outcome.record)
+                        file.add(outcome.record)
+                        continue
+                    kind = "WRONG, not timed" if outcome.wrong is not None else "not supported"
+                    before = f"{kind}: {case.name}: {outcome.wrong or outcome.unsupported}"
+                    problems[kind].append(before)
+        except KeyboardInterrupt:
+            interrupted = True
     if records:
         show_results(records, out)
         if options.plots:
             from .plots import write_plots
 
-            write_plots(records, Path(options.plots))
-    for line in wrong:
-        print(line, file=sys.stderr)
-    return 1 if wrong else 0
+            for path in write_plots(records, Path(options.plots)):
+                print(path)
+    for lines in problems.values():
+        for line in lines:
+            print(line, file=sys.stderr)
+    if interrupted:
+        print(f"{len(records)} of {len(cases)} cases were timed", file=sys.stderr)
+        raise KeyboardInterrupt
+    return 1 if problems["WRONG, not timed"] else 0
 
 
-def _warn_if_busy() -> None:
+def _chosen_cases(request: Request, filters: Sequence[str]) -> dict[str, Case]:
+    """Return the cases by name, or raise `BenchError` with the reason why there are none."""
+    from .suite import Request, all_cases, has_words
+
+    cases = {case.name: case for case in all_cases(request) if has_words(case.name, filters)}
+    if not cases:
+        words = " or ".join(map(repr, filters))
+        every = all_cases(Request(BATCHES, DTYPES))
+        others = next((case.name for case in every if has_words(case.name, filters)), None)
+        hint = f" with this --batch and --dtype; there is {others!r}" if others else ""
+        raise BenchError(f"--filter: no case has the words {words}{hint}")
+    return cases
+
+
+def _loaded_peers(names: Sequence[str], threads: int, *, asked: bool) -> list[Any]:
+    """Return the peers. Of those that nobody asked for, one that cannot be loaded is left out."""
+    from .peers import load_peer
+
+    peers = []
+    for name in names:
+        try:
+            peers.append(load_peer(name, threads))
+        except ImportError as error:
+            if asked:
+                text = f"a peer cannot be imported, choose others with --peers; {error}"
+                raise BenchError(text) from error
+            print(f"left out: {error}", file=sys.stderr)
+    return peers
+
+
+def _warn_if_busy() -> float | None:
     """Say so if other programs are running: libraries that wait by spinning suffer most."""
     if not hasattr(os, "getloadavg"):
-        return
+        return None
     load = os.getloadavg()[0]
     if load > 0.5:
         print(
             f"This machine is busy (load {load:.1f}): times and ratios will tell little.",
             file=sys.stderr,
         )
+    return load
 
 
 # --- Results files ------------------------------------------------------------------
@@ -406,11 +514,8 @@ def _scaling(options: argparse.Namespace) -> int:
         )
     _folder(options.plots)
     threads = _threads(options.threads)
-    with _open_for_writing(options.json) as file:
-        points = study(kernels, threads, quick=options.quick, progress=_progress)
-        if file is not None:
-            for point in points:
-                file.write(json.dumps(point) + "\n")
+    with _ResultsFile(options.json) as file:
+        points = study(kernels, threads, quick=options.quick, progress=_progress, keep=file.add)
     from .scaling import fits, show_fits
     from .tables import console
 

@@ -11,17 +11,20 @@ if TYPE_CHECKING:
 
 __all__ = ["compare", "differences"]
 
+NOISE = 1.1  # peaks of one machine differ by less, if nobody else uses it
+
 
 def compare(
     before: Sequence[Record], after: Sequence[Record]
 ) -> list[tuple[str, str, float, float, float, bool]]:
     """Return (name, family, seconds before, seconds after, speed-up, clear), the worst first.
 
-    A change is clear if the middle halves of the two sets of rounds do not overlap.
+    A change is clear if the middle halves of the two sets of rounds do not overlap. Of a case that
+    a file holds several times the last counts.
     """
-    old = {record["name"]: record for record in before}
+    old, new = ({record["name"]: record for record in records} for records in (before, after))
     rows = []
-    for record in after:
+    for record in new.values():
         if record["name"] not in old:
             continue
         a, b = old[record["name"]]["seconds"], record["seconds"]
@@ -34,18 +37,27 @@ def compare(
 def differences(before: Sequence[Record], after: Sequence[Record]) -> list[str]:
     """Return what else differs between the runs, a line each."""
     found = []
-    names = [{record["name"] for record in records} for records in (before, after)]
+    both = before, after
+    names = [{record["name"] for record in records} for records in both]
     for which, missing in (("second", names[0] - names[1]), ("first", names[1] - names[0])):
         if missing:
             found.append(f"{len(missing)} cases are not in the {which} file")
-    a, b = before[0], after[0]
-    for key in ("device", "threads", "caches", "quick"):
-        if a.get(key) != b.get(key):
-            found.append(f"{key}: {a.get(key)}, then {b.get(key)}")
+    for key in ("device", "threads", "caches", "quick", "commit"):
+        found += _unlike(key, *([record.get(key) for record in records] for records in both))
     for key in ("name", "instruction_set"):
-        one, other = (record["machine"].get(key) for record in (a, b))
-        if one != other:
-            found.append(f"machine: {one}, then {other}")
-    if a.get("commit") != b.get("commit"):
-        found.append(f"commit: {a.get('commit')}, then {b.get('commit')}")
+        machines = ([record["machine"][key] for record in records] for records in both)
+        found += _unlike("machine", *machines)
+    for library in sorted({name for records in both for r in records for name in r["versions"]}):
+        versions = ([record["versions"].get(library) for record in records] for records in both)
+        found += _unlike(library, *versions)
+    peaks = [[record["machine"]["multiply_add"] / 1e9 for record in records] for records in both]
+    if max(map(max, peaks)) > NOISE * min(map(min, peaks)):
+        one, other = (f"{min(of):.0f} to {max(of):.0f}" for of in peaks)
+        found.append(f"multiply-adds: {one} GFLOP/s, then {other}")
     return found
+
+
+def _unlike(what: str, before: Sequence[object], after: Sequence[object]) -> list[str]:
+    """Return a line if two runs, or the records of one of them, do not agree on something."""
+    one, other = (", ".join(map(str, dict.fromkeys(values))) for values in (before, after))
+    return [f"{what}: {one}, then {other}"] if one != other or ", " in one else []

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cases"]
 
+INITIAL = "initial_gradient"
 KERNELS = ("loss_and_gradient", "forward", "gradient")
 SAMPLES = 300
 EPSILON = float(np.float32(1e-7))
@@ -61,6 +62,9 @@ FORMULAS = {
         "classes",
         lambda y, t: -t * _log_softmax(y),
         lambda y, t: np.exp(_log_softmax(y)) - t,
+    ),
+    "categorical_cross_entropy": Formula(
+        "classes", lambda y, t: -t * np.log(y), lambda y, t: -t / y, "probabilities"
     ),
     "sigmoid_cross_entropy": Formula(
         "binary",
@@ -108,10 +112,10 @@ def cases(request: Request) -> Iterator[Case]:
         for batch in request.batches:
             for dtype in request.dtypes:
                 for name in line.words("types"):
-                    for kernel in KERNELS:
+                    for kernel in KERNELS if name != INITIAL else ("",):
                         yield Case(
                             "loss",
-                            f"{name}_{kernel}",
+                            f"{name}_{kernel}".rstrip("_"),
                             line.name,
                             batch,
                             dtype,
@@ -148,8 +152,10 @@ def _inputs(
 
 def build(context: Context, line: Line, batch: int, dtype: str, name: str, which: str) -> Work:
     """Make arrays and kernels; the reduction is the sum over each image."""
-    formula = FORMULAS[name]
     shape = batch, *line.shape
+    if name == INITIAL:
+        return initial(context, context.normal(shape, dtype))
+    formula = FORMULAS[name]
     y, t = _inputs(context, shape, formula, dtype)
     descriptor = mg.LossDescriptor(getattr(mg.LossType, TYPES[name]), mg.ReductionType.SUM)
     sources, results = context.batch(y), context.result(shape, dtype)
@@ -208,6 +214,24 @@ def build(context: Context, line: Line, batch: int, dtype: str, name: str, which
     )
 
 
+def initial(context: Context, x: npt.NDArray[Any]) -> Work:
+    """Fill an image of the source's size with ones."""
+    kernel = mg.InitialGradient(device=context.device)
+    sources, results = context.batch(x), context.result(x.shape, x.dtype)
+    index = places(context.rng, x.shape, SAMPLES)
+    ones = np.ones(len(index[0]))
+    return Work(
+        lambda: context.run(lambda buffer: kernel.encode_batch(buffer, sources, results)),
+        [Output("dx", lambda: context.read(results), Samples(index, ones, ones, 0))],
+        bytes=x.nbytes,
+        arrays=2 * x.nbytes,
+        peers={
+            "torch": lambda peer: peer.images(peer.torch.ones_like, [x]),
+            **dict.fromkeys(COMPILED, lambda peer: peer.call(peer.numpy.ones_like, x)),
+        },
+    )
+
+
 def _loss_samples(context: Context, formula: Formula, name: str, y: Any, t: Any) -> Samples:
     """Return the losses of a few images."""
     images = np.unique(context.rng.integers(0, len(y), 3))
@@ -251,6 +275,8 @@ def torch_calls(peer: Any, name: str, which: str, y: Any, t: Any, g: Any) -> dic
         match name:
             case "softmax_cross_entropy":
                 return per_image(f.cross_entropy(y, t, reduction="none"))
+            case "categorical_cross_entropy":
+                return per_image(-t * torch.log(y))
             case "sigmoid_cross_entropy":
                 return per_image(f.binary_cross_entropy_with_logits(y, t, reduction="none"))
             case "mean_squared_error":
@@ -295,6 +321,8 @@ def compiled_calls(peer: Any, name: str, which: str, y: Any, t: Any, g: Any) -> 
         match name:
             case "softmax_cross_entropy":
                 return -t * peer.nn.log_softmax(y)
+            case "categorical_cross_entropy":
+                return -t * np_.log(y)
             case "sigmoid_cross_entropy":
                 return np_.logaddexp(0.0, y) - y * t
             case "mean_squared_error":

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,20 +104,25 @@ def available_processors() -> int:
 
 
 def _together(count: int, work: Callable[[], float]) -> float:
-    """Run the same measurement on several threads at once; return the sum."""
-    results = [0.0] * count
+    """Run the same measurement on several threads at once; return the sum.
+
+    An interrupt is raised when all have ended: the process must not end under them.
+    """
     barrier = threading.Barrier(count)
 
-    def one(i: int) -> None:
+    def one() -> float:
         barrier.wait()
-        results[i] = work()
+        return work()
 
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(results)
+    with ThreadPoolExecutor(count) as pool:
+        futures = []
+        try:
+            futures += [pool.submit(one) for _ in range(count)]
+            return sum(future.result() for future in futures)
+        except BaseException:
+            barrier.abort()
+            wait(futures)
+            raise
 
 
 def _best_copy(count: int, size: int, seconds: float) -> float:
@@ -144,8 +150,11 @@ def _empty_encode(repeats: int) -> float:
     return float(np.median(times))
 
 
-def measure_machine(threads: int, *, quick: bool = False) -> Machine:
-    """Measure peaks of arithmetic and of copying, and the cost of an empty command buffer."""
+def measure_machine(threads: int, *, cores: int | None = None, quick: bool = False) -> Machine:
+    """Measure peaks of arithmetic and of copying, and the cost of an empty command buffer.
+
+    `cores` is how many processors there were before `use_threads` left fewer.
+    """
     import mpsgrad as mg
     from mpsgrad import _core
 
@@ -157,7 +166,7 @@ def measure_machine(threads: int, *, quick: bool = False) -> Machine:
         name=processor_name(),
         system=f"{platform.system()} {platform.release()}",
         instruction_set=mg.cpu_instruction_set(),
-        cores=available_processors(),
+        cores=cores or available_processors(),
         threads=threads,
         cache=cache,
         multiply_add=_together(threads, lambda: _core.fma_peak(seconds)),
@@ -206,7 +215,9 @@ def commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", "csrc", "python")
+        changed = git(
+            "status", "--porcelain", "--untracked-files=no", "--", "csrc", "python", "benchmarks"
+        )
         return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None

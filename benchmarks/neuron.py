@@ -87,6 +87,18 @@ ACTIVATIONS = {
     "softsign": Activation(
         "SOFT_SIGN", lambda x: x / (1 + np.abs(x)), lambda x: 1 / (1 + np.abs(x)) ** 2
     ),
+    "linear": Activation(
+        "LINEAR", lambda x: 0.5 * x + 0.25, lambda x: np.full(x.shape, 0.5), (0.5, 0.25)
+    ),
+    "absolute": Activation("ABSOLUTE", np.abs, np.sign),
+    "square": Activation("POWER", np.square, lambda x: 2 * x, (1.0, 0.0, 2.0)),
+    "exponential": Activation("EXPONENTIAL", np.exp, np.exp, (1.0, 0.0, -1.0)),
+    "logarithm": Activation(
+        "LOGARITHM",
+        lambda x: np.log(0.125 * x + 2),
+        lambda x: 0.125 / (0.125 * x + 2),
+        (0.125, 2.0, -1.0),
+    ),
     "gelu": Activation(
         "GELU",
         lambda x: x * _normal(x),
@@ -149,7 +161,7 @@ def build(context: Context, line: Line, batch: int, dtype: str, name: str, direc
             gradient.encode_batch(buffer, incoming, sources, states, allocator=results)
 
         arriving = g[index].astype(np.float64)
-        scale = np.abs(arriving) * (1 + np.abs(at))
+        scale = np.abs(arriving) * (1 + np.abs(at) + np.abs(slope))
         samples = Samples(index, arriving * slope, scale, 5, 4)
     return Work(
         lambda: context.run(encode),
@@ -168,6 +180,7 @@ def torch_calls(peer: Any, name: str, direction: str, x: Any, g: Any) -> dict[st
     f, aten = peer.functional, peer.aten
     channel_slopes = peer.array(slopes(x.shape[-1]).astype(x.dtype))
     shaped = channel_slopes.reshape(1, -1)
+    quarter, two = (peer.array(np.array(value, x.dtype)) for value in (0.25, 2.0))
     forward = {
         "relu": f.relu,
         "leaky_relu": lambda x: f.leaky_relu(x, 0.1),
@@ -179,12 +192,17 @@ def torch_calls(peer: Any, name: str, direction: str, x: Any, g: Any) -> dict[st
         "elu": f.elu,
         "softplus": f.softplus,
         "softsign": f.softsign,
+        "linear": lambda x: peer.torch.add(quarter, x, alpha=0.5),
+        "absolute": peer.torch.abs,
+        "square": peer.torch.square,
+        "exponential": peer.torch.exp,
+        "logarithm": lambda x: peer.torch.log(peer.torch.add(two, x, alpha=0.125)),
         "gelu": f.gelu,
     }[name]
     source, incoming = (peer.array(array.reshape(-1, array.shape[-1])) for array in (x, g))
     if direction == "forward":
         return {"": lambda: forward(source)}
-    by_result = forward(source)  # what PyTorch keeps for these two
+    by_result = forward(source)  # what PyTorch keeps for some
 
     def softsign(g: Any, x: Any) -> Any:
         return g / (1 + x.abs()) ** 2
@@ -200,6 +218,11 @@ def torch_calls(peer: Any, name: str, direction: str, x: Any, g: Any) -> dict[st
         "elu": lambda g, x: aten.elu_backward(g, 1, 1, 1, False, x),
         "softplus": lambda g, x: aten.softplus_backward(g, x, 1, 20),
         "softsign": softsign,
+        "linear": lambda g, _: g * 0.5,
+        "absolute": lambda g, x: g * x.sgn(),
+        "square": lambda g, x: g * (2 * x),
+        "exponential": lambda g, _: g * by_result,
+        "logarithm": lambda g, x: g * 0.125 / peer.torch.add(two, x, alpha=0.125),
         "gelu": aten.gelu_backward,
     }[name]
     return {"": lambda: backward(incoming, source)}
@@ -221,6 +244,11 @@ def compiled_calls(peer: Any, name: str, direction: str, x: Any, g: Any) -> dict
         "elu": nn.elu,
         "softplus": nn.softplus,
         "softsign": lambda x: x / (1 + np_.abs(x)),
+        "linear": lambda x: 0.5 * x + 0.25,
+        "absolute": np_.abs,
+        "square": np_.square,
+        "exponential": np_.exp,
+        "logarithm": lambda x: np_.log(0.125 * x + 2),
         "gelu": lambda x: nn.gelu(x, **exact),
     }[name]
     return dict(peer.either(direction, function, g, x))

@@ -50,6 +50,7 @@ class OneDnn:
     """The library, an engine and a stream."""
 
     name = "onednn"
+    install = "pip install onednn-cpu-gomp"
 
     def __init__(self, threads: int) -> None:
         self.library: Any = ctypes.CDLL(str(library_path()))

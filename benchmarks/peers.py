@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .layers import Pair
 
-__all__ = ["PEERS", "Jax", "Mlx", "OneDnn", "Torch", "load_peers"]
+__all__ = ["PEERS", "Jax", "Mlx", "OneDnn", "Torch", "load_peer"]
 
 LAYOUTS = ("contiguous", "channels_last")
 
@@ -28,6 +28,7 @@ class Torch:
 
     name = "torch"
     module = "torch"
+    install = "pip install torch"
 
     def __init__(self, threads: int) -> None:
         import torch
@@ -183,6 +184,7 @@ class Jax(_Compiled):
 
     name = "jax"
     module = "jax"
+    install = "pip install jax"
 
     def __init__(self, threads: int) -> None:  # noqa: ARG002  it takes the processors it may use
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -222,6 +224,7 @@ class Mlx(_Compiled):
 
     name = "mlx"
     module = "mlx"
+    install = "pip install 'mlx[cpu]'"
 
     def __init__(self, threads: int) -> None:  # noqa: ARG002  it takes the processors it may use
         from importlib import metadata
@@ -230,7 +233,7 @@ class Mlx(_Compiled):
             import mlx.core as mx
             import mlx.nn
         except ImportError as error:  # on Linux it brings no backend unless asked to
-            raise ImportError(f"{error}; on Linux MLX needs: pip install 'mlx[cpu]'") from error
+            raise ImportError(f"{error}; on Linux MLX needs: {self.install}") from error
 
         mx.set_default_device(mx.cpu)
         self.mx: Any = mx
@@ -271,18 +274,15 @@ def installed(name: str) -> bool:
     return importlib.util.find_spec(peer.module) is not None
 
 
-def load_peers(names: Sequence[str], threads: int) -> list[Any]:
-    """Return the peers of these names.
+def load_peer(name: str, threads: int) -> Any:
+    """Return the peer of this name.
 
     Raises
     ------
     ImportError
-        If one cannot be imported; the message begins with its name.
+        If it cannot be imported; the message begins with its name.
     """
-    peers = []
-    for name in names:
-        try:
-            peers.append(PEERS[name](threads))
-        except ImportError as error:
-            raise ImportError(f"{name}: {error}") from error
-    return peers
+    try:
+        return PEERS[name](threads)
+    except (ImportError, OSError) as error:
+        raise ImportError(f"{name}: {error}") from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from .results import geometric_mean, peers_of, worst_first
+from .results import geometric_mean, is_clear, peers_of, worst_first
 from .tables import amount, duration
 
 if TYPE_CHECKING:
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ratios", "roofline", "write_plots", "write_scaling"]
 
-COLOURS = ("#3366cc", "#dc3912", "#109618", "#ff9900", "#990099", "#0099c6", "#7a5c00", "#666666")
+COLOURS = (
+    "#3366cc", "#dc3912", "#109618", "#ff9900", "#990099", "#0099c6", "#7a5c00", "#666666",
+    "#8ab4f8", "#f28b82", "#81c995", "#fdd663", "#d7aefb", "#78d9ec", "#c5a86b", "#000000",
+    "#1b4f9c", "#ff5ca8", "#9acd32", "#b0b0b0",
+)  # fmt: skip
 MARKERS = ("o", "s", "^", "D")
 LEAST = 1e-3  # share of scratch memory that is still drawn
 PEER_COLOURS = {"torch": "#d9480f", "onednn": "#862e9c", "jax": "#1971c2", "mlx": "#2f9e44"}
@@ -81,7 +85,7 @@ def roofline(records: Sequence[Record]) -> Figure:
     left.set_ylabel("GFLOP/s")
     left.set_title("Kernels with arithmetic", loc="left", fontsize=11)
     if busy:
-        left.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=4)
+        left.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=4)
 
     quiet = [record for record in records if record["bytes"] and not record["flops"]]
     sizes = [row[0] for row in bandwidth]
@@ -103,7 +107,7 @@ def roofline(records: Sequence[Record]) -> Figure:
     right.set_xlabel("bytes of input and output")
     right.set_ylabel("GB/s")
     right.set_title("Kernels bound by memory", loc="left", fontsize=11)
-    right.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=4)
+    right.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=4)
     for axes in (left, right):
         _plain(axes.yaxis)
         _tidy(axes)
@@ -180,7 +184,12 @@ def write_scaling(points: Sequence[dict[str, Any]], folder: Path) -> Path:
                 key=lambda point, axis=axis: point[axis],
             )
             values = [point[axis] for point in group]
-            style = {"marker": "o", "markersize": 4, "linewidth": 1.3, "color": COLOURS[i % 8]}
+            style = {
+                "marker": "o",
+                "markersize": 4,
+                "linewidth": 1.3,
+                "color": COLOURS[i % len(COLOURS)],
+            }
             time.plot(values, [point["seconds"] * 1e3 for point in group], label=kernel, **style)
             shares = [max(point["scratch"] / point["arrays"], LEAST) for point in group]
             memory.plot(values, shares, **style)
@@ -193,7 +202,7 @@ def write_scaling(points: Sequence[dict[str, Any]], folder: Path) -> Path:
             _plain(axes.yaxis)
             _tidy(axes)
     grid[0][0].set_ylabel("milliseconds")
-    grid[1][0].set_ylabel(f"scratch memory over the user's arrays, at least {LEAST:g}")
+    grid[1][0].set_ylabel(f"scratch memory / arrays, at least {LEAST:g}")
     figure.legend(
         *grid[0][0].get_legend_handles_labels(), frameon=False, fontsize=9,
         loc="outside upper center", ncols=4,
@@ -245,9 +254,11 @@ def _cell(text: str, key: float | None = None, kind: str = "") -> str:
     return f"<td{attributes}>{html.escape(text)}</td>"
 
 
-def _ratio_cell(value: float | None) -> str:
+def _ratio_cell(value: float | None, *, clear: bool = True) -> str:
     if value is None or math.isnan(value):
         return _cell("-", None, "quiet")
+    if not clear:
+        return _cell(f"~{value:.2f}", value, "quiet")
     return _cell(f"{value:.2f}", value, "slow" if value < 1 else "")
 
 
@@ -288,7 +299,10 @@ def _cases_table(records: Sequence[Record], peers: Sequence[str]) -> str:
             _cell(f"{spread:.0%}", spread),
             *(_cell("-") if share is None else _cell(f"{share:.0%}", share) for share in shares),
             _cell(record.get("limit", "-")),
-            *(_ratio_cell(record["ratios"].get(peer)) for peer in peers),
+            *(
+                _ratio_cell(record["ratios"].get(peer), clear=is_clear(record, peer))
+                for peer in peers
+            ),
         ]
         rows.append("".join(cells))
     heads = ["case", "time", "spread", "of floor", "now", "limit", *(f"x {p}" for p in peers)]
@@ -300,6 +314,7 @@ def _page(records: Sequence[Record], drawings: dict[str, Figure]) -> str:
     peers = peers_of(records)
     versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
     commit = f", commit {first['commit']}" if first["commit"] else ""
+    load = "" if first.get("load") is None else f"; load {first['load']:.1f} before the first case"
     trial = "<p class=slow>A trial with small layers and short times.</p>" if first["quick"] else ""
     images = {}
     for name, figure in drawings.items():
@@ -327,7 +342,7 @@ def _page(records: Sequence[Record], drawings: dict[str, Figure]) -> str:
 <h1>mpsgrad: benchmarks</h1>
 <p class="quiet">{html.escape(machine["name"])}, {html.escape(machine["instruction_set"])},
 {machine["threads"]} of {machine["cores"]} processors, {html.escape(machine["system"])};
-{html.escape(versions + commit)}; {html.escape(first["time"])}; caches {first["caches"]}</p>
+{html.escape(versions + commit)}; {html.escape(first["time"])}; caches {first["caches"]}{load}</p>
 {trial}
 <p>Multiply-adds {machine["multiply_add"] / 1e9:.0f} GFLOP/s, copies {rate / 1e9:.1f} GB/s over
 {amount(size)}, an empty command buffer {duration(machine["empty_encode"])}: measured before the
@@ -338,7 +353,8 @@ cases.</p>
 <h2>Cases</h2>
 <p>The worst ratio first; click a heading to sort. Of floor: the least time that the operations take
 at the peak, or the bytes at the speed of copies, over the time measured; the limit is the larger of
-the two. Now: the same with the speed that the limit had in turns with the case.</p>
+the two. Now: the same with the speed that the limit had in turns with the case. ~ before a ratio:
+the middle halves of both times overlap.</p>
 {_cases_table(records, peers)}
 <script>{SCRIPT}</script></body></html>
 """

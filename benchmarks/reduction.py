@@ -26,13 +26,23 @@ UNARY = {
     "row_mean": ("ReduceRowMean", 2),
     "row_sum": ("ReduceRowSum", 2),
     "row_max": ("ReduceRowMax", 2),
+    "row_min": ("ReduceRowMin", 2),
     "column_mean": ("ReduceColumnMean", 1),
     "column_sum": ("ReduceColumnSum", 1),
+    "column_max": ("ReduceColumnMax", 1),
     "column_min": ("ReduceColumnMin", 1),
     "channels_mean": ("ReduceFeatureChannelsMean", 3),
+    "channels_sum": ("ReduceFeatureChannelsSum", 3),
     "channels_max": ("ReduceFeatureChannelsMax", 3),
+    "channels_min": ("ReduceFeatureChannelsMin", 3),
     "channels_argument_max": ("ReduceFeatureChannelsArgumentMax", 3),
+    "channels_argument_min": ("ReduceFeatureChannelsArgumentMin", 3),
 }
+WEIGHTED = {
+    "weighted_sum": "ReduceFeatureChannelsAndWeightsSum",
+    "weighted_mean": "ReduceFeatureChannelsAndWeightsMean",
+}
+ARGUMENT = {"max": np.argmax, "min": np.argmin}
 NUMPY = {"mean": np.mean, "sum": np.sum, "max": np.max, "min": np.min}
 SAMPLES = 200
 
@@ -62,11 +72,11 @@ def build(context: Context, line: Line, batch: int, dtype: str, kind: str) -> Wo
     if kind in UNARY:
         return unary(context, x, dtype, kind)
     y = context.normal(x.shape, dtype)
-    if kind == "weighted_sum":
-        return weighted(context, x, y, dtype)
+    if kind in WEIGHTED:
+        return weighted(context, x, y, dtype, kind)
     if kind == "local_correlation":
         return correlation(context, line, x, y, dtype)
-    kinds = ", ".join([*UNARY, "weighted_sum", "local_correlation"])
+    kinds = ", ".join([*UNARY, *WEIGHTED, "local_correlation"])
     raise ValueError(f"layer {line.name}: kinds of reductions are {kinds}; got {kind!r}")
 
 
@@ -80,7 +90,7 @@ def unary(context: Context, x: npt.NDArray[Any], dtype: str, kind: str) -> Work:
     lines = np.moveaxis(x, axis, -1)[tuple(np.delete(index, axis, axis=0))].astype(np.float64)
     function = kind.rpartition("_")[2]
     if "argument" in kind:
-        exact = np.argmax(lines, axis=1).astype(np.float64)
+        exact = ARGUMENT[function](lines, axis=1).astype(np.float64)
     else:
         exact = NUMPY[function](lines, axis=1)
     scale = np.abs(lines).mean(axis=1) * (lines.shape[1] if function == "sum" else 1)
@@ -96,31 +106,43 @@ def unary(context: Context, x: npt.NDArray[Any], dtype: str, kind: str) -> Work:
             "min": lambda v: v.amin(dim, keepdim=True),
         }[function]
         if "argument" in kind:
-            operation = lambda v: v.argmax(dim, keepdim=True)  # noqa: E731
+            operation = {
+                "max": lambda v: v.argmax(dim, keepdim=True),
+                "min": lambda v: v.argmin(dim, keepdim=True),
+            }[function]
         return peer.images(operation, (x,))  # type: ignore[no-any-return]
 
     def compiled_calls(peer: Any) -> dict[str, Any]:
-        function_of = getattr(peer.numpy, "argmax" if "argument" in kind else function)
+        function_of = getattr(peer.numpy, f"arg{function}" if "argument" in kind else function)
         return peer.call(lambda v: function_of(v, axis=axis, keepdims=True), x)  # type: ignore[no-any-return]
 
     peers = {"torch": torch_calls, **dict.fromkeys(COMPILED, compiled_calls)}
     return work(context, kernel, [sources], results, samples, [x], peers)
 
 
-def weighted(context: Context, x: npt.NDArray[Any], w: npt.NDArray[Any], dtype: str) -> Work:
-    """Sum products over the channels."""
-    kernel = mg.ReduceFeatureChannelsAndWeightsSum(device=context.device)
+def weighted(
+    context: Context, x: npt.NDArray[Any], w: npt.NDArray[Any], dtype: str, kind: str
+) -> Work:
+    """Add up products over the channels."""
+    kernel = getattr(mg, WEIGHTED[kind])(device=context.device)
     shape = (*x.shape[:3], 1)
     results = context.result(shape, dtype)
     index = places(context.rng, shape, SAMPLES)
-    products = x[index[:3]].astype(np.float64) * w[index[:3]].astype(np.float64)
+    over = x.shape[3] if kind == "weighted_mean" else 1
+    products = x[index[:3]].astype(np.float64) * w[index[:3]].astype(np.float64) / over
     samples = Samples(index, products.sum(axis=1), np.abs(products).sum(axis=1), 2 * x.shape[3])
 
     def torch_calls(peer: Any) -> dict[str, Any]:
-        return peer.images(lambda a, b: (a * b).sum(1, keepdim=True), (x, w))  # type: ignore[no-any-return]
+        if over == 1:
+            return peer.images(lambda a, b: (a * b).sum(1, keepdim=True), (x, w))  # type: ignore[no-any-return]
+        return peer.images(lambda a, b: (a * b).mean(1, keepdim=True), (x, w))  # type: ignore[no-any-return]
 
     def compiled_calls(peer: Any) -> dict[str, Any]:
-        return peer.call(lambda a, b: (a * b).sum(axis=3, keepdims=True), x, w)  # type: ignore[no-any-return]
+        def function(a: Any, b: Any) -> Any:
+            products = a * b
+            return (products.sum if over == 1 else products.mean)(axis=3, keepdims=True)
+
+        return peer.call(function, x, w)  # type: ignore[no-any-return]
 
     sources = [context.batch(x), context.batch(w)]
     peers = {"torch": torch_calls, **dict.fromkeys(COMPILED, compiled_calls)}

@@ -15,6 +15,7 @@ __all__ = [
     "Record",
     "ResultsError",
     "geometric_mean",
+    "is_clear",
     "peers_of",
     "read",
     "worst_first",
@@ -48,15 +49,45 @@ def read(path: str) -> list[Record]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-            if not record["name"] or not float(record["seconds"]["median"]) > 0:
-                raise ValueError
-        except (ValueError, TypeError, KeyError) as error:
+            records.append(_checked(json.loads(line)))
+        except KeyError as error:
+            reason = f"not a benchmark result, {error} is missing"
+            raise ResultsError(f"{path}, line {number}: {reason}") from error
+        except (ValueError, TypeError) as error:
             raise ResultsError(f"{path}, line {number}: not a benchmark result") from error
-        records.append(record)
     if not records:
         raise ResultsError(f"{path}: holds no results")
     return records
+
+
+TEXTS = ("name", "family", "kernel", "layer", "dtype", "time", "caches", "device")
+NUMBERS = ("flops", "bytes", "calls_a_run")
+OF_MACHINE = ("multiply_add", "multiply_add_one", "empty_encode", "threads", "cores")
+
+
+def _checked(record: Any) -> Record:
+    """Return a record that has what tables, drawings and comparisons read."""
+    texts = [record[key] for key in TEXTS]
+    texts += [record["machine"][key] for key in ("name", "instruction_set", "system")]
+    numbers = [record[key] for key in NUMBERS]
+    numbers += [record["machine"][key] for key in OF_MACHINE]
+    numbers += [number for row in record["machine"]["bandwidth"] for number in row]
+    positive = [record["seconds"][key] for key in ("q1", "median", "q3")]
+    positive += record["ratios"].values()
+    positive += [peer[key] for peer in record["peers"].values() for key in ("q1", "median", "q3")]
+    lists = [record["notes"], record["machine"]["bandwidth"]]
+    right = (
+        all(isinstance(text, str) and text for text in texts)
+        and all(isinstance(number, (int, float)) for number in (*numbers, *positive))
+        and all(0 < number < math.inf for number in positive)
+        and all(isinstance(found, list) for found in lists)
+        and isinstance(record["versions"], dict)
+        and isinstance(record["quick"], bool)
+        and isinstance(record["commit"], (str, type(None)))
+    )
+    if not right:
+        raise ValueError
+    return dict(record)
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -74,6 +105,14 @@ def peers_of(records: Sequence[Record]) -> list[str]:
 def worst_ratio(record: Record) -> float:
     """Return the time of the fastest peer over ours; infinity without peers."""
     return min(record["ratios"].values(), default=math.inf)
+
+
+def is_clear(record: Record, peer: str) -> bool:
+    """Whether the middle halves of our rounds and of the peer's fastest variant are apart."""
+    own = record["seconds"]
+    variants = [summary for name, summary in record["peers"].items() if name.split()[0] == peer]
+    best = min(variants, key=lambda summary: summary["median"], default=None)
+    return best is None or best["q3"] < own["q1"] or own["q3"] < best["q1"]
 
 
 def worst_first(records: Sequence[Record]) -> list[Record]:

@@ -48,6 +48,8 @@ class Runner:
     effort : Effort
     quick : bool
         Whether cases are cut down, which the records then say.
+    load : float, optional
+        How many other programs were running at the start, which they say too.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Runner:
         effort: Effort,
         *,
         quick: bool = False,
+        load: float | None = None,
     ) -> None:
         self.device = device
         self.machine = machine
@@ -68,6 +71,8 @@ class Runner:
             "threads": machine.threads,
             "caches": "cold" if effort.cold else "warm",
             "quick": quick,
+            "effort": effort.seconds,
+            "load": load,
             "commit": commit(),
             "versions": {"mpsgrad": mg.__version__, **{peer.name: peer.version for peer in peers}},
             "machine": machine.as_dict(),
@@ -107,7 +112,9 @@ class Runner:
         return outcome
 
     def _has_floor(self, work: Work) -> bool:
-        return self.device.kind == "cpu" and bool(work.flops or work.bytes)
+        """Whether the machine's limits say something: they are those of warm caches."""
+        is_limited = self.device.kind == "cpu" and not self.effort.cold
+        return is_limited and bool(work.flops or work.bytes)
 
     def _variants(self, peer: Any, work: Work, outcome: Outcome) -> dict[str, Any]:
         """Return the calls of a peer that run and give the same result."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .results import ResultsError
+from .suite import has_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,15 +101,18 @@ KERNELS: dict[str, Callable[..., Work]] = {
 
 def selected(filters: Sequence[str]) -> list[str]:
     """Return the kernels whose name has every word of one of the filters."""
-    return [
-        name
-        for name in KERNELS
-        if not filters or any(all(word in name for word in text.split()) for text in filters)
-    ]
+    return [name for name in KERNELS if has_words(name, filters)]
 
 
-def study(kernels: Sequence[str], threads: int, *, quick: bool, progress: Any) -> list[Point]:
-    """Measure every kernel along every axis, from the common middle."""
+def study(
+    kernels: Sequence[str],
+    threads: int,
+    *,
+    quick: bool,
+    progress: Any,
+    keep: Callable[[Point], None],
+) -> list[Point]:
+    """Measure every kernel along every axis, from the common middle; keep each point at once."""
     axes, base = (QUICK, {"batch": 2, "size": 8, "channels": 8}) if quick else (AXES, BASE)
     wanted = [
         {"kernel": kernel, "axis": axis, **{**base, axis: value}, "threads": threads}
@@ -121,6 +125,7 @@ def study(kernels: Sequence[str], threads: int, *, quick: bool, progress: Any) -
         for point in wanted:
             show(f"{point['kernel']} {point['axis']} {point[point['axis']]}", "")
             points.append(_in_own_process({**point, "quick": quick}))
+            keep(points[-1])
     return points
 
 
@@ -190,12 +195,10 @@ def _slope(values: np.ndarray, results: np.ndarray) -> float:
 
 def show_fits(found: Sequence[dict[str, Any]], out: Console) -> None:
     """Print a row for every kernel and axis."""
-    from rich.table import Table
+    from .tables import new_table, show_table
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("kernel", no_wrap=True)
-    for name in ("against", "from", "to", "time grows as", "upper half", "scratch", "at the end"):
-        table.add_column(name, justify="right")
+    heads = ("against", "from", "to", "time grows as", "upper half", "scratch", "at the end")
+    table = new_table("kernel", *heads)
     for row in found:
         table.add_row(
             row["kernel"],
@@ -207,7 +210,7 @@ def show_fits(found: Sequence[dict[str, Any]], out: Console) -> None:
             f"{row['scratch_share']:.1%}",
             f"{row['last_share']:.1%}",
         )
-    out.print(table)
+    show_table(table, out)
     out.print(
         "\nscratch: most of what the device took besides the user's arrays, over those arrays"
     )

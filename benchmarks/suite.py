@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .check import Samples
 
-__all__ = ["COMPILED", "Case", "Context", "Output", "Request", "Work", "all_cases", "matches"]
+__all__ = ["COMPILED", "Case", "Context", "Output", "Request", "Work", "all_cases", "has_words"]
 
 
 # Peers that compile functions which every one of them writes alike.
@@ -169,6 +169,7 @@ def all_cases(request: Request, families: Sequence[str] = FAMILIES) -> Iterator[
         yield from module.cases(request)
 
 
-def matches(case: Case, filters: Sequence[str]) -> bool:
-    """Whether a case's name has every word of one of the filters; without filters, yes."""
-    return not filters or any(all(word in case.name for word in text.split()) for text in filters)
+def has_words(name: str, filters: Sequence[str]) -> bool:
+    """Whether a name has every word of one of the filters, in any case; without filters, yes."""
+    low = name.lower()
+    return not filters or any(all(word in low for word in f.lower().split()) for f in filters)

@@ -5,23 +5,63 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
-from .results import geometric_mean, peers_of, worst_first
+from .results import geometric_mean, is_clear, peers_of, worst_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .results import Record
 
-__all__ = ["console", "duration", "show_comparison", "show_machine", "show_results"]
+__all__ = [
+    "console",
+    "duration",
+    "new_table",
+    "show_comparison",
+    "show_machine",
+    "show_results",
+    "show_table",
+]
+
+LIMITS = {"arithmetic": "ops", "memory": "bytes"}  # as the table has them
+
+
+WIDEST = 1000  # columns of a file or a pipe
+NAMES = 24  # columns that names have at least
 
 
 def console() -> Console:
     """Return a console on standard output that does not cut tables short in files and pipes."""
     terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=160)
+    return terminal if terminal.is_terminal else Console(width=WIDEST)
+
+
+def new_table(first: str, *numbers: str) -> Table:
+    """Return a table in which names fold where a terminal is narrow, and numbers never do."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(first, overflow="fold", min_width=NAMES)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def show_table(table: Table, out: Console) -> None:
+    """Print a table; a terminal too narrow for its numbers breaks the lines, but cuts none."""
+    whole = Measurement.get(out, out.options.update(max_width=WIDEST), table).maximum
+    names = max(map(cell_len, map(str, table.columns[0].cells)), default=NAMES)
+    least = whole - max(0, names - NAMES)
+    width = out.width
+    out.width = max(width, least)
+    out.print(table)
+    out.width = width
+
+
+def _versus(peers: Sequence[str]) -> list[str]:
+    return [f"x {peer}" for peer in peers]
 
 
 def duration(seconds: float) -> str:
@@ -54,9 +94,11 @@ def show_machine(machine: Mapping[str, Any], out: Console) -> None:
     )
 
 
-def _ratio(value: float | None) -> str:
+def _ratio(value: float | None, *, clear: bool = True) -> str:
     if value is None:
         return "-"
+    if not clear:
+        return f"~{value:.2f}"
     style = "red" if value < 1 else "green"
     return f"[{style}]{value:.2f}[/{style}]"
 
@@ -68,22 +110,23 @@ def _spread(seconds: Mapping[str, float]) -> str:
 def show_results(records: Sequence[Record], out: Console) -> None:
     """Print every case, the worst ratio first, and the means."""
     peers = peers_of(records)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("case", no_wrap=True)
-    for name in ("time", "spread", "of floor", "now", "limit", *(f"x {peer}" for peer in peers)):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = new_table("case", "time", "spread", "of floor", "now", "limit", *_versus(peers))
     for record in worst_first(records):
         seconds = record["seconds"]
         calls = record["calls_a_run"]
-        each = f"{duration(seconds['median'] / calls)}{' a call' if calls > 1 else ''}"
+        each = f"{duration(seconds['median'] / calls)}{'/call' if calls > 1 else ''}"
         shares = [
             f"{record[name]:.0%}" if name in record else "-"
             for name in ("fraction", "fraction_now")
         ]
-        ratios = [_ratio(record["ratios"].get(peer)) for peer in peers]
-        limit = record.get("limit", "-")
+        ratios = [
+            _ratio(record["ratios"].get(peer), clear=is_clear(record, peer)) for peer in peers
+        ]
+        limit = LIMITS.get(record.get("limit", ""), "-")
         table.add_row(record["name"], each, _spread(seconds), *shares, limit, *ratios)
-    out.print(table)
+    show_table(table, out)
+    if any(not is_clear(record, peer) for record in records for peer in record["ratios"]):
+        out.print("~ before a ratio: the middle halves of both times overlap")
     _show_means(records, peers, out)
     notes = [f"{record['name']}: {note}" for record in records for note in record["notes"]]
     if notes:
@@ -95,11 +138,8 @@ def show_results(records: Sequence[Record], out: Console) -> None:
 def _show_means(records: Sequence[Record], peers: Sequence[str], out: Console) -> None:
     if not peers:
         return
-    table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
-    table.add_column("geometric mean", no_wrap=True)
-    for peer in peers:
-        table.add_column(f"x {peer}", justify="right")
-        table.add_column("slower", justify="right")
+    heads = [head for peer in peers for head in (f"x {peer}", "slower")]
+    table = new_table("geometric mean", *heads)
     families = list(dict.fromkeys(record["family"] for record in records))
     for family in (*families, "all"):
         row = []
@@ -114,21 +154,18 @@ def _show_means(records: Sequence[Record], peers: Sequence[str], out: Console) -
             row.append(f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)}")
         table.add_row(family, *row)
     out.print()
-    out.print(table)
+    show_table(table, out)
 
 
 def show_comparison(
     rows: Sequence[tuple[str, str, float, float, float, bool]], out: Console
 ) -> None:
     """Print rows of `compare.compare`, the worst first."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("case", no_wrap=True)
-    for name in ("before", "after", "speed", "beyond spread"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = new_table("case", "before", "after", "speed", "beyond spread")
     for name, _, before, after, speed, clear in rows:
         marked = _ratio(speed) if clear else f"{speed:.2f}"
         table.add_row(name, duration(before), duration(after), marked, "yes" if clear else "")
-    out.print(table)
+    show_table(table, out)
     families = list(dict.fromkeys(family for _, family, *_ in rows))
     out.print()
     for family in (*families, "all"):

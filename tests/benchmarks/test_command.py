@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import io
 import json
 import math
 import os
@@ -23,9 +24,11 @@ from mpsgrad.benchmarks import (
     runner,
     scaling,
     suite,
+    tables,
     timing,
 )
 from mpsgrad.benchmarks.check import Samples
+from rich.console import Console
 
 FILTERS = ("encode/neuron_forward", "relu_gradient resnet50/conv5", "forward vgg16/conv5_1")
 
@@ -120,6 +123,33 @@ def test_plots_with_peers(finished, tmp_path, capsys):
     assert "x torch" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("width", [20, 80, 300])
+def test_tables_are_never_cut(finished, width):
+    records = with_peers(finished[2])
+    for record in records:
+        record["peers"] = {f"{peer} x": dict(record["seconds"]) for peer in record["ratios"]}
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    tables.show_results(records, console)
+    tables.show_comparison(compare.compare(records, records), console)
+    text = out.getvalue()
+    assert "…" not in text
+    for words in ("spread", "of floor", "~0.50", "~4.00", "x torch", "x jax", "beyond spread"):
+        assert words in text
+    names = text.replace("\n", "").replace(" ", "")
+    if width == 300:
+        assert all(record["name"].replace(" ", "") in names for record in records)
+
+
+def test_a_ratio_is_clear_where_times_are_apart(finished):
+    (record,) = with_peers(finished[2][:1])
+    own = record["seconds"]
+    far = dict.fromkeys(("q1", "median", "q3"), 10 * own["q3"])
+    record["peers"] = {"torch slow": far, "torch": dict(own), "jax": far}
+    assert not results.is_clear(record, "torch")
+    assert results.is_clear(record, "jax")
+
+
 def test_two_files_are_compared(finished, tmp_path, capsys):
     slower = copy.deepcopy(finished[2])
     for record in slower:
@@ -136,6 +166,18 @@ def test_two_files_are_compared(finished, tmp_path, capsys):
     rows = compare.compare(finished[2], slower)
     assert all(clear and speed == pytest.approx(1e-3) for *_, speed, clear in rows)
     assert not any(clear for *_, clear in compare.compare(finished[2], finished[2]))
+
+
+def test_differences_within_a_file_are_told(finished):
+    mixed = copy.deepcopy(finished[2])
+    mixed[1]["machine"]["name"] = "another"
+    mixed[1]["machine"]["multiply_add"] *= 2
+    mixed[2]["versions"]["torch"] = "1"
+    found = "\n".join(compare.differences(finished[2], mixed))
+    for words in ("machine: ", ", another", "torch: None, then None, 1", "multiply-adds: "):
+        assert words in found
+    assert compare.differences(finished[2], finished[2]) == []
+    assert len(compare.compare(finished[2], [*finished[2], *finished[2]])) == 3
 
 
 def test_a_page_gets_the_tables(finished, tmp_path, capsys):
@@ -359,17 +401,38 @@ def test_peers_do_the_same_work(peer, tmp_path):
     assert found == set(FAMILIES) - {"encode"} - without
 
 
-def test_a_peer_that_is_installed_in_part(tmp_path):
-    """As MLX is on Linux without its CPU backend: the message names it, and what to do."""
+@pytest.fixture
+def broken_mlx(tmp_path):
+    """As MLX is on Linux without its CPU backend, before what else there is: the PYTHONPATH."""
+    for name in ("mlx", "torch", "jax"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('no torch either')\n")
+    (tmp_path / "jax" / "__init__.py").write_text("raise OSError('nor this')\n")
     core = tmp_path / "mlx" / "core.py"
-    core.parent.mkdir()
-    (core.parent / "__init__.py").touch()
     core.write_text("raise ImportError('libmlx.so: cannot open shared object file')\n")
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    _, err = bench("--quick", "--peers", "mlx", *filtered("encode"), code=2, PYTHONPATH=path)
+    return os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def test_a_peer_that_is_installed_in_part(broken_mlx, tmp_path):
+    """The message names it, and what to do; results of before stay."""
+    file = tmp_path / "results.jsonl"
+    file.write_text("of before")
+    _, err = bench(
+        "--quick", "--peers", "mlx", *filtered("encode"), "--json", str(file),
+        code=2, PYTHONPATH=broken_mlx,
+    )  # fmt: skip
     assert "mlx: libmlx.so: cannot open" in err
     assert "pip install 'mlx[cpu]'" in err
     assert "Traceback" not in err
+    assert file.read_text() == "of before"
+
+
+def test_peers_that_nobody_asked_for_are_left_out(broken_mlx):
+    out, err = bench("--quick", *filtered("encode/neuron_forward"), PYTHONPATH=broken_mlx)
+    assert "encode/neuron_forward pixel float32" in out
+    for words in ("torch: no torch either", "jax: nor this", "mlx: libmlx.so: cannot open"):
+        assert f"left out: {words}" in err
 
 
 # --- The machine ----------------------------------------------------------------------
@@ -398,6 +461,33 @@ def test_means():
 
 
 # --- Scaling ----------------------------------------------------------------------------
+
+
+def test_an_interrupt_waits_for_the_threads():
+    """The process must not end under a measurement; how long that takes is its own affair."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("2 ended\n", 0), done.stderr
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+from mpsgrad.benchmarks import machine
+ended = []
+
+def work():
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    time.sleep(0.5)
+    ended.append(1)
+    return 1.0
+
+try:
+    machine._together(2, work)
+except KeyboardInterrupt:
+    print(len(ended), "ended")
+"""
 
 
 def test_scaling(tmp_path):
@@ -459,6 +549,17 @@ BAD_VALUES = {
     ),
     "missing file": (["compare", "/nonexistent/a", "b"], "/nonexistent/a: cannot be read"),
     "no plots": (["plot", "/nonexistent/a"], "/nonexistent/a: cannot be read"),
+    "peer beside none": (["--peers", "torch,none"], "--peers: no peer 'none'"),
+    "other type": (
+        ["--filter", "optimizer/sgd", "--dtype", "float16"],
+        "there is 'optimizer/sgd resnet50/conv5_3x3 float32'",
+    ),
+    "full": (
+        ["--quick", "--peers", "none", "--filter", "encode/neuron_f", "--json", "/dev/full"],
+        "/dev/full: cannot be written",
+    ),
+    "option of a run": (["--seconds", "3", "compare", "a", "b"], "--seconds does nothing for comp"),
+    "peers of a study": (["--peers", "torch", "scaling"], "--peers does nothing for scaling"),
     "scaling of nothing": (["scaling", "--filter", "nothing"], "--filter: no kernel has the words"),
 }
 
@@ -473,9 +574,27 @@ def test_bad_values_end_in_one_line(capsys, monkeypatch, arguments, words):
         monkeypatch.setattr(mg, "Device", absent)
     assert main(["bench", *arguments]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("mpsgrad bench: ")
-    assert err.count("\n") == 1
+    assert err.startswith("mpsgrad bench: ") or "full" in arguments[-1]
+    assert err.count("\n") == 1 or "full" in arguments[-1]
     assert words in err
+
+
+def test_options_before_the_action_count(tmp_path):
+    file = tmp_path / "points.jsonl"
+    bench(
+        "--threads", "1", "--json", str(file), "--filter", "softmax", "scaling", "--quick"
+    )  # fmt: skip
+    points = scaling.read_points(str(file))
+    assert {(point["kernel"], point["threads"]) for point in points} == {
+        ("softmax/softmax_gradient", 1)
+    }
+
+
+def test_whoever_reads_the_list_may_stop(finished):  # noqa: ARG001
+    command = f"{sys.executable} -m mpsgrad bench --list --full | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("convolution/forward")
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -497,6 +616,18 @@ def test_bad_options_exit_with_2(capsys, arguments, words):
         main(["bench", *arguments])
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_records_without_what_is_read(finished, tmp_path, capsys):
+    for key in ("machine", "ratios", "notes", "versions", "commit"):
+        record = {name: value for name, value in finished[2][0].items() if name != key}
+        path = write(tmp_path / "file", [record])
+        assert main(["bench", "plot", path, "--to", str(tmp_path)]) == 2
+        assert f"line 1: not a benchmark result, '{key}' is missing" in capsys.readouterr().err
+    record = copy.deepcopy(finished[2][0])
+    record["seconds"]["median"] = "0.1"
+    assert main(["bench", "compare", *[write(tmp_path / "file", [record])] * 2]) == 2
+    assert "line 1: not a benchmark result" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
