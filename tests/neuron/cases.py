@@ -81,6 +81,8 @@ VARIED = [
     Neuron("RELUN", a=0.0, b=6.0, interval=(-10.0, 10.0)),
     Neuron("RELUN", a=0.1, b=2.0),
     Neuron("RELUN", a=-0.5, b=1.5),
+    Neuron("POWER", a=-1.5, b=0.5, c=1.0),
+    Neuron("POWER", a=-1.5, b=0.5, c=2.0),
     Neuron("POWER", a=2.0, b=1.0, c=3.0),
     Neuron("POWER", a=1.0, b=7.0, c=-1.0),
     Neuron("POWER", a=0.5, b=4.0, c=0.5),

@@ -91,6 +91,14 @@ struct Power {
   MPSGRAD_INLINE float value(float x) const { return pow(a * x + b, c); }
   MPSGRAD_INLINE float slope(float x) const { return a * c * pow(a * x + b, c - 1.0F); }
 };
+struct Square {
+  float a, b;
+  MPSGRAD_INLINE float value(float x) const {
+    const float z = a * x + b;
+    return z * z;
+  }
+  MPSGRAD_INLINE float slope(float x) const { return 2.0F * a * (a * x + b); }
+};
 struct Exponential {  // of base e
   float a, b;
   MPSGRAD_INLINE float value(float x) const { return exp(a * x + b); }
@@ -136,7 +144,9 @@ void with_function(const NeuronFunction& f, const Visit& visit) {
     case 11:
       return visit(ReLUN{f.a, f.b});
     case 12:
-      return visit(Power{f.a, f.b, f.c});
+      return f.c == 1.0F   ? visit(Linear{f.a, f.b})
+             : f.c == 2.0F ? visit(Square{f.a, f.b})
+                           : visit(Power{f.a, f.b, f.c});
     case 13:
       return f.c == -1.0F ? visit(Exponential{f.a, f.b})
                           : visit(ExponentialOfBase{f.a, f.b, f.c, scale});
