@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -93,24 +94,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scaling = actions.add_parser(
         "scaling", help="time and memory against batch size, image size and channels"
     )
-    _add_common_options(scaling)
     # What stands before the action is not to be overwritten by what is missing after it.
-    for option in scaling._actions:
-        option.default = argparse.SUPPRESS
+    _add_common_options(scaling, default=argparse.SUPPRESS)
 
 
-def _add_common_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_common_options(parser: argparse.ArgumentParser, **missing: Any) -> None:
+    """Declare what runs and studies have in common; `missing` may hold a default for all of it."""
+    add = functools.partial(parser.add_argument, **missing)
+    add(
         "--filter",
         action="append",
-        default=[],
+        **{"default": [], **missing},
         metavar="WORDS",
         help="only cases whose name has all of these, in any case; may be repeated",
     )
-    parser.add_argument("--threads", type=_positive, help="processors to use (all there are)")
-    parser.add_argument("--quick", action="store_true", help="small layers, short times: a trial")
-    parser.add_argument("--json", metavar="FILE", help="write one JSON object a line")
-    parser.add_argument("--plots", metavar="FOLDER", help="draw the results, as `plot` does")
+    add("--threads", type=_positive, help="processors to use (all there are)")
+    add("--quick", action="store_true", help="small layers, short times: a trial")
+    add("--json", metavar="FILE", help="write one JSON object a line")
+    add("--plots", metavar="FOLDER", help="draw the results, as `plot` does")
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> dict[str, Any]:
