@@ -43,10 +43,13 @@ def _machine(record: Record) -> str:
 
 def _kernels(records: Sequence[Record]) -> str:
     peers = peers_of(records)
+    several = len({record["batch"] for record in records} - {None}) > 1
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         if record["calls_a_run"] == 1:
-            groups[f"{record['family']}/{record['kernel']}", record["dtype"]].append(record)
+            batch = f", batch {record['batch']}" if several and record["batch"] is not None else ""
+            kind = f"{record['family']}/{record['kernel']}", f"{record['dtype']}{batch}"
+            groups[kind].append(record)
     rows = []
     for (kernel, dtype), group in groups.items():
         row = [kernel, dtype, str(len(group))]
@@ -96,6 +99,11 @@ def _encodes(records: Sequence[Record]) -> str:
     return _table(["one encode of one pixel", "alone", "with its run"], rows) if rows else ""
 
 
+def _notes(records: Sequence[Record]) -> str:
+    lines = [f"* {record['name']}: {note}" for record in records for note in record["notes"]]
+    return "\n".join(["Peers that could not:", "", *lines]) if lines else ""
+
+
 def _scaling(points: Sequence[dict[str, Any]]) -> str:
     rows = [
         [
@@ -109,20 +117,21 @@ def _scaling(points: Sequence[dict[str, Any]]) -> str:
         for row in fits(points)
     ]
     heads = ["kernel", "against", "range", "exponent", "upper half", "scratch at the end"]
-    return _table(heads, rows)
+    where = {(point.get("processor"), point.get("commit")) for point in points}
+    told = [f"{name}, commit {commit}." for name, commit in where if name and commit]
+    return "\n\n".join([*told, _table(heads, rows)])
 
 
 def markdown(records: Sequence[Record], points: Sequence[dict[str, Any]]) -> str:
-    """Return the tables; `points` may be empty."""
+    """Return the tables; `points` may be empty. Of a case that is there twice the last counts."""
+    records = list({record["name"]: record for record in records}.values())
     parts = [_machine(records[0])]
     if records[0]["quick"]:
         parts.append("**A trial with small layers and short times.**")
     if peers_of(records):
         parts.append(_means(records))
     parts.append(_kernels(records))
-    encodes = _encodes(records)
-    if encodes:
-        parts.append(encodes)
+    parts += [part for part in (_encodes(records), _notes(records)) if part]
     if points:
         parts += ["### Scaling", _scaling(points)]
     return "\n\n".join(parts)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .machine import commit, processor_name
 from .results import ResultsError
 from .suite import has_words
 
@@ -114,8 +115,9 @@ def study(
 ) -> list[Point]:
     """Measure every kernel along every axis, from the common middle; keep each point at once."""
     axes, base = (QUICK, {"batch": 2, "size": 8, "channels": 8}) if quick else (AXES, BASE)
+    where = {"threads": threads, "processor": processor_name(), "commit": commit()}
     wanted = [
-        {"kernel": kernel, "axis": axis, **{**base, axis: value}, "threads": threads}
+        {"kernel": kernel, "axis": axis, **{**base, axis: value}, **where}
         for kernel in kernels
         for axis, values in axes.items()
         for value in values

@@ -198,6 +198,15 @@ def test_a_page_gets_the_tables(finished, tmp_path, capsys):
     assert page.read_text() == "no markers"
 
 
+def test_a_page_tells_batches_apart_and_what_peers_could_not(finished):
+    records = with_peers(finished[2])[:1] * 2
+    records += [{**records[0], "name": "other", "batch": 32, "notes": ["jax: no such thing"]}]
+    text = report.markdown(records, [])
+    for words in ("float32, batch 2 | 1 |", "float32, batch 32 | 1 |", "* other: jax: no such"):
+        assert words in text
+    assert "| torch | 2 |" in text
+
+
 def test_wrong_kernels_are_refused(monkeypatch):
     """A kernel that computes something else: its case fails, and no time is reported."""
     monkeypatch.setattr(mg, "PoolingMax", mg.PoolingAverage)
@@ -504,6 +513,7 @@ def test_scaling(tmp_path):
         assert point["arrays"] == 4 * (2 * pixels + pixels // 4)
         assert point["seconds"] > 0
         assert point["scratch"] >= 0
+        assert point["processor"] == machine.processor_name()
     assert "pooling/max_gradient" in out
     assert (plots / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
