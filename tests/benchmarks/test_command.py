@@ -8,8 +8,11 @@ import io
 import json
 import math
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 
 import mpsgrad as mg
 import numpy as np
@@ -69,6 +72,25 @@ def test_a_run_reports_every_case(finished):
     for record in records:
         assert record["name"] in out
     assert "multiply-adds" in out
+
+
+def test_an_interrupted_run_shows_what_it_has(tmp_path):
+    file = tmp_path / "results.jsonl"
+    command = [sys.executable, "-m", "mpsgrad", "bench", "--quick", "--peers", "none"]
+    with subprocess.Popen(
+        [*command, "--json", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while process.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") > 2):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    records = results.read(str(file))
+    assert process.returncode == 130
+    timed = int(re.search(r"(\d+) of \d+ cases were timed", err)[1])
+    assert timed - len(records) in (0, 1)  # the last may not have been written
+    assert "Traceback" not in err
+    for record in records:
+        assert record["name"] in out
 
 
 def test_records_hold_what_a_comparison_needs(finished):
@@ -288,8 +310,6 @@ def fake_case(variants):
 
 
 def test_the_faster_variant_counts():
-    import time
-
     def variants(_, x):
         return {"slow": lambda: (time.sleep(0.02), x)[1], "fast": lambda: x}
 
@@ -329,8 +349,6 @@ def test_candidates_take_turns():
 
 @pytest.mark.parametrize("cold", [False, True])
 def test_slow_candidates_get_fewer_rounds(cold):
-    import time
-
     times = timing.measure(
         {"slow": lambda: time.sleep(0.02), "fast": lambda: None},
         timing.Effort(0.001, 7, cold),
@@ -342,8 +360,6 @@ def test_slow_candidates_get_fewer_rounds(cold):
 
 @pytest.mark.parametrize("cold", [False, True])
 def test_preparations_are_not_timed(cold):
-    import time
-
     order = []
 
     def prepare():
