@@ -1,4 +1,4 @@
-"""Sphinx configuration: Markdown pages, and an API reference from the package's docstrings."""
+"""Sphinx configuration: the Markdown pages."""
 
 import mpsgrad
 

@@ -206,7 +206,7 @@ class ConvolutionDataSource(ABC):
 
     @abstractmethod
     def bias_terms(self) -> npt.NDArray[np.float32] | None:
-        """Return one float32 a output channel, or None."""
+        """Return one float32 an output channel, or None."""
 
     def data_type(self) -> DataType:
         """Return the type of `weights`: FLOAT32, FLOAT16 or UINT8."""
@@ -293,9 +293,9 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
     descriptor : ConvolutionDescriptor, optional
         By default a plain convolution of the weights' shape with stride 1 (depthwise for three
         axes).
-    kernel_weights_data_type : DataType, default FLOAT32
-        Precision the kernel multiplies with; FLOAT16 is Apple's default, and what uint8 and float16
-        weights need.
+    kernel_weights_data_type : DataType, optional
+        Precision the kernel multiplies with: by default FLOAT32 for float32 weights, and FLOAT16,
+        which is Apple's default, for uint8 and float16 ones, which need it.
     quantization : WeightsQuantizationType, default NONE
         How uint8 weights stand for numbers.
     ranges : array_like, shape (O, 2), optional

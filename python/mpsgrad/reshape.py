@@ -151,7 +151,7 @@ class Slice(KernelFacade, ArrayUnaryKernel, _core.Slice):
     and height of the box are those of `clip_rect`, and its origin is where the box goes; without
     one the box ends where the source does. Channels go to the first ones of the result. What lies
     outside the source follows `edge_mode`. An encode that creates its destination keeps `offset`,
-    other than those of other kernels.
+    unlike those of other kernels.
 
     There is no gradient kernel, and no state: `Pad` puts a box back in its place.
 
