@@ -225,10 +225,10 @@ def _chosen_peers(text: str | None, device: str) -> list[str]:
     names = _words(text)
     if names == ("none",):
         return []
+    if unknown := [name for name in names if name not in PEERS]:
+        known = f"there are {', '.join(PEERS)}; none stands alone"
+        raise BenchError(f"--peers: no peer {unknown[0]!r}; {known}")
     for name in names:
-        if name not in PEERS:
-            known = f"there are {', '.join(PEERS)}; none stands alone"
-            raise BenchError(f"--peers: no peer {name!r}; {known}")
         if not installed(name):
             raise BenchError(f"--peers: {name} is not installed; run: {PEERS[name].install}")
     return list(names)

@@ -590,6 +590,13 @@ BAD_VALUES = {
 }
 
 
+def test_unknown_peers_come_before_those_not_installed(capsys, monkeypatch):
+    monkeypatch.setattr("benchmarks.peers.installed", lambda _: False)
+    for names, words in {"torch,foo": "no peer 'foo'", "torch": "torch is not installed"}.items():
+        assert main(["bench", "--peers", names]) == 2
+        assert f"--peers: {words}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("arguments", "words"), BAD_VALUES.values(), ids=BAD_VALUES)
 def test_bad_values_end_in_one_line(capsys, monkeypatch, arguments, words):
     if "metal" in arguments:
