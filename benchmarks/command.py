@@ -209,9 +209,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def need(module: str, purpose: str) -> None:
     """Raise `BenchError` unless a module of the extra is there."""
     if importlib.util.find_spec(module) is None:
-        raise BenchError(
-            f"{purpose} needs {module}, which is not installed; run: pip install 'mpsgrad[bench]'"
-        )
+        text = f"{purpose} needs {module}, which is not installed; run: pip install {module}"
+        raise BenchError(text)
 
 
 # --- Running ----------------------------------------------------------------------

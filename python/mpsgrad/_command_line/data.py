@@ -56,7 +56,7 @@ def load_digits() -> Examples:
     except ImportError as error:
         raise UserError(
             "the digits come with scikit-learn, which is not installed; "
-            "run: pip install 'mpsgrad[demo]', or give --data FILE.npz"
+            "run: pip install scikit-learn, or give --data FILE.npz"
         ) from error
     digits: Any = datasets.load_digits()
     x = (digits.images / 16.0).astype(np.float32)[..., np.newaxis]

@@ -81,8 +81,7 @@ def _table(device: mg.Device) -> tuple[Any, Any]:
         from rich import box, console, table
     except ModuleNotFoundError:
         raise UserError(
-            "the table needs rich, which is not installed; "
-            "use --json, or pip install 'mpsgrad[demo]'"
+            "the table needs rich, which is not installed; run: pip install rich, or give --json"
         ) from None
     result = table.Table(
         title=f"{device.name}, {_system()}, mpsgrad {mg.__version__}", box=box.SIMPLE_HEAD

@@ -79,7 +79,7 @@ def _progress(epochs: int, images: int, quiet: bool) -> Iterator[Any]:
     except ImportError as error:
         raise UserError(
             "the progress bar needs rich, which is not installed; "
-            "run: pip install 'mpsgrad[demo]', or give --json"
+            "run: pip install rich, or give --json"
         ) from error
     columns = (
         progress.TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
