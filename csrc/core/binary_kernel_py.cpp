@@ -134,26 +134,38 @@ void bind_forward_binary(py::module_& m) {
       "A forward binary kernel's configuration for its gradient kernels "
       "(``MPSNNBinaryGradientState``).");
   for (const bool secondary : {false, true}) {
-    const std::string prefix = secondary ? "secondary_" : "primary_";
-    const auto fixed = [&](const char* name, auto get) {
-      state.def_property_readonly((prefix + name).c_str(), get);
+    const std::string which = secondary ? "secondary" : "primary";
+    const auto fixed = [&](const char* name, auto get, const std::string& doc) {
+      state.def_property_readonly((which + "_" + name).c_str(), get, doc.c_str());
     };
-    fixed("width",
-          [=](const BinaryGradientState& s) { return s.snapshot().source(secondary).width; });
-    fixed("height",
-          [=](const BinaryGradientState& s) { return s.snapshot().source(secondary).height; });
-    fixed("feature_channels",
-          [=](const BinaryGradientState& s) { return s.snapshot().source(secondary).channels; });
-    fixed("offset", [=](const BinaryGradientState& s) {
-      return s.snapshot().properties.source(secondary).offset;
-    });
-    fixed("edge_mode", [=](const BinaryGradientState& s) {
-      return s.snapshot().properties.source(secondary).edge_mode;
-    });
+    fixed(
+        "width", [=](const BinaryGradientState& s) { return s.snapshot().source(secondary).width; },
+        "Columns of the " + which + " source image, pixels; read only.");
+    fixed(
+        "height",
+        [=](const BinaryGradientState& s) { return s.snapshot().source(secondary).height; },
+        "Rows of the " + which + " source image, pixels; read only.");
+    fixed(
+        "feature_channels",
+        [=](const BinaryGradientState& s) { return s.snapshot().source(secondary).channels; },
+        "Channels of the " + which + " source image, those not read included; read only.");
+    fixed(
+        "offset",
+        [=](const BinaryGradientState& s) {
+          return s.snapshot().properties.source(secondary).offset;
+        },
+        "What `" + which + "_offset` of the forward kernel was at its encode; read only.");
+    fixed(
+        "edge_mode",
+        [=](const BinaryGradientState& s) {
+          return s.snapshot().properties.source(secondary).edge_mode;
+        },
+        "What the forward kernel took to lie outside the " + which + " source; read only.");
   }
   state
-      .def_property_readonly("clip_rect",
-                             [](const BinaryGradientState& s) { return s.snapshot().clip; })
+      .def_property_readonly(
+          "clip_rect", [](const BinaryGradientState& s) { return s.snapshot().clip; },
+          "`Region` of the destination that the forward kernel wrote, cut to its size; read only.")
       .def("__repr__", [](const BinaryGradientState& s) {
         const BinarySnapshot& shot = s.snapshot();
         const auto size = [](const BinarySnapshot::Source& source) {

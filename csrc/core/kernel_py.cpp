@@ -114,9 +114,9 @@ void bind_geometry(py::module_& m) {
         const auto [x, y, z] = three(values, "Offset", 0);
         return Offset{x, y, z};
       }))
-      .def_readonly("x", &Offset::x)
-      .def_readonly("y", &Offset::y)
-      .def_readonly("z", &Offset::z)
+      .def_readonly("x", &Offset::x, "Columns to the right, or if negative to the left; read only.")
+      .def_readonly("y", &Offset::y, "Rows downwards, or if negative upwards; read only.")
+      .def_readonly("z", &Offset::z, "Images of a batch or container passed over; read only.")
       .def(
           "__eq__", [](const Offset& a, const Offset& b) { return a == b; }, py::is_operator())
       .def("__iter__",
@@ -142,10 +142,12 @@ size : (width, height) or (width, height, depth)
              return Region{{x, y, z}, {w, h, d}};
            }),
            "origin"_a, "size"_a)
-      .def_property_readonly("origin",
-                             [](const Region& self) {
-                               return py::make_tuple(self.origin.x, self.origin.y, self.origin.z);
-                             })
+      .def_property_readonly(
+          "origin",
+          [](const Region& self) {
+            return py::make_tuple(self.origin.x, self.origin.y, self.origin.z);
+          },
+          "First column, row and image, as (x, y, z); read only.")
       .def_property_readonly(
           "size",
           [](const Region& self) {
@@ -175,8 +177,12 @@ Subclass it for a policy of your own: ``padding_method()`` returns `PaddingMetho
 set properties of the kernel, which keep their values.
 )")
       .def(py::init<>())
-      .def("padding_method", &Padding::method)
-      .def("label", &Padding::label)
+      .def("padding_method", &Padding::method,
+           "Return the `PaddingMethod` bits as an int; TypeError if a policy of your own has no "
+           "such method.")
+      .def("label", &Padding::label,
+           "Return the words that messages name the policy by; empty if a policy of your own has "
+           "none.")
       .def("inverse", &Padding::inverse, "Return the policy that undoes this one's size, or None.")
       .def("__reduce__", [](const py::object& self) -> py::tuple {
         return py::make_tuple(py::module_::import("mpsgrad._kernel").attr("_rebuild_padding"),
@@ -221,10 +227,14 @@ left, right, top, bottom : int, default 0
 )")
       .def(py::init<Index, Index, Index, Index>(), "left"_a = 0, "right"_a = 0, "top"_a = 0,
            "bottom"_a = 0)
-      .def_readonly("left", &ExplicitPadding::left)
-      .def_readonly("right", &ExplicitPadding::right)
-      .def_readonly("top", &ExplicitPadding::top)
-      .def_readonly("bottom", &ExplicitPadding::bottom)
+      .def_readonly("left", &ExplicitPadding::left,
+                    "Columns added before the source's first, 0 to 16384; read only.")
+      .def_readonly("right", &ExplicitPadding::right,
+                    "Columns added after the source's last, 0 to 16384; read only.")
+      .def_readonly("top", &ExplicitPadding::top,
+                    "Rows added above the source, 0 to 16384; read only.")
+      .def_readonly("bottom", &ExplicitPadding::bottom,
+                    "Rows added below the source, 0 to 16384; read only.")
       .def("__repr__",
            [](const ExplicitPadding& self) { return text("ExplicitPadding(", self.label(), ")"); })
       .def("__reduce__", [](const py::object& self) -> py::tuple {
@@ -261,10 +271,14 @@ void bind_kernel_base(py::module_& m) {
   });
   py::class_<KernelBase, py::smart_holder>(
       m, "Kernel", "Root of all kernels (``MPSKernel``); never made directly.")
-      .def_property_readonly("device", &KernelBase::device)
+      .def_property_readonly(
+          "device", &KernelBase::device,
+          "`Device` it runs on, and where all that an encode is given must be; read only.")
       .def_property("options", &KernelBase::options, &KernelBase::set_options,
                     "Bits of `KernelOptions`.")
-      .def_readwrite("label", &KernelBase::label);
+      .def_readwrite("label", &KernelBase::label,
+                     "Free text; at first the label of the data source where there is one, else "
+                     "empty.");
 }
 
 }  // namespace
@@ -301,6 +315,25 @@ py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>&
 
 namespace {
 
+// What an encode does with states and batches; fixed by the class of a kernel.
+template <class Class>
+void bind_traits(Class& c) {
+  using Kernel = typename Class::type;
+  c.def_property_readonly("is_backwards", &Kernel::is_backwards,
+                          "Whether strides count pixels of the destination, as in transposed "
+                          "convolution and in most gradient kernels; read only.")
+      .def_property_readonly("is_state_modified", &Kernel::is_state_modified,
+                             "Whether an encode writes into the state it is given, as one that "
+                             "sums up weight gradients does; read only.")
+      .def_property_readonly("is_result_state_reused_across_batch",
+                             &Kernel::is_result_state_reused_across_batch,
+                             "Whether one state serves all images of a batch, as in convolution, "
+                             "instead of one for each; read only.")
+      .def_property_readonly("append_batch_barrier", &Kernel::append_batch_barrier,
+                             "Whether the whole batch must be done before its result is used, as "
+                             "with batch statistics; read only.");
+}
+
 void bind_unary(py::module_& m) {
   using Kernel = UnaryKernel;
   py::class_<Kernel, KernelBase, py::smart_holder> c(
@@ -308,7 +341,9 @@ void bind_unary(py::module_& m) {
   const auto property = [&](const char* name, auto get, auto set, const char* doc) {
     c.def_property(name, get, set, doc);
   };
-  const auto fixed = [&](const char* name, auto get) { c.def_property_readonly(name, get); };
+  const auto fixed = [&](const char* name, auto get, const char* doc) {
+    c.def_property_readonly(name, get, doc);
+  };
   property(
       "offset", [](const Kernel& k) { return k.properties().offset; }, &Kernel::set_offset,
       "Source pixel under the centre of the first window; replaced by every encode that creates "
@@ -339,16 +374,27 @@ void bind_unary(py::module_& m) {
       [](const Kernel& k) { return allocator_object(k.allocator()); },
       [](Kernel& k, const py::object& value) { k.set_allocator(allocator_argument(value)); },
       "`DEFAULT`, `TEMPORARY`, or a callable ``(command_buffer, descriptor, kernel) -> Image``.");
-  fixed("kernel_width", [](const Kernel& k) { return k.window().kernel_width; });
-  fixed("kernel_height", [](const Kernel& k) { return k.window().kernel_height; });
-  fixed("stride_in_pixels_x", [](const Kernel& k) { return k.window().stride_x; });
-  fixed("stride_in_pixels_y", [](const Kernel& k) { return k.window().stride_y; });
-  fixed("dilation_rate_x", [](const Kernel& k) { return k.window().dilation_x; });
-  fixed("dilation_rate_y", [](const Kernel& k) { return k.window().dilation_y; });
-  fixed("is_backwards", &Kernel::is_backwards);
-  fixed("is_state_modified", &Kernel::is_state_modified);
-  fixed("is_result_state_reused_across_batch", &Kernel::is_result_state_reused_across_batch);
-  fixed("append_batch_barrier", &Kernel::append_batch_barrier);
+  fixed(
+      "kernel_width", [](const Kernel& k) { return k.window().kernel_width; },
+      "Width of the window in pixels, before dilation; 1 for kernels without one. Read only.");
+  fixed(
+      "kernel_height", [](const Kernel& k) { return k.window().kernel_height; },
+      "Height of the window in pixels, before dilation; 1 for kernels without one. Read only.");
+  fixed(
+      "stride_in_pixels_x", [](const Kernel& k) { return k.window().stride_x; },
+      "Columns of the source from one window to the next; of the destination if `is_backwards`. "
+      "Read only.");
+  fixed(
+      "stride_in_pixels_y", [](const Kernel& k) { return k.window().stride_y; },
+      "Rows of the source from one window to the next; of the destination if `is_backwards`. "
+      "Read only.");
+  fixed(
+      "dilation_rate_x", [](const Kernel& k) { return k.window().dilation_x; },
+      "Columns from one tap of the window to the next, 1 without dilation; read only.");
+  fixed(
+      "dilation_rate_y", [](const Kernel& k) { return k.window().dilation_y; },
+      "Rows from one tap of the window to the next, 1 without dilation; read only.");
+  bind_traits(c);
 
   c.def(
       "destination_descriptor",
@@ -448,41 +494,66 @@ Image or ImageBatch, or with ``with_state`` a pair of it and the state or list o
 template <class Class>
 void bind_source_properties(Class& c, bool secondary) {
   using Kernel = BinaryKernel;
-  const std::string prefix = secondary ? "secondary_" : "primary_";
+  const std::string which = secondary ? "secondary" : "primary";
   const auto source = [secondary](const Kernel& k) -> const SourceProperties& {
     return secondary ? k.properties().secondary : k.properties().primary;
   };
-  const auto property = [&](const char* name, auto get, auto set) {
-    c.def_property((prefix + name).c_str(), get, set);
+  const auto property = [&](const char* name, auto get, auto set, const std::string& doc) {
+    c.def_property((which + "_" + name).c_str(), get, set, doc.c_str());
   };
-  const auto fixed = [&](const char* name, auto get) {
-    c.def_property_readonly((prefix + name).c_str(), get);
+  const auto fixed = [&](const char* name, auto get, const std::string& doc) {
+    c.def_property_readonly((which + "_" + name).c_str(), get, doc.c_str());
   };
   property(
       "offset", [=](const Kernel& k) { return source(k).offset; },
-      [=](Kernel& k, const Offset& value) { k.set_offset(secondary, value); });
+      [=](Kernel& k, const Offset& value) { k.set_offset(secondary, value); },
+      "`Offset` of the first window in the " + which + " source, in a gradient kernel " +
+          (secondary ? "the forward image" : "the incoming gradient") +
+          ". Forward encodes that create their destination replace it.");
   property(
       "edge_mode", [=](const Kernel& k) { return source(k).edge_mode; },
-      [=](Kernel& k, EdgeMode value) { k.set_edge_mode(secondary, value); });
+      [=](Kernel& k, EdgeMode value) { k.set_edge_mode(secondary, value); },
+      "What lies outside the " + which + " source: ZERO (default) or CLAMP" +
+          (secondary ? ", in `PadGradient` any mode; ValueError for others."
+                     : "; ValueError for others."));
   property(
       "source_feature_channel_offset", [=](const Kernel& k) { return source(k).channel_offset; },
-      [=](Kernel& k, Index value) { k.set_channel_offset(secondary, value); });
+      [=](Kernel& k, Index value) { k.set_channel_offset(secondary, value); },
+      "First channel read of the " + which + " source, below 8192 and a multiple of 4" +
+          (secondary ? " (in `PadGradient` any); ValueError for others."
+                     : "; ValueError for others."));
   property(
       "source_feature_channel_max_count",
       [=](const Kernel& k) { return limit_out(source(k).channel_maximum); },
       [=](Kernel& k, const py::object& value) {
         k.set_channel_maximum(secondary, limit_in(value));
-      });
+      },
+      "Most channels read of the " + which +
+          " source, at least 1, or ValueError; None (default) for no limit.");
+  const std::string steps = " of the " + which +
+                            " source from one window to the next: 1, or the forward stride in "
+                            "a gradient kernel; 0 repeats the first where arithmetic allows it. "
+                            "ValueError for what the kernel does not take.";
   property(
       "stride_in_pixels_x", [=](const Kernel& k) { return source(k).window.stride_x; },
-      [=](Kernel& k, Index value) { k.set_stride(secondary, false, value); });
+      [=](Kernel& k, Index value) { k.set_stride(secondary, false, value); }, "Columns" + steps);
   property(
       "stride_in_pixels_y", [=](const Kernel& k) { return source(k).window.stride_y; },
-      [=](Kernel& k, Index value) { k.set_stride(secondary, true, value); });
-  fixed("kernel_width", [=](const Kernel& k) { return source(k).window.kernel_width; });
-  fixed("kernel_height", [=](const Kernel& k) { return source(k).window.kernel_height; });
-  fixed("dilation_rate_x", [=](const Kernel& k) { return source(k).window.dilation_x; });
-  fixed("dilation_rate_y", [=](const Kernel& k) { return source(k).window.dilation_y; });
+      [=](Kernel& k, Index value) { k.set_stride(secondary, true, value); }, "Rows" + steps);
+  fixed(
+      "kernel_width", [=](const Kernel& k) { return source(k).window.kernel_width; },
+      "Width of the window over the " + which + " source in pixels, before dilation; read only.");
+  fixed(
+      "kernel_height", [=](const Kernel& k) { return source(k).window.kernel_height; },
+      "Height of the window over the " + which + " source in pixels, before dilation; read only.");
+  const std::string taps = " of the " + which + " source from one tap of its window to the next, " +
+                           "1 without dilation; read only.";
+  fixed(
+      "dilation_rate_x", [=](const Kernel& k) { return source(k).window.dilation_x; },
+      "Columns" + taps);
+  fixed(
+      "dilation_rate_y", [=](const Kernel& k) { return source(k).window.dilation_y; },
+      "Rows" + taps);
 }
 
 void bind_binary(py::module_& m) {
@@ -494,21 +565,23 @@ void bind_binary(py::module_& m) {
   bind_source_properties(c, true);
   c.def_property(
        "clip_rect", [](const Kernel& k) { return k.properties().clip_rect; },
-       &Kernel::set_clip_rect)
+       &Kernel::set_clip_rect,
+       "Part of the destination that is written; `NO_CLIP`, the default, for all of it.")
       .def_property(
           "destination_feature_channel_offset",
           [](const Kernel& k) { return k.properties().destination_channel_offset; },
-          &Kernel::set_destination_channel_offset)
-      .def_property("padding", &Kernel::padding, &Kernel::set_padding)
+          &Kernel::set_destination_channel_offset,
+          "First channel written, a multiple of 4 below 8192; ValueError for others.")
+      .def_property("padding", &Kernel::padding, &Kernel::set_padding,
+                    "`Padding` policy of encodes that create their destination; SIZE_SAME by "
+                    "default.")
       .def_property(
           "destination_image_allocator",
           [](const Kernel& k) { return allocator_object(k.allocator()); },
-          [](Kernel& k, const py::object& value) { k.set_allocator(allocator_argument(value)); })
-      .def_property_readonly("is_backwards", &Kernel::is_backwards)
-      .def_property_readonly("is_state_modified", &Kernel::is_state_modified)
-      .def_property_readonly("is_result_state_reused_across_batch",
-                             &Kernel::is_result_state_reused_across_batch)
-      .def_property_readonly("append_batch_barrier", &Kernel::append_batch_barrier);
+          [](Kernel& k, const py::object& value) { k.set_allocator(allocator_argument(value)); },
+          "`DEFAULT`, `TEMPORARY` (the default), or a callable ``(command_buffer, descriptor, "
+          "kernel) -> Image``.");
+  bind_traits(c);
 }
 
 py::object encode_gradient(GradientKernel& self,
@@ -616,23 +689,33 @@ Image or ImageBatch
       m, "GradientState",
       "A forward kernel's configuration for its gradient kernel (``MPSNNGradientState``).");
   state
-      .def_property_readonly("source_width",
-                             [](const GradientState& s) { return s.snapshot().source_width; })
-      .def_property_readonly("source_height",
-                             [](const GradientState& s) { return s.snapshot().source_height; })
-      .def_property_readonly("source_feature_channels",
-                             [](const GradientState& s) { return s.snapshot().source_channels; })
-      .def_property_readonly("offset",
-                             [](const GradientState& s) { return s.snapshot().properties.offset; })
       .def_property_readonly(
-          "edge_mode", [](const GradientState& s) { return s.snapshot().properties.edge_mode; })
-      .def_property_readonly("clip_rect", [](const GradientState& s) { return s.snapshot().clip; })
+          "source_width", [](const GradientState& s) { return s.snapshot().source_width; },
+          "Columns of the forward source image, pixels; read only.")
+      .def_property_readonly(
+          "source_height", [](const GradientState& s) { return s.snapshot().source_height; },
+          "Rows of the forward source image, pixels; read only.")
+      .def_property_readonly(
+          "source_feature_channels",
+          [](const GradientState& s) { return s.snapshot().source_channels; },
+          "Channels of the forward source image, those not read included; read only.")
+      .def_property_readonly(
+          "offset", [](const GradientState& s) { return s.snapshot().properties.offset; },
+          "Source pixel under the centre of the forward kernel's first window; read only.")
+      .def_property_readonly(
+          "edge_mode", [](const GradientState& s) { return s.snapshot().properties.edge_mode; },
+          "What the forward kernel took to lie outside its source; read only.")
+      .def_property_readonly(
+          "clip_rect", [](const GradientState& s) { return s.snapshot().clip; },
+          "`Region` of the destination that the forward kernel wrote, cut to its size; read only.")
       .def_property_readonly(
           "kernel_width",
-          [](const GradientState& s) { return s.snapshot().properties.window.kernel_width; })
+          [](const GradientState& s) { return s.snapshot().properties.window.kernel_width; },
+          "Width of the forward kernel's window in pixels, before dilation; read only.")
       .def_property_readonly(
           "kernel_height",
-          [](const GradientState& s) { return s.snapshot().properties.window.kernel_height; })
+          [](const GradientState& s) { return s.snapshot().properties.window.kernel_height; },
+          "Height of the forward kernel's window in pixels, before dilation; read only.")
       .def("__repr__", [](const GradientState& s) {
         const ForwardSnapshot& shot = s.snapshot();
         return text(s.class_name(), "(of ", shot.kernel_class, ", source ", shot.source_width, "x",

@@ -29,11 +29,23 @@ void bind_neuron_descriptor(py::module_& m) {
              return NeuronDescriptor{type, a, b, c, std::move(data)};
            }),
            "type"_a, "a"_a, "b"_a, "c"_a, "data"_a)
-      .def_readwrite("neuron_type", &NeuronDescriptor::type)
-      .def_readwrite("a", &NeuronDescriptor::a)
-      .def_readwrite("b", &NeuronDescriptor::b)
-      .def_readwrite("c", &NeuronDescriptor::c)
-      .def_readwrite("data", &NeuronDescriptor::data)
+      .def_readwrite("neuron_type", &NeuronDescriptor::type,
+                     "`NeuronType` that says which function it is; a new one leaves the parameters "
+                     "as they are.")
+      .def_readwrite(
+          "a", &NeuronDescriptor::a,
+          "Slope below zero of RELU and RELUN, factor of TANH, SOFT_PLUS and ELU, factor "
+          "of x in LINEAR, HARD_SIGMOID, POWER, EXPONENTIAL and LOGARITHM; "
+          "dimensionless.")
+      .def_readwrite("b", &NeuronDescriptor::b,
+                     "Limit of RELUN, factor of x in TANH and SOFT_PLUS, summand in LINEAR, "
+                     "HARD_SIGMOID, POWER, EXPONENTIAL and LOGARITHM; dimensionless.")
+      .def_readwrite("c", &NeuronDescriptor::c,
+                     "Exponent of POWER, base of EXPONENTIAL and LOGARITHM, where -1 stands for e; "
+                     "dimensionless.")
+      .def_readwrite("data", &NeuronDescriptor::data,
+                     "Slope of PRELU below zero, one float for each channel read; a new list each "
+                     "time, so assign to change it.")
       .def(
           "__eq__", [](const NeuronDescriptor& x, const NeuronDescriptor& y) { return x == y; },
           py::is_operator());

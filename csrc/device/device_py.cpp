@@ -156,8 +156,10 @@ CommandBufferError
     If 64 buffers exist of which none is committed.
 )");
   queue.def(py::init([](Device& device) { return device.make_queue(); }), "device"_a)
-      .def_property_readonly("device", &CommandQueue::device)
-      .def_readwrite("label", &CommandQueue::label)
+      .def_property_readonly("device", &CommandQueue::device,
+                             "`Device` that runs the command buffers; read only.")
+      .def_readwrite("label", &CommandQueue::label,
+                     "Free text, empty by default; Metal's tools show it.")
       .def("__repr__", [](const CommandQueue& self) {
         return text("CommandQueue(", self.device()->kind(), ")");
       });
@@ -175,8 +177,11 @@ offset : int, default 0
 )")
       .def(py::init<std::shared_ptr<Buffer>, std::int64_t>(), "buffer"_a.none(false),
            "offset"_a = 0)
-      .def_property_readonly("buffer", &Predicate::buffer)
-      .def_property_readonly("offset", &Predicate::offset);
+      .def_property_readonly("buffer", &Predicate::buffer,
+                             "`Buffer` that holds the condition; read only.")
+      .def_property_readonly("offset", &Predicate::offset,
+                             "Bytes from the buffer's start to the uint32 that decides, a multiple "
+                             "of 4; read only.");
 
   def_often_called(command_buffer, "commit", &commit, "Hand the work to the device.");
   def_often_called(command_buffer, "wait_until_completed", &wait_until_completed,
@@ -192,8 +197,10 @@ CommandBufferError
              return make_command_buffer(*queue);
            }),
            "queue"_a.none(false))
-      .def_property_readonly("queue", &CommandBuffer::queue)
-      .def_property_readonly("device", &CommandBuffer::device)
+      .def_property_readonly("queue", &CommandBuffer::queue,
+                             "`CommandQueue` where the work runs; read only.")
+      .def_property_readonly("device", &CommandBuffer::device,
+                             "`Device` that runs the work, that of the queue; read only.")
       .def_property_readonly("status", &CommandBuffer::status,
                              "`CommandBufferStatus` of the current root.")
       .def_property_readonly(
@@ -222,10 +229,18 @@ CommandBufferError
             self.commit_and_continue();
           },
           "Commit what is encoded and go on encoding; temporaries stay usable.")
-      .def("wait_until_scheduled",
-           [](CommandBuffer& self) {
-             wait_interruptibly([&](auto limit) { return self.wait_until_scheduled(limit); });
-           })
+      .def(
+          "wait_until_scheduled",
+          [](CommandBuffer& self) {
+            wait_interruptibly([&](auto limit) { return self.wait_until_scheduled(limit); });
+          },
+          R"(Wait until the device starts on the work, or has failed to.
+
+Raises
+------
+CommandBufferError
+    If the wait would never end because the work is not committed.
+)")
       .def(
           "add_scheduled_handler",
           [](const std::shared_ptr<CommandBuffer>& self, py::function function) {
@@ -249,7 +264,9 @@ CommandBufferError
             self.predicate = std::move(predicate);
           },
           "`Predicate` of the kernels encoded from now on, or None.")
-      .def_readwrite("label", &CommandBuffer::label)
+      .def_readwrite("label", &CommandBuffer::label,
+                     "Free text, empty by default; Metal's tools show it if it is set before "
+                     "`commit`.")
       .def("__enter__", [](py::object self) { return self; })
       .def("__exit__",
            [](CommandBuffer& self, const py::object& type, const py::object&, const py::object&) {
@@ -294,8 +311,8 @@ data : buffer of float32 or uint32, or int
              return device.make_buffer(static_cast<std::size_t>(size));
            }),
            "device"_a, "size"_a)
-      .def_property_readonly("device", &Buffer::device)
-      .def_property_readonly("nbytes", &Buffer::size)
+      .def_property_readonly("device", &Buffer::device, "`Device` whose memory it is; read only.")
+      .def_property_readonly("nbytes", &Buffer::size, "Bytes of memory; read only.")
       .def("to_numpy", &buffer_array, R"(Return a copy as a one-dimensional float32 array.
 
 Raises

@@ -138,7 +138,7 @@ py::array batch_to_array(const std::shared_ptr<ImageBatch>& batch) {
 
 template <class Class>
 void bind_descriptor_fields(Class& c) {
-  const auto field = [&](const char* name, auto member) {
+  const auto field = [&](const char* name, auto member, const char* doc) {
     c.def_property(
         name, [member](const ImageDescriptor& self) { return self.*member; },
         [member](ImageDescriptor& self, std::remove_reference_t<decltype(self.*member)> value) {
@@ -146,16 +146,27 @@ void bind_descriptor_fields(Class& c) {
           changed.*member = value;
           changed.check("ImageDescriptor");
           self = changed;
-        });
+        },
+        doc);
   };
-  field("width", &ImageDescriptor::width);
-  field("height", &ImageDescriptor::height);
-  field("feature_channels", &ImageDescriptor::feature_channels);
-  field("number_of_images", &ImageDescriptor::number_of_images);
-  field("channel_format", &ImageDescriptor::channel_format);
-  field("storage_mode", &ImageDescriptor::storage_mode);
-  field("usage", &ImageDescriptor::usage);
-  field("cpu_cache_mode", &ImageDescriptor::cpu_cache_mode);
+  field("width", &ImageDescriptor::width, "Columns in pixels, 1 to 16384, or ValueError.");
+  field("height", &ImageDescriptor::height, "Rows in pixels, 1 to 16384, or ValueError.");
+  field("feature_channels", &ImageDescriptor::feature_channels,
+        "Channels of one image, at least 1; ValueError if that makes more than 2048 slices of four "
+        "in all images.");
+  field("number_of_images", &ImageDescriptor::number_of_images,
+        "Images in one container, at least 1; ValueError if that makes more than 2048 slices of "
+        "four channels.");
+  field("channel_format", &ImageDescriptor::channel_format,
+        "`ChannelFormat` of the texels, FLOAT32 by default; ValueError for NONE.");
+  field("storage_mode", &ImageDescriptor::storage_mode,
+        "`StorageMode` of the texels, MANAGED by default; Python can read and write those of "
+        "SHARED and MANAGED images only.");
+  field("usage", &ImageDescriptor::usage,
+        "Bits of `TextureUsage`; ValueError without SHADER_READ and SHADER_WRITE, the default.");
+  field("cpu_cache_mode", &ImageDescriptor::cpu_cache_mode,
+        "``MTLCPUCacheMode`` on Metal: 0 (default), or 1 for write combined; ValueError for "
+        "others.");
 }
 
 void bind_image_descriptor(py::module_& m) {
@@ -192,12 +203,14 @@ ValueError
                              "Slices of four channels in one image.")
       .def_property_readonly(
           "array_length",
-          [](const ImageDescriptor& self) { return self.slices() * self.number_of_images; })
+          [](const ImageDescriptor& self) { return self.slices() * self.number_of_images; },
+          "Slices of four channels in all images of the container; read only.")
       .def_property_readonly(
           "texture_type",
           [](const ImageDescriptor& self) { return self.is_texture_array() ? 3 : 2; },
           "``MTLTextureType``: 2 is 2D, 3 is a 2D array.")
-      .def("copy", [](const ImageDescriptor& self) { return self; })
+      .def(
+          "copy", [](const ImageDescriptor& self) { return self; }, "Return an equal descriptor.")
       .def("__copy__", [](const ImageDescriptor& self) { return self; })
       .def(
           "__deepcopy__", [](const ImageDescriptor& self, const py::dict&) { return self; },
@@ -232,30 +245,40 @@ images : sequence of Image
     return [member](const Image& self) { return self.descriptor().*member; };
   };
   image.def(py::init(&Image::make), "device"_a.none(false), "descriptor"_a)
-      .def_property_readonly("device", &Image::device)
+      .def_property_readonly("device", &Image::device, "`Device` that holds the texels; read only.")
       .def_property_readonly(
           "descriptor", [](const Image& self) { return self.descriptor(); }, "A copy of it.")
-      .def_property_readonly("width", of(&ImageDescriptor::width))
-      .def_property_readonly("height", of(&ImageDescriptor::height))
-      .def_property_readonly("feature_channels", of(&ImageDescriptor::feature_channels))
-      .def_property_readonly("number_of_images", of(&ImageDescriptor::number_of_images))
-      .def_property_readonly("feature_channel_format", of(&ImageDescriptor::channel_format))
-      .def_property_readonly("usage", of(&ImageDescriptor::usage))
-      .def_property_readonly("pixel_format",
-                             [](const Image& self) { return self.descriptor().pixel_format(); })
+      .def_property_readonly("width", of(&ImageDescriptor::width), "Columns in pixels; read only.")
+      .def_property_readonly("height", of(&ImageDescriptor::height), "Rows in pixels; read only.")
+      .def_property_readonly("feature_channels", of(&ImageDescriptor::feature_channels),
+                             "Channels of one image; read only.")
+      .def_property_readonly("number_of_images", of(&ImageDescriptor::number_of_images),
+                             "Images in this container, one in each image of a batch; read only.")
+      .def_property_readonly("feature_channel_format", of(&ImageDescriptor::channel_format),
+                             "`ChannelFormat` of the texels, which decides the dtype of `read` and "
+                             "`write`; read only.")
+      .def_property_readonly("usage", of(&ImageDescriptor::usage),
+                             "Bits of `TextureUsage`; read only.")
+      .def_property_readonly(
+          "pixel_format", [](const Image& self) { return self.descriptor().pixel_format(); },
+          "``MTLPixelFormat`` number, by channel format and channels; read only.")
       .def_property_readonly(
           "pixel_size", [](const Image& self) { return self.descriptor().pixel_size(); },
           "Bytes of one texel of one slice.")
       .def_property_readonly(
           "texture_type",
-          [](const Image& self) { return self.descriptor().is_texture_array() ? 3 : 2; })
+          [](const Image& self) { return self.descriptor().is_texture_array() ? 3 : 2; },
+          "``MTLTextureType``: 2 is 2D, 3 is a 2D array, of several images or more than four "
+          "channels; read only.")
       .def_property_readonly("precision", &Image::precision,
                              "Bits of significand: 8, 16, 11 or 24.")
       .def_property_readonly("parent", &Image::parent, "The image this one is a view of, or None.")
       .def_property_readonly("resource_size", &Image::resource_size,
                              "Bytes of backing store; 0 for views.")
-      .def_property_readonly("is_temporary", &Image::is_temporary)
-      .def_readwrite("label", &Image::label)
+      .def_property_readonly("is_temporary", &Image::is_temporary,
+                             "Whether it lives on one command buffer and cannot be read from "
+                             "Python; read only.")
+      .def_readwrite("label", &Image::label, "Free text, empty by default.")
       .def("read", &read_image, "layout"_a = DataLayout::HeightWidthChannels,
            "image_index"_a = py::none(), "dtype"_a = py::none(),
            R"(Return the texels, in the storage encoding.
@@ -423,13 +446,20 @@ void bind_states(py::module_& m) {
       .def(py::init<Index, Index, Index, Index, Index, Index, Index>(), "width"_a, "height"_a = 1,
            "depth"_a = 1, "array_length"_a = 1, "pixel_format"_a = 55, "texture_type"_a = 2,
            "usage"_a = 3)
-      .def_readonly("width", &TextureInfo::width)
-      .def_readonly("height", &TextureInfo::height)
-      .def_readonly("depth", &TextureInfo::depth)
-      .def_readonly("array_length", &TextureInfo::array_length)
-      .def_readonly("pixel_format", &TextureInfo::pixel_format)
-      .def_readonly("texture_type", &TextureInfo::texture_type)
-      .def_readonly("usage", &TextureInfo::usage);
+      .def_readonly("width", &TextureInfo::width,
+                    "Columns in texels; a state takes 1 to 16384. Read only.")
+      .def_readonly("height", &TextureInfo::height,
+                    "Rows in texels, 1 by default; a state takes 1 to 16384. Read only.")
+      .def_readonly("depth", &TextureInfo::depth,
+                    "Layers of a 3D texture, 1 by default; a state takes 1 to 2048. Read only.")
+      .def_readonly("array_length", &TextureInfo::array_length,
+                    "Slices of a texture array, 1 by default; a state takes 1 to 2048. Read only.")
+      .def_readonly("pixel_format", &TextureInfo::pixel_format,
+                    "``MTLPixelFormat`` number, by default 55, one float32 a texel; read only.")
+      .def_readonly("texture_type", &TextureInfo::texture_type,
+                    "``MTLTextureType`` number, by default 2, which is 2D; read only.")
+      .def_readonly("usage", &TextureInfo::usage,
+                    "Bits of `TextureUsage`, by default SHADER_READ and SHADER_WRITE; read only.");
   py::enum_<StateResourceType>(m, "StateResourceType",
                                "Kind of a state's resource (``MPSStateResourceType``).")
       .value("NONE", StateResourceType::None)
@@ -439,8 +469,11 @@ void bind_states(py::module_& m) {
       m, "ResourceList",
       "Resources a state shall have (``MPSStateResourceList``); textures come first.")
       .def(py::init<>())
-      .def("append_texture", &ResourceList::append_texture, "info"_a)
-      .def("append_buffer", &ResourceList::append_buffer, "size"_a);
+      .def("append_texture", &ResourceList::append_texture, "info"_a,
+           "Add a texture; in the state it comes after those added before, and before all buffers.")
+      .def("append_buffer", &ResourceList::append_buffer, "size"_a,
+           "Add a buffer of so many bytes, 1 to 2**48, or ValueError; in the state it comes after "
+           "those added before.");
 
   const auto list_of = [](const py::object& resources) {
     if (py::isinstance<ResourceList>(resources)) {
@@ -482,14 +515,20 @@ resources : int, TextureInfo, ResourceList or Buffer
           },
           "command_buffer"_a.none(false), "resources"_a = py::none(),
           "Return a state that lives on one command buffer.")
-      .def_property_readonly("device", &State::device)
-      .def_property_readonly("is_temporary", &State::is_temporary)
+      .def_property_readonly("device", &State::device,
+                             "`Device` that holds the resources; read only.")
+      .def_property_readonly("is_temporary", &State::is_temporary,
+                             "Whether it lives on one command buffer; a plain `State` without "
+                             "resources never does. Read only.")
       .def_property("read_count", &State::read_count, &State::set_read_count,
                     "0 for an ordinary state.")
-      .def_readwrite("label", &State::label)
-      .def_property_readonly("resource_count", &State::resource_count)
+      .def_readwrite("label", &State::label, "Free text, empty by default.")
+      .def_property_readonly("resource_count", &State::resource_count,
+                             "How many buffers and textures it has; read only.")
       .def_property_readonly("resource_size", &State::resource_size, "Bytes of all resources.")
-      .def("resource_type_at", &State::resource_type_at, "index"_a)
+      .def("resource_type_at", &State::resource_type_at, "index"_a,
+           "Return the `StateResourceType` of one resource; IndexError if there is none of that "
+           "index.")
       .def("buffer_size_at", &State::buffer_size_at, "index"_a,
            "Bytes, or 0 if it is not a buffer.")
       .def("texture_info_at", &State::texture_info_at, "index"_a,

@@ -184,12 +184,14 @@ ValueError
              return d;
            }),
            "length"_a, "vectors"_a = 1, "vector_bytes"_a = 0, "data_type"_a = kFloat32)
-      .def_readonly("length", &VectorDescriptor::length)
-      .def_readonly("vectors", &VectorDescriptor::vectors)
-      .def_readonly("vector_bytes", &VectorDescriptor::vector_bytes)
+      .def_readonly("length", &VectorDescriptor::length, "Elements of one vector; read only.")
+      .def_readonly("vectors", &VectorDescriptor::vectors, "How many vectors; read only.")
+      .def_readonly("vector_bytes", &VectorDescriptor::vector_bytes,
+                    "Bytes from the start of one vector to that of the next; read only.")
       .def_property_readonly(
           "data_type",
-          [](const VectorDescriptor& self) { return data_type_object(self.data_type); })
+          [](const VectorDescriptor& self) { return data_type_object(self.data_type); },
+          "`DataType` of an element; read only.")
       .def(
           "__eq__", [](const VectorDescriptor& a, const VectorDescriptor& b) { return a == b; },
           py::is_operator())
@@ -224,14 +226,17 @@ ValueError
            }),
            "rows"_a, "columns"_a, "matrices"_a = 1, "row_bytes"_a = 0, "matrix_bytes"_a = 0,
            "data_type"_a = kFloat32)
-      .def_readonly("rows", &MatrixDescriptor::rows)
-      .def_readonly("columns", &MatrixDescriptor::columns)
-      .def_readonly("matrices", &MatrixDescriptor::matrices)
-      .def_readonly("row_bytes", &MatrixDescriptor::row_bytes)
-      .def_readonly("matrix_bytes", &MatrixDescriptor::matrix_bytes)
+      .def_readonly("rows", &MatrixDescriptor::rows, "Rows of one matrix; read only.")
+      .def_readonly("columns", &MatrixDescriptor::columns, "Elements of one row; read only.")
+      .def_readonly("matrices", &MatrixDescriptor::matrices, "How many matrices; read only.")
+      .def_readonly("row_bytes", &MatrixDescriptor::row_bytes,
+                    "Bytes from the start of one row to that of the next; read only.")
+      .def_readonly("matrix_bytes", &MatrixDescriptor::matrix_bytes,
+                    "Bytes from the start of one matrix to that of the next; read only.")
       .def_property_readonly(
           "data_type",
-          [](const MatrixDescriptor& self) { return data_type_object(self.data_type); })
+          [](const MatrixDescriptor& self) { return data_type_object(self.data_type); },
+          "`DataType` of an element; read only.")
       .def(
           "__eq__", [](const MatrixDescriptor& a, const MatrixDescriptor& b) { return a == b; },
           py::is_operator())
@@ -243,17 +248,22 @@ ValueError
 void bind_arrays(py::module_& m) {
   py::class_<DeviceArray, py::smart_holder>(m, "DeviceArray",
                                             "What `Vector` and `Matrix` have in common.")
-      .def_property_readonly("device", &DeviceArray::device)
+      .def_property_readonly("device", &DeviceArray::device,
+                             "`Device` that holds the elements; read only.")
       .def_property_readonly("data", &DeviceArray::data, "The `Buffer` that holds the elements.")
       .def_property_readonly("offset", &DeviceArray::offset,
                              "Bytes from the buffer's start to the first element.")
       .def_property_readonly(
           "shape",
-          [](const DeviceArray& self) -> py::tuple { return py::tuple(py::cast(shape_of(self))); })
+          [](const DeviceArray& self) -> py::tuple { return py::tuple(py::cast(shape_of(self))); },
+          "Shape as an array: (length,) or (rows, columns), after the number of vectors or "
+          "matrices "
+          "where there are several; read only.")
       .def_property_readonly(
           "data_type",
-          [](const DeviceArray& self) { return data_type_object(self.layout().data_type); })
-      .def_readwrite("label", &DeviceArray::label)
+          [](const DeviceArray& self) { return data_type_object(self.layout().data_type); },
+          "`DataType` of an element; read only.")
+      .def_readwrite("label", &DeviceArray::label, "Free text, empty by default.")
       .def("synchronize", &DeviceArray::synchronize, "command_buffer"_a,
            "Make the device's results visible to the CPU when the command buffer has completed.")
       .def("to_numpy", &copied_array, R"(Return a copy as an array of `shape`.
@@ -330,8 +340,12 @@ Raises
 TypeError, ValueError
     If the array is of another kind.
 )")
-      .def_property_readonly("length", [](const Vector& self) { return self.layout().columns; })
-      .def_property_readonly("vectors", [](const Vector& self) { return self.layout().parts; })
+      .def_property_readonly(
+          "length", [](const Vector& self) { return self.layout().columns; },
+          "Elements of one vector; read only.")
+      .def_property_readonly(
+          "vectors", [](const Vector& self) { return self.layout().parts; },
+          "How many vectors it holds; read only.")
       .def_property_readonly(
           "vector_bytes", [](const Vector& self) { return self.layout().part_bytes; },
           "Bytes from one vector to the next.");
@@ -374,9 +388,15 @@ Raises
 TypeError, ValueError
     If the array is of another kind.
 )")
-      .def_property_readonly("rows", [](const Matrix& self) { return self.layout().rows; })
-      .def_property_readonly("columns", [](const Matrix& self) { return self.layout().columns; })
-      .def_property_readonly("matrices", [](const Matrix& self) { return self.layout().parts; })
+      .def_property_readonly(
+          "rows", [](const Matrix& self) { return self.layout().rows; },
+          "Rows of one matrix; read only.")
+      .def_property_readonly(
+          "columns", [](const Matrix& self) { return self.layout().columns; },
+          "Elements of one row; read only.")
+      .def_property_readonly(
+          "matrices", [](const Matrix& self) { return self.layout().parts; },
+          "How many matrices it holds; read only.")
       .def_property_readonly(
           "row_bytes", [](const Matrix& self) { return self.layout().row_bytes; },
           "Bytes from one row to the next.")
