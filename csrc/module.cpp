@@ -147,6 +147,16 @@ void guard_pickling(py::module_& m) {
   }
 }
 
+// pybind11 gives every enumeration these two without saying what they are.
+void document_enumerations(py::module_& m) {
+  for (const auto& [name, object] : py::dict(m.attr("__dict__"))) {
+    if (py::isinstance<py::type>(object) && py::hasattr(object, "__members__")) {
+      object.attr("name").attr("__doc__") = "The member's name, a str; read only.";
+      object.attr("value").attr("__doc__") = "Apple's number for the member, an int; read only.";
+    }
+  }
+}
+
 // What __new__ alone has made holds nothing, and pybind11 gives it memory that nobody has filled
 // where it is first used. So every class refuses to.
 void guard_use_before_init(py::module_& m) {
@@ -199,6 +209,7 @@ PYBIND11_MODULE(_core, m) {
   bind_softmax(m);
   bind_upsampling(m);
   bind_graph(m);
+  document_enumerations(m);
   guard_pickling(m);
   guard_use_before_init(m);
   // Work that is still running must not meet an interpreter that is shutting down.

@@ -128,10 +128,13 @@ ReadCountError
                  normalization_source_argument("BatchNormalization", source, protocol), neuron);
            }),
            "device"_a, "data_source"_a, "fused_neuron_descriptor"_a)
-      .def_property_readonly("data_source",
-                             [](const BatchNormalization& self) {
-                               return normalization_source_object(self.data_source());
-                             })
+      .def_property_readonly(
+          "data_source",
+          [](const BatchNormalization& self) {
+            return normalization_source_object(self.data_source());
+          },
+          "The object given to the constructor, which reloads from the data source read; read "
+          "only.")
       .def_property_readonly("_neuron", &BatchNormalization::neuron)
       .def_property_readonly("number_of_feature_channels", &BatchNormalization::channels,
                              "Channels of the data source.")

@@ -141,6 +141,62 @@ py::tuple shape_tuple(const ConvolutionWeightShape& s) {
                         s.input_channels_per_group);
 }
 
+constexpr const char* kShapeDoc =
+    "(O, kernel_height, kernel_width, I / groups), or without the last for a depthwise "
+    "convolution; read only.";
+
+void bind_descriptor_fields(py::class_<ConvolutionDescriptor>& c) {
+  using D = ConvolutionDescriptor;
+  const auto field = [&](const char* name, auto get, const char* doc) {
+    c.def_property(
+        name, [get](const D& self) { return get(const_cast<D&>(self)); },
+        [get](D& self, Index value) {
+          D changed = self;
+          get(changed) = value;
+          changed.check("ConvolutionDescriptor");
+          self = std::move(changed);
+        },
+        doc);
+  };
+  field(
+      "kernel_width", [](D& d) -> Index& { return d.window.kernel_width; },
+      "Taps of the window in a row, before dilation; at least 1, or ValueError.");
+  field(
+      "kernel_height", [](D& d) -> Index& { return d.window.kernel_height; },
+      "Taps of the window in a column, before dilation; at least 1, or ValueError.");
+  field(
+      "input_feature_channels", [](D& d) -> Index& { return d.input_feature_channels; },
+      "Channels read of the source, at least 1 and a multiple of `groups`, or ValueError.");
+  field(
+      "output_feature_channels", [](D& d) -> Index& { return d.output_feature_channels; },
+      "Channels of the result before depth to space, at least 1 and a multiple of `groups`, or "
+      "ValueError.");
+  field(
+      "stride_in_pixels_x", [](D& d) -> Index& { return d.window.stride_x; },
+      "Columns of the source from one window to the next (in a transposed convolution, of the "
+      "destination); at least 1, or ValueError.");
+  field(
+      "stride_in_pixels_y", [](D& d) -> Index& { return d.window.stride_y; },
+      "Rows of the source from one window to the next (in a transposed convolution, of the "
+      "destination); at least 1, or ValueError.");
+  field(
+      "dilation_rate_x", [](D& d) -> Index& { return d.window.dilation_x; },
+      "Columns of the source from one tap to the next, 1 without dilation; at least 1, or "
+      "ValueError.");
+  field(
+      "dilation_rate_y", [](D& d) -> Index& { return d.window.dilation_y; },
+      "Rows of the source from one tap to the next, 1 without dilation; at least 1, or "
+      "ValueError.");
+  field(
+      "groups", [](D& d) -> Index& { return d.groups; },
+      "Parts that inputs and outputs are divided into, each output fed by its own inputs; "
+      "ValueError if it divides neither, or several parts are not of 4 n channels.");
+  field(
+      "sub_pixel_scale_factor", [](D& d) -> Index& { return d.sub_pixel_scale_factor; },
+      "Growth of width and height by depth to space, 1 for none; ValueError if its square does "
+      "not divide the output channels.");
+}
+
 void bind_descriptor(py::module_& m) {
   using D = ConvolutionDescriptor;
   py::class_<D> c(m, "ConvolutionDescriptor");
@@ -162,36 +218,21 @@ void bind_descriptor(py::module_& m) {
         "output_feature_channels"_a, "stride_in_pixels_x"_a, "stride_in_pixels_y"_a,
         "dilation_rate_x"_a, "dilation_rate_y"_a, "groups"_a, "depthwise"_a,
         "sub_pixel_scale_factor"_a, "fused_neuron_descriptor"_a);
-  const auto field = [&](const char* name, auto get) {
-    c.def_property(
-        name, [get](const D& self) { return get(const_cast<D&>(self)); },
-        [get](D& self, Index value) {
-          D changed = self;
-          get(changed) = value;
-          changed.check("ConvolutionDescriptor");
-          self = std::move(changed);
-        });
-  };
-  field("kernel_width", [](D& d) -> Index& { return d.window.kernel_width; });
-  field("kernel_height", [](D& d) -> Index& { return d.window.kernel_height; });
-  field("input_feature_channels", [](D& d) -> Index& { return d.input_feature_channels; });
-  field("output_feature_channels", [](D& d) -> Index& { return d.output_feature_channels; });
-  field("stride_in_pixels_x", [](D& d) -> Index& { return d.window.stride_x; });
-  field("stride_in_pixels_y", [](D& d) -> Index& { return d.window.stride_y; });
-  field("dilation_rate_x", [](D& d) -> Index& { return d.window.dilation_x; });
-  field("dilation_rate_y", [](D& d) -> Index& { return d.window.dilation_y; });
-  field("groups", [](D& d) -> Index& { return d.groups; });
-  field("sub_pixel_scale_factor", [](D& d) -> Index& { return d.sub_pixel_scale_factor; });
-  c.def_property_readonly("channel_multiplier",
-                          [](const D& self) { return self.depthwise ? 1 : 0; })
+  bind_descriptor_fields(c);
+  c.def_property_readonly(
+       "channel_multiplier", [](const D& self) { return self.depthwise ? 1 : 0; },
+       "Outputs of each input channel in a depthwise convolution, 1; 0 in a regular one. Read "
+       "only.")
       .def_property(
           "fused_neuron_descriptor", [](const D& self) { return self.neuron; },
           [](D& self, const NeuronDescriptor& neuron) {
             check_neuron(neuron, "ConvolutionDescriptor", self.output_feature_channels);
             self.neuron = neuron;
-          })
-      .def_property_readonly("weight_shape",
-                             [](const D& self) { return shape_tuple(self.weight_shape()); })
+          },
+          "Activation applied to the result, a copy each time; ValueError for PRELU with fewer "
+          "slopes than output channels.")
+      .def_property_readonly(
+          "weight_shape", [](const D& self) { return shape_tuple(self.weight_shape()); }, kShapeDoc)
       .def(
           "set_batch_normalization_parameters_for_inference",
           [](D& self, const py::object& mean, const py::object& variance, const py::object& gamma,
@@ -210,7 +251,23 @@ void bind_descriptor(py::module_& m) {
             changed.check("ConvolutionDescriptor");
             self = std::move(changed);
           },
-          "mean"_a, "variance"_a, "gamma"_a, "beta"_a, "epsilon"_a)
+          "mean"_a, "variance"_a, "gamma"_a, "beta"_a, "epsilon"_a,
+          R"(Fold batch normalization into weights and biases, before the fused neuron.
+
+For inference: kernels of such a descriptor have no gradient. Four times None undoes it.
+
+Parameters
+----------
+mean, variance, gamma, beta : array_like of float32, shape (O,), or None
+    One number for each output channel, copied; None stands for 0, 1, 1 and 0.
+epsilon : float
+    Added to the variance under the root.
+
+Raises
+------
+ValueError
+    If an array has another length than there are output channels.
+)")
       .def_property_readonly("_batch_normalization", [](const D& self) -> py::object {
         return self.has_batch_normalization
                    ? py::object(py::make_tuple(self.mean, self.variance, self.gamma, self.beta,
@@ -240,8 +297,9 @@ Made by `Convolution` or `FullyConnected`. One object serves the whole batch; ev
           },
           "`ConvolutionWeightsLayout` of the weight gradients.")
       .def_property_readonly("convolution", &Gradients::producer, "The kernel that made it.")
-      .def_property_readonly("weight_shape",
-                             [](const Gradients& self) { return shape_tuple(self.shape()); });
+      .def_property_readonly(
+          "weight_shape", [](const Gradients& self) { return shape_tuple(self.shape()); },
+          kShapeDoc);
   forbid_construction(gradients);
 
   using Transposed = ConvolutionTransposeGradientState;
@@ -305,11 +363,23 @@ biases : Buffer, optional
           "weights"_a, "weights_offset"_a, "biases"_a, "biases_offset"_a, "descriptor"_a,
           "Return a state over parts of buffers; offsets in bytes, multiples of 4. Both may be one "
           "buffer.")
-      .def_property_readonly("weights", &Weights::weights)
+      .def_property_readonly("weights", &Weights::weights,
+                             "`Buffer` of float32, from `weights_offset` on in the layout of the "
+                             "data source; ReadCountError if a temporary state has been used up.")
       .def_property_readonly("biases", &Weights::biases, "None where the state has none.")
       .def_property_readonly("weights_offset", &Weights::weights_offset, "Bytes.")
       .def_property_readonly("biases_offset", &Weights::biases_offset, "Bytes.");
 }
+
+constexpr const char* kDescriptorDoc =
+    "A copy of the data source's descriptor, as it was when the kernel was made; read only.";
+constexpr const char* kSourceDoc =
+    "The object given to the constructor, which reloads from the data source read; read only.";
+constexpr const char* kReloadFromSourceDoc =
+    "Read the data source again; work that is encoded already keeps the weights it was encoded "
+    "with.";
+constexpr const char* kReloadDoc =
+    "Encode a copy of a state's weights into the kernel, for the encodes after it.";
 
 // What kernels of all kinds have, of a C++ class that Python does not know as the others' base.
 template <class Class>
@@ -318,16 +388,18 @@ void bind_forward(py::class_<Class, UnaryKernel, py::smart_holder>& c) {
           return std::make_shared<Class>(std::move(device), source_argument(weights));
         }),
         "device"_a, "weights"_a)
-      .def_property_readonly("descriptor", [](const Class& self) { return self.descriptor(); })
-      .def_property_readonly("data_source",
-                             [](const Class& self) { return source_object(self.data_source()); })
+      .def_property_readonly(
+          "descriptor", [](const Class& self) { return self.descriptor(); }, kDescriptorDoc)
+      .def_property_readonly(
+          "data_source", [](const Class& self) { return source_object(self.data_source()); },
+          kSourceDoc)
       .def_property("accumulator_precision", &Class::accumulator_precision,
-                    &Class::set_accumulator_precision)
+                    &Class::set_accumulator_precision,
+                    "Precision that sums need: FLOAT (default), or HALF, which permits less and is "
+                    "a ValueError for kernel weights of FLOAT32.")
       .def("reload_weights_and_biases_from_data_source", &Class::reload_from_data_source,
-           "Read the data source again; work that is encoded already keeps the weights it was "
-           "encoded with.")
-      .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a, "state"_a,
-           "Encode a copy of a state's weights into the kernel, for the encodes after it.")
+           kReloadFromSourceDoc)
+      .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a, "state"_a, kReloadDoc)
       .def("export_weights_and_biases", &Class::export_weights, "command_buffer"_a,
            "temporary_ok"_a = false,
            R"(Encode a copy of the weights the kernel multiplies with, as float32.
@@ -345,15 +417,20 @@ void bind_backward(py::class_<Class, GradientKernel, py::smart_holder>& c) {
           return std::make_shared<Class>(std::move(device), source_argument(weights));
         }),
         "device"_a, "weights"_a)
-      .def_property_readonly("descriptor", [](const Class& self) { return self.descriptor(); })
-      .def_property_readonly("data_source",
-                             [](const Class& self) { return source_object(self.data_source()); })
+      .def_property_readonly(
+          "descriptor", [](const Class& self) { return self.descriptor(); }, kDescriptorDoc)
+      .def_property_readonly(
+          "data_source", [](const Class& self) { return source_object(self.data_source()); },
+          kSourceDoc)
       .def_property(
           "gradient_option",
           [](const Class& self) { return static_cast<int>(self.gradient_option()); },
-          &Class::set_gradient_option)
-      .def("reload_weights_and_biases_from_data_source", &Class::reload_from_data_source)
-      .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a, "state"_a);
+          &Class::set_gradient_option,
+          "`ConvolutionGradientOption` bits of what an encode computes, as an int; ALL (3) by "
+          "default, ValueError for no bit or others.")
+      .def("reload_weights_and_biases_from_data_source", &Class::reload_from_data_source,
+           kReloadFromSourceDoc)
+      .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a, "state"_a, kReloadDoc);
 }
 
 // States of a convolution, where one stands for all images.

@@ -28,6 +28,23 @@ std::string shape_text(const py::array& array) {
 
 // ---- descriptors
 
+// What each field means, as far as descriptors, kernels and states agree on it.
+constexpr const char* kTypeDoc = "`LossType` of an element";
+constexpr const char* kReductionDoc =
+    "`ReductionType`: how the losses of all elements of an image become one number, if at all";
+constexpr const char* kAcrossDoc =
+    "Whether the losses of a batch become one, in the first loss image; without effect for the "
+    "reduction NONE";
+constexpr const char* kWeightDoc = "Factor of every element, in loss and gradient";
+constexpr const char* kSmoothingDoc =
+    "Share of the labels, 0 to 1, that is spread evenly over the classes; for "
+    "SOFT_MAX_CROSS_ENTROPY and SIGMOID_CROSS_ENTROPY";
+constexpr const char* kClassesDoc =
+    "Classes that label smoothing spreads over, at least 1; for SOFT_MAX_CROSS_ENTROPY";
+constexpr const char* kEpsilonDoc = "Added to the arguments of LOG's logarithms, not negative";
+constexpr const char* kDeltaDoc =
+    "Distance of prediction and label from which HUBER is linear, above 0";
+
 void bind_loss_descriptor(py::module_& m) {
   py::enum_<LossType>(m, "LossType", "A loss function (``MPSCNNLossType``).")
       .value("MEAN_ABSOLUTE_ERROR", LossType::MeanAbsoluteError)
@@ -56,7 +73,7 @@ void bind_loss_descriptor(py::module_& m) {
         }),
         "loss_type"_a, "reduction_type"_a, "reduce_across_batch"_a, "weight"_a, "label_smoothing"_a,
         "number_of_classes"_a, "epsilon"_a, "delta"_a);
-  const auto field = [&](const char* name, auto member) {
+  const auto field = [&](const char* name, auto member, const std::string& doc) {
     c.def_property(
         name, [member](const LossDescriptor& self) { return self.*member; },
         [member](LossDescriptor& self, std::remove_reference_t<decltype(self.*member)> value) {
@@ -64,16 +81,21 @@ void bind_loss_descriptor(py::module_& m) {
           changed.*member = value;
           check_loss_fields("LossDescriptor", changed);
           self = changed;
-        });
+        },
+        doc.c_str());
   };
-  field("loss_type", &LossDescriptor::type);
-  field("reduction_type", &LossDescriptor::reduction);
-  field("reduce_across_batch", &LossDescriptor::reduce_across_batch);
-  field("weight", &LossDescriptor::weight);
-  field("label_smoothing", &LossDescriptor::label_smoothing);
-  field("number_of_classes", &LossDescriptor::number_of_classes);
-  field("epsilon", &LossDescriptor::epsilon);
-  field("delta", &LossDescriptor::delta);
+  field("loss_type", &LossDescriptor::type, text(kTypeDoc, "."));
+  field("reduction_type", &LossDescriptor::reduction, text(kReductionDoc, "."));
+  field("reduce_across_batch", &LossDescriptor::reduce_across_batch,
+        text(kAcrossDoc, ". False by default."));
+  field("weight", &LossDescriptor::weight, text(kWeightDoc, "; 1 by default."));
+  field("label_smoothing", &LossDescriptor::label_smoothing,
+        text(kSmoothingDoc, ". 0 by default, ValueError outside its range."));
+  field("number_of_classes", &LossDescriptor::number_of_classes,
+        text(kClassesDoc, ". 1 by default, ValueError below."));
+  field("epsilon", &LossDescriptor::epsilon,
+        text(kEpsilonDoc, ", or ValueError; 1e-7 by default."));
+  field("delta", &LossDescriptor::delta, text(kDeltaDoc, ", or ValueError; 1 by default."));
   c.def(
       "__eq__", [](const LossDescriptor& a, const LossDescriptor& b) { return a == b; },
       py::is_operator());
@@ -160,13 +182,15 @@ ValueError
 )")
       .def(py::init(&make_loss_data), "data"_a.noconvert(),
            "layout"_a = DataLayout::HeightWidthChannels, "size"_a = py::none())
-      .def_readonly("data", &LossData::data)
-      .def_readonly("layout", &LossData::layout)
-      .def_property_readonly("size",
-                             [](const LossData& self) {
-                               return py::make_tuple(self.size.width, self.size.height,
-                                                     self.size.depth);
-                             })
+      .def_readonly("data", &LossData::data, "The float32 array itself, not a copy; read only.")
+      .def_readonly("layout", &LossData::layout,
+                    "`DataLayout`: order of the numbers in the array; read only.")
+      .def_property_readonly(
+          "size",
+          [](const LossData& self) {
+            return py::make_tuple(self.size.width, self.size.height, self.size.depth);
+          },
+          "(width, height, channels) of the block, whatever the layout; read only.")
       .def_readwrite("bytes_per_row", &LossData::bytes_per_row,
                      "Bytes from one row to the next; preset for dense data.")
       .def_readwrite("bytes_per_image", &LossData::bytes_per_image,
@@ -312,9 +336,13 @@ Returns
 -------
 list of LossLabels
 )")
-      .def_property_readonly("labels_image", &LossLabels::labels)
+      .def_property_readonly("labels_image", &LossLabels::labels,
+                             "`Image` of the labels: the one that was given, or a float32 one of "
+                             "the array's numbers; read only.")
       .def_property_readonly("weights_image", &LossLabels::weights, "None if there are none.")
-      .def_property_readonly("loss_image", &LossLabels::loss)
+      .def_property_readonly("loss_image", &LossLabels::loss,
+                             "float32 `Image` of ``loss_image_size`` that a loss kernel writes "
+                             "into; read only.")
       .def_property_readonly(
           "labels", [](const LossLabels& self) { return image_numbers(*self.labels()); },
           "Copy as float32, shape (H, W, C).")
@@ -351,15 +379,19 @@ LabelImages label_images(const py::object& labels, const py::object& weights, co
 template <class Class>
 void bind_settings(Class& c) {
   using Kernel = typename Class::type;
-  const auto fixed = [&](const char* name, auto member) {
-    c.def_property_readonly(name, [member](const Kernel& k) { return k.loss().*member; });
+  const auto fixed = [&](const char* name, auto member, const char* doc) {
+    c.def_property_readonly(
+        name, [member](const Kernel& k) { return k.loss().*member; },
+        text(doc, "; read only.").c_str());
   };
-  fixed("loss_type", &LossDescriptor::type);
-  fixed("reduction_type", &LossDescriptor::reduction);
-  fixed("reduce_across_batch", &LossDescriptor::reduce_across_batch);
-  fixed("number_of_classes", &LossDescriptor::number_of_classes);
-  c.def_property_readonly("descriptor", [](const Kernel& k) { return k.loss(); });
-  const auto setting = [&](const char* name, auto member) {
+  fixed("loss_type", &LossDescriptor::type, kTypeDoc);
+  fixed("reduction_type", &LossDescriptor::reduction, kReductionDoc);
+  fixed("reduce_across_batch", &LossDescriptor::reduce_across_batch, kAcrossDoc);
+  fixed("number_of_classes", &LossDescriptor::number_of_classes, kClassesDoc);
+  c.def_property_readonly(
+      "descriptor", [](const Kernel& k) { return k.loss(); },
+      "A copy of the loss with its settings as they are now; read only.");
+  const auto setting = [&](const char* name, auto member, const char* doc) {
     if constexpr (requires(Kernel k, LossDescriptor d) { k.set_loss(d); }) {
       c.def_property(
           name, [member](const Kernel& k) { return k.loss().*member; },
@@ -367,15 +399,18 @@ void bind_settings(Class& c) {
             LossDescriptor changed = k.loss();
             changed.*member = value;
             k.set_loss(changed);
-          });
+          },
+          text(doc,
+               "; a new value holds for the encodes that follow, one out of range is a ValueError.")
+              .c_str());
     } else {
-      c.def_property_readonly(name, [member](const Kernel& k) { return k.loss().*member; });
+      fixed(name, member, doc);
     }
   };
-  setting("weight", &LossDescriptor::weight);
-  setting("label_smoothing", &LossDescriptor::label_smoothing);
-  setting("epsilon", &LossDescriptor::epsilon);
-  setting("delta", &LossDescriptor::delta);
+  setting("weight", &LossDescriptor::weight, kWeightDoc);
+  setting("label_smoothing", &LossDescriptor::label_smoothing, kSmoothingDoc);
+  setting("epsilon", &LossDescriptor::epsilon, kEpsilonDoc);
+  setting("delta", &LossDescriptor::delta, kDeltaDoc);
 }
 
 py::object encode_loss(LabelledLoss& self, const std::shared_ptr<CommandBuffer>& command_buffer,
@@ -444,14 +479,15 @@ TypeError, ValueError
 void bind_forward(py::module_& m) {
   py::class_<ForwardLossState, GradientState, py::smart_holder> state(
       m, "ForwardLossState", "Settings of a `ForwardLoss` at an encode, for its `LossGradient`.");
-  const auto setting = [&](const char* name, auto member) {
+  const auto setting = [&](const char* name, auto member, const char* doc) {
     state.def_property_readonly(
-        name, [member](const ForwardLossState& self) { return self.loss().*member; });
+        name, [member](const ForwardLossState& self) { return self.loss().*member; },
+        text(doc, "; read only.").c_str());
   };
-  setting("weight", &LossDescriptor::weight);
-  setting("label_smoothing", &LossDescriptor::label_smoothing);
-  setting("epsilon", &LossDescriptor::epsilon);
-  setting("delta", &LossDescriptor::delta);
+  setting("weight", &LossDescriptor::weight, kWeightDoc);
+  setting("label_smoothing", &LossDescriptor::label_smoothing, kSmoothingDoc);
+  setting("epsilon", &LossDescriptor::epsilon, kEpsilonDoc);
+  setting("delta", &LossDescriptor::delta, kDeltaDoc);
   forbid_construction(state);
 
   py::class_<ForwardLoss, UnaryKernel, py::smart_holder> c(m, "ForwardLoss");

@@ -54,6 +54,31 @@ py::array anchor_array(const YOLOLossDescriptor& loss) {
   return result;
 }
 
+// What each field means, to the descriptor and to the kernel.
+constexpr const char* kReductionDoc = "`ReductionType` of the elements of all parts together";
+constexpr const char* kAcrossDoc =
+    "Whether the losses of a batch become one, in the first loss image; without effect for the "
+    "reduction NONE";
+constexpr const char* kXyDoc =
+    "Factor of loss and gradient of the centres of boxes that are present";
+constexpr const char* kWhDoc = "Factor of loss and gradient of the sizes of boxes that are present";
+constexpr const char* kNoObjectDoc =
+    "Factor of loss and gradient of the confidence of boxes that are absent";
+constexpr const char* kObjectDoc =
+    "Factor of loss and gradient of the confidence of boxes that are present";
+constexpr const char* kClassDoc =
+    "Factor of loss and gradient of the classes of boxes that are present";
+constexpr const char* kPresenceDoc =
+    "Intersection over union with the object of its cell above which a box is present; one whose "
+    "anchor fits best always is";
+constexpr const char* kAbsenceDoc =
+    "Intersection over union below which a box that is not present is absent; it does not count "
+    "otherwise";
+constexpr const char* kAnchorsDoc =
+    "Width and height of each anchor in grid cells, a float32 copy of shape (boxes, 2) that cannot "
+    "be written to";
+constexpr const char* kCountDoc = "Boxes that each cell of the grid predicts; read only.";
+
 void bind_descriptor(py::module_& m) {
   py::class_<YOLOLossDescriptor> c(m, "YOLOLossDescriptor");
   c.def(py::init([](ReductionType reduction, const py::object& anchors, bool across, bool rescore,
@@ -77,7 +102,7 @@ void bind_descriptor(py::module_& m) {
         "reduction_type"_a, "anchor_boxes"_a, "reduce_across_batch"_a, "rescore"_a, "scale_xy"_a,
         "scale_wh"_a, "scale_no_object"_a, "scale_object"_a, "scale_class"_a,
         "min_iou_for_object_presence"_a, "max_iou_for_object_absence"_a);
-  const auto field = [&](const char* name, auto member) {
+  const auto field = [&](const char* name, auto member, const char* doc, const char* usual) {
     c.def_property(
         name, [member](const YOLOLossDescriptor& self) { return self.*member; },
         [member](YOLOLossDescriptor& self, std::remove_reference_t<decltype(self.*member)> value) {
@@ -85,26 +110,38 @@ void bind_descriptor(py::module_& m) {
           changed.*member = value;
           check_yolo_fields("YOLOLossDescriptor", changed);
           self = changed;
-        });
+        },
+        text(doc, usual).c_str());
   };
-  field("reduction_type", &YOLOLossDescriptor::reduction);
-  field("reduce_across_batch", &YOLOLossDescriptor::reduce_across_batch);
-  field("rescore", &YOLOLossDescriptor::rescore);
-  field("scale_xy", &YOLOLossDescriptor::scale_xy);
-  field("scale_wh", &YOLOLossDescriptor::scale_wh);
-  field("scale_no_object", &YOLOLossDescriptor::scale_no_object);
-  field("scale_object", &YOLOLossDescriptor::scale_object);
-  field("scale_class", &YOLOLossDescriptor::scale_class);
-  field("min_iou_for_object_presence", &YOLOLossDescriptor::min_iou_for_object_presence);
-  field("max_iou_for_object_absence", &YOLOLossDescriptor::max_iou_for_object_absence);
-  c.def_property("anchor_boxes", &anchor_array,
-                 [](YOLOLossDescriptor& self, const py::object& anchors) {
-                   YOLOLossDescriptor changed = self;
-                   changed.anchors = anchors_of(anchors);
-                   check_yolo_fields("YOLOLossDescriptor", changed);
-                   self = changed;
-                 });
-  c.def_property_readonly("number_of_anchor_boxes", &YOLOLossDescriptor::anchor_count);
+  field("reduction_type", &YOLOLossDescriptor::reduction, kReductionDoc, ".");
+  field("reduce_across_batch", &YOLOLossDescriptor::reduce_across_batch, kAcrossDoc,
+        ". False by default.");
+  field("rescore", &YOLOLossDescriptor::rescore,
+        "Whether a present box should have for confidence its label times the intersection over "
+        "union of predicted and true box, not the label alone",
+        "; True by default.");
+  field("scale_xy", &YOLOLossDescriptor::scale_xy, kXyDoc, "; 10 by default.");
+  field("scale_wh", &YOLOLossDescriptor::scale_wh, kWhDoc, "; 10 by default.");
+  field("scale_no_object", &YOLOLossDescriptor::scale_no_object, kNoObjectDoc, "; 5 by default.");
+  field("scale_object", &YOLOLossDescriptor::scale_object, kObjectDoc, "; 100 by default.");
+  field("scale_class", &YOLOLossDescriptor::scale_class, kClassDoc, "; 2 by default.");
+  field("min_iou_for_object_presence", &YOLOLossDescriptor::min_iou_for_object_presence,
+        kPresenceDoc, ". 0.7 by default.");
+  field("max_iou_for_object_absence", &YOLOLossDescriptor::max_iou_for_object_absence, kAbsenceDoc,
+        ". 0.3 by default.");
+  c.def_property(
+      "anchor_boxes", &anchor_array,
+      [](YOLOLossDescriptor& self, const py::object& anchors) {
+        YOLOLossDescriptor changed = self;
+        changed.anchors = anchors_of(anchors);
+        check_yolo_fields("YOLOLossDescriptor", changed);
+        self = changed;
+      },
+      text(kAnchorsDoc,
+           "; takes pairs of positive numbers, or float32 bytes, and raises TypeError or "
+           "ValueError for others.")
+          .c_str());
+  c.def_property_readonly("number_of_anchor_boxes", &YOLOLossDescriptor::anchor_count, kCountDoc);
 }
 
 void bind_kernel(py::module_& m) {
@@ -119,21 +156,27 @@ void bind_kernel(py::module_& m) {
           return std::make_shared<YOLOLoss>(std::move(device), descriptor);
         }),
         "device"_a, "descriptor"_a, "xy"_a, "wh"_a, "confidence"_a, "classes"_a);
-  const auto fixed = [&](const char* name, auto member) {
-    c.def_property_readonly(name, [member](const YOLOLoss& k) { return k.loss().*member; });
+  const auto fixed = [&](const char* name, auto member, const char* doc) {
+    c.def_property_readonly(
+        name, [member](const YOLOLoss& k) { return k.loss().*member; },
+        text(doc, "; read only.").c_str());
   };
-  fixed("reduction_type", &YOLOLossDescriptor::reduction);
-  fixed("reduce_across_batch", &YOLOLossDescriptor::reduce_across_batch);
-  fixed("scale_xy", &YOLOLossDescriptor::scale_xy);
-  fixed("scale_wh", &YOLOLossDescriptor::scale_wh);
-  fixed("scale_no_object", &YOLOLossDescriptor::scale_no_object);
-  fixed("scale_object", &YOLOLossDescriptor::scale_object);
-  fixed("scale_class", &YOLOLossDescriptor::scale_class);
-  fixed("min_iou_for_object_presence", &YOLOLossDescriptor::min_iou_for_object_presence);
-  fixed("max_iou_for_object_absence", &YOLOLossDescriptor::max_iou_for_object_absence);
-  c.def_property_readonly("anchor_boxes", [](const YOLOLoss& k) { return anchor_array(k.loss()); });
-  c.def_property_readonly("number_of_anchor_boxes",
-                          [](const YOLOLoss& k) { return k.loss().anchor_count(); });
+  fixed("reduction_type", &YOLOLossDescriptor::reduction, kReductionDoc);
+  fixed("reduce_across_batch", &YOLOLossDescriptor::reduce_across_batch, kAcrossDoc);
+  fixed("scale_xy", &YOLOLossDescriptor::scale_xy, kXyDoc);
+  fixed("scale_wh", &YOLOLossDescriptor::scale_wh, kWhDoc);
+  fixed("scale_no_object", &YOLOLossDescriptor::scale_no_object, kNoObjectDoc);
+  fixed("scale_object", &YOLOLossDescriptor::scale_object, kObjectDoc);
+  fixed("scale_class", &YOLOLossDescriptor::scale_class, kClassDoc);
+  fixed("min_iou_for_object_presence", &YOLOLossDescriptor::min_iou_for_object_presence,
+        kPresenceDoc);
+  fixed("max_iou_for_object_absence", &YOLOLossDescriptor::max_iou_for_object_absence, kAbsenceDoc);
+  c.def_property_readonly(
+      "anchor_boxes", [](const YOLOLoss& k) { return anchor_array(k.loss()); },
+      text(kAnchorsDoc, "; read only.").c_str());
+  c.def_property_readonly(
+      "number_of_anchor_boxes", [](const YOLOLoss& k) { return k.loss().anchor_count(); },
+      kCountDoc);
 }
 
 }  // namespace

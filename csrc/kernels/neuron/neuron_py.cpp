@@ -10,12 +10,15 @@ void bind_neuron(py::module_& m) {
   py::class_<Neuron, UnaryKernel, py::smart_holder>(m, "Neuron")
       .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a.none(false),
            "descriptor"_a)
-      .def_property_readonly("descriptor", [](const Neuron& self) { return self.neuron(); });
+      .def_property_readonly(
+          "descriptor", [](const Neuron& self) { return self.neuron(); },
+          "A copy of the activation it was made with; read only.");
   py::class_<NeuronGradient, GradientKernel, py::smart_holder>(m, "NeuronGradient")
       .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a.none(false),
            "descriptor"_a)
-      .def_property_readonly("descriptor",
-                             [](const NeuronGradient& self) { return self.neuron(); });
+      .def_property_readonly(
+          "descriptor", [](const NeuronGradient& self) { return self.neuron(); },
+          "A copy of the activation it was made with; read only.");
 }
 
 }  // namespace mpsgrad

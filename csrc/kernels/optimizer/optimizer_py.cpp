@@ -247,13 +247,24 @@ void bind_optimizer_descriptor(py::module_& m) {
            "learning_rate"_a, "gradient_rescale"_a, "apply_gradient_clipping"_a,
            "gradient_clip_max"_a, "gradient_clip_min"_a, "regularization_type"_a,
            "regularization_scale"_a)
-      .def_readwrite("learning_rate", &OptimizerDescriptor::learning_rate)
-      .def_readwrite("gradient_rescale", &OptimizerDescriptor::gradient_rescale)
-      .def_readwrite("apply_gradient_clipping", &OptimizerDescriptor::apply_gradient_clipping)
-      .def_readwrite("gradient_clip_max", &OptimizerDescriptor::gradient_clip_max)
-      .def_readwrite("gradient_clip_min", &OptimizerDescriptor::gradient_clip_min)
-      .def_readwrite("regularization_type", &OptimizerDescriptor::regularization_type)
-      .def_readwrite("regularization_scale", &OptimizerDescriptor::regularization_scale)
+      .def_readwrite("learning_rate", &OptimizerDescriptor::learning_rate,
+                     "Step length, of any sign; 0.001 by default.")
+      .def_readwrite("gradient_rescale", &OptimizerDescriptor::gradient_rescale,
+                     "Factor of the clipped gradient, before regularization; 1 by default.")
+      .def_readwrite("apply_gradient_clipping", &OptimizerDescriptor::apply_gradient_clipping,
+                     "Whether the raw gradient is limited to `gradient_clip_min` and "
+                     "`gradient_clip_max`; False by default.")
+      .def_readwrite("gradient_clip_max", &OptimizerDescriptor::gradient_clip_max,
+                     "Upper bound of the raw gradient; None (default), which clipping cannot do "
+                     "with, for no bound.")
+      .def_readwrite("gradient_clip_min", &OptimizerDescriptor::gradient_clip_min,
+                     "Lower bound of the raw gradient; None (default), which clipping cannot do "
+                     "with, for no bound.")
+      .def_readwrite("regularization_type", &OptimizerDescriptor::regularization_type,
+                     "`RegularizationType` of the term added to the rescaled gradient; NONE by "
+                     "default.")
+      .def_readwrite("regularization_scale", &OptimizerDescriptor::regularization_scale,
+                     "Factor of the regularization term, of any sign; 0 by default.")
       .def(
           "__eq__",
           [](const OptimizerDescriptor& x, const OptimizerDescriptor& y) { return x == y; },
@@ -288,12 +299,16 @@ void bind_base(py::module_& m) {
           "Lower bound of the raw gradient, or None.")
       .def_property_readonly(
           "regularization_type",
-          [](const Optimizer& self) { return self.settings().regularization_type; })
+          [](const Optimizer& self) { return self.settings().regularization_type; },
+          "`RegularizationType` of the term added to the rescaled gradient; read only.")
       .def_property_readonly(
           "regularization_scale",
-          [](const Optimizer& self) { return self.settings().regularization_scale; })
-      .def_property_readonly("optimizer_descriptor",
-                             [](const Optimizer& self) { return self.settings(); });
+          [](const Optimizer& self) { return self.settings().regularization_scale; },
+          "Factor of the regularization term; read only.")
+      .def_property_readonly(
+          "optimizer_descriptor", [](const Optimizer& self) { return self.settings(); },
+          "A copy of the settings as they are now, with `learning_rate` and clipping as last set; "
+          "read only.");
 }
 
 }  // namespace
@@ -305,11 +320,15 @@ void bind_optimizer(py::module_& m) {
       m, "StochasticGradientDescent");
   sgd.def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, float, bool>(), "device"_a,
           "optimizer_descriptor"_a, "momentum_scale"_a, "use_nesterov_momentum"_a)
-      .def_property_readonly("momentum_scale",
-                             [](const Optimizer& self) { return self.rule().momentum_scale; })
-      .def_property_readonly("use_nesterov_momentum", [](const Optimizer& self) {
-        return self.rule().use_nesterov_momentum;
-      });
+      .def_property_readonly(
+          "momentum_scale", [](const Optimizer& self) { return self.rule().momentum_scale; },
+          "Factor of the old momentum in the new one; no effect without momentum storage. Read "
+          "only.")
+      .def_property_readonly(
+          "use_nesterov_momentum",
+          [](const Optimizer& self) { return self.rule().use_nesterov_momentum; },
+          "Whether a step looks ahead by the momentum; no effect without momentum storage. Read "
+          "only.");
   bind_single<Vector, std::optional<std::shared_ptr<Vector>>>(sgd, "encode_vector", "Vector",
                                                               "momentum", kMomentum);
   bind_single<Matrix, std::optional<std::shared_ptr<Matrix>>>(sgd, "encode_matrix", "Matrix",
@@ -321,8 +340,13 @@ void bind_optimizer(py::module_& m) {
   rmsprop
       .def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, double, float>(), "device"_a,
            "optimizer_descriptor"_a, "decay"_a, "epsilon"_a)
-      .def_property_readonly("decay", [](const Optimizer& self) { return self.rule().decay; })
-      .def_property_readonly("epsilon", [](const Optimizer& self) { return self.rule().epsilon; });
+      .def_property_readonly(
+          "decay", [](const Optimizer& self) { return self.rule().decay; },
+          "Factor of the old mean of squares in the new one, 0 to 1; read only.")
+      .def_property_readonly(
+          "epsilon", [](const Optimizer& self) { return self.rule().epsilon; },
+          "Added to the root of the mean of squares that a step is divided by, not negative; read "
+          "only.");
   bind_single<Vector, std::shared_ptr<Vector>>(rmsprop, "encode_vector", "Vector", "sum_of_squares",
                                                kSquares);
   bind_single<Matrix, std::shared_ptr<Matrix>>(rmsprop, "encode_matrix", "Matrix", "sum_of_squares",
@@ -333,9 +357,16 @@ void bind_optimizer(py::module_& m) {
   py::class_<Adam, Optimizer, py::smart_holder> adam(m, "Adam");
   adam.def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, double, double, float, Index>(),
            "device"_a, "optimizer_descriptor"_a, "beta1"_a, "beta2"_a, "epsilon"_a, "time_step"_a)
-      .def_property_readonly("beta1", [](const Optimizer& self) { return self.rule().beta1; })
-      .def_property_readonly("beta2", [](const Optimizer& self) { return self.rule().beta2; })
-      .def_property_readonly("epsilon", [](const Optimizer& self) { return self.rule().epsilon; })
+      .def_property_readonly(
+          "beta1", [](const Optimizer& self) { return self.rule().beta1; },
+          "Factor of the old momentum in the new one, 0 to below 1; read only.")
+      .def_property_readonly(
+          "beta2", [](const Optimizer& self) { return self.rule().beta2; },
+          "Factor of the old velocity, the mean of squared gradients, in the new one, 0 to below "
+          "1; read only.")
+      .def_property_readonly(
+          "epsilon", [](const Optimizer& self) { return self.rule().epsilon; },
+          "Added to the root of the velocity that a step is divided by, not negative; read only.")
       .def_property("time_step", &Adam::time_step, &Adam::set_time_step,
                     "Number of encodes so far; the next one works with the number after it.");
   bind_adam<Vector>(adam, "encode_vector", "Vector");

@@ -83,10 +83,12 @@ void bind_pooling(py::module_& m) {
   py::class_<PoolingGradient, GradientKernel, py::smart_holder>(
       m, "PoolingGradient",
       "What all pooling gradients are (``MPSCNNPoolingGradient``); never made directly.")
-      .def_property_readonly("stride_in_pixels_x",
-                             [](const PoolingGradient& k) { return k.window().stride_x; })
-      .def_property_readonly("stride_in_pixels_y",
-                             [](const PoolingGradient& k) { return k.window().stride_y; })
+      .def_property_readonly(
+          "stride_in_pixels_x", [](const PoolingGradient& k) { return k.window().stride_x; },
+          "Columns from one window of the forward pooling to the next; read only.")
+      .def_property_readonly(
+          "stride_in_pixels_y", [](const PoolingGradient& k) { return k.window().stride_y; },
+          "Rows from one window of the forward pooling to the next; read only.")
       .def_property(
           "source_size", [](const PoolingGradient& k) { return size_out(k.source_size()); },
           [](PoolingGradient& k, const py::object& value) { k.set_source_size(size_in(value)); },
