@@ -373,7 +373,8 @@ void bind_unary(py::module_& m) {
       "destination_image_allocator",
       [](const Kernel& k) { return allocator_object(k.allocator()); },
       [](Kernel& k, const py::object& value) { k.set_allocator(allocator_argument(value)); },
-      "`DEFAULT`, `TEMPORARY`, or a callable ``(command_buffer, descriptor, kernel) -> Image``.");
+      "`DEFAULT`, `TEMPORARY` (the default), or a callable that takes command buffer, descriptor "
+      "and kernel and returns an `Image`; TypeError for others.");
   fixed(
       "kernel_width", [](const Kernel& k) { return k.window().kernel_width; },
       "Width of the window in pixels, before dilation; 1 for kernels without one. Read only.");
@@ -579,8 +580,8 @@ void bind_binary(py::module_& m) {
           "destination_image_allocator",
           [](const Kernel& k) { return allocator_object(k.allocator()); },
           [](Kernel& k, const py::object& value) { k.set_allocator(allocator_argument(value)); },
-          "`DEFAULT`, `TEMPORARY` (the default), or a callable ``(command_buffer, descriptor, "
-          "kernel) -> Image``.");
+          "`DEFAULT`, `TEMPORARY` (the default), or a callable that takes command buffer, "
+          "descriptor and kernel and returns an `Image`; TypeError for others.");
   bind_traits(c);
 }
 

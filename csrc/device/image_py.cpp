@@ -149,8 +149,9 @@ void bind_descriptor_fields(Class& c) {
         },
         doc);
   };
-  field("width", &ImageDescriptor::width, "Columns in pixels, 1 to 16384, or ValueError.");
-  field("height", &ImageDescriptor::height, "Rows in pixels, 1 to 16384, or ValueError.");
+  field("width", &ImageDescriptor::width,
+        "Columns in pixels, 1 (default) to 16384, or ValueError.");
+  field("height", &ImageDescriptor::height, "Rows in pixels, 1 (default) to 16384, or ValueError.");
   field("feature_channels", &ImageDescriptor::feature_channels,
         "Channels of one image, at least 1; ValueError if that makes more than 2048 slices of four "
         "in all images.");
@@ -253,7 +254,7 @@ images : sequence of Image
       .def_property_readonly("feature_channels", of(&ImageDescriptor::feature_channels),
                              "Channels of one image; read only.")
       .def_property_readonly("number_of_images", of(&ImageDescriptor::number_of_images),
-                             "Images in this container, one in each image of a batch; read only.")
+                             "Images in this container; those of a batch hold one each. Read only.")
       .def_property_readonly("feature_channel_format", of(&ImageDescriptor::channel_format),
                              "`ChannelFormat` of the texels, which decides the dtype of `read` and "
                              "`write`; read only.")

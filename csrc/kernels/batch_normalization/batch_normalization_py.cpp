@@ -133,8 +133,8 @@ ReadCountError
           [](const BatchNormalization& self) {
             return normalization_source_object(self.data_source());
           },
-          "The object given to the constructor, which reloads from the data source read; read "
-          "only.")
+          "The object given to the constructor, read again by every reload from the data source; "
+          "read only.")
       .def_property_readonly("_neuron", &BatchNormalization::neuron)
       .def_property_readonly("number_of_feature_channels", &BatchNormalization::channels,
                              "Channels of the data source.")

@@ -166,11 +166,12 @@ void bind_descriptor_fields(py::class_<ConvolutionDescriptor>& c) {
       "Taps of the window in a column, before dilation; at least 1, or ValueError.");
   field(
       "input_feature_channels", [](D& d) -> Index& { return d.input_feature_channels; },
-      "Channels read of the source, at least 1 and a multiple of `groups`, or ValueError.");
+      "Channels read of the source, at least 1; ValueError if `groups`, or the outputs of a "
+      "depthwise convolution, do not allow the number.");
   field(
       "output_feature_channels", [](D& d) -> Index& { return d.output_feature_channels; },
-      "Channels of the result before depth to space, at least 1 and a multiple of `groups`, or "
-      "ValueError.");
+      "Channels of the result before depth to space, at least 1; ValueError if `groups` or another "
+      "property does not allow the number.");
   field(
       "stride_in_pixels_x", [](D& d) -> Index& { return d.window.stride_x; },
       "Columns of the source from one window to the next (in a transposed convolution, of the "
@@ -189,8 +190,8 @@ void bind_descriptor_fields(py::class_<ConvolutionDescriptor>& c) {
       "ValueError.");
   field(
       "groups", [](D& d) -> Index& { return d.groups; },
-      "Parts that inputs and outputs are divided into, each output fed by its own inputs; "
-      "ValueError if it divides neither, or several parts are not of 4 n channels.");
+      "Parts that inputs and outputs are divided into, each fed by its own inputs alone; "
+      "ValueError unless it divides both, into multiples of 4 if it is above 1.");
   field(
       "sub_pixel_scale_factor", [](D& d) -> Index& { return d.sub_pixel_scale_factor; },
       "Growth of width and height by depth to space, 1 for none; ValueError if its square does "
@@ -374,7 +375,8 @@ biases : Buffer, optional
 constexpr const char* kDescriptorDoc =
     "A copy of the data source's descriptor, as it was when the kernel was made; read only.";
 constexpr const char* kSourceDoc =
-    "The object given to the constructor, which reloads from the data source read; read only.";
+    "The object given to the constructor, read again by every reload from the data source; read "
+    "only.";
 constexpr const char* kReloadFromSourceDoc =
     "Read the data source again; work that is encoded already keeps the weights it was encoded "
     "with.";

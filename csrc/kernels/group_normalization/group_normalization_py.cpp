@@ -41,8 +41,8 @@ py::class_<Kernel, UnaryKernel, py::smart_holder> bind_forward(py::module_& m, c
       .def_property_readonly(
           "data_source",
           [](const Kernel& self) { return normalization_source_object(self.data_source()); },
-          "The object given to the constructor, which reloads from the data source read; read "
-          "only.")
+          "The object given to the constructor, read again by every reload from the data source; "
+          "read only.")
       .def_property_readonly(
           "number_of_feature_channels", [](const Kernel& self) { return self.settings().channels; },
           "Channels of the data source.")

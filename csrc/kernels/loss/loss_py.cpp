@@ -33,14 +33,14 @@ constexpr const char* kTypeDoc = "`LossType` of an element";
 constexpr const char* kReductionDoc =
     "`ReductionType`: how the losses of all elements of an image become one number, if at all";
 constexpr const char* kAcrossDoc =
-    "Whether the losses of a batch become one, in the first loss image; without effect for the "
-    "reduction NONE";
+    "Whether the losses of a batch become one, in the first loss image, unless the reduction is "
+    "NONE";
 constexpr const char* kWeightDoc = "Factor of every element, in loss and gradient";
 constexpr const char* kSmoothingDoc =
-    "Share of the labels, 0 to 1, that is spread evenly over the classes; for "
-    "SOFT_MAX_CROSS_ENTROPY and SIGMOID_CROSS_ENTROPY";
+    "Share of the labels, 0 to 1, that SOFT_MAX_CROSS_ENTROPY and SIGMOID_CROSS_ENTROPY spread "
+    "evenly over the classes";
 constexpr const char* kClassesDoc =
-    "Classes that label smoothing spreads over, at least 1; for SOFT_MAX_CROSS_ENTROPY";
+    "Classes that SOFT_MAX_CROSS_ENTROPY spreads smoothed labels over, at least 1";
 constexpr const char* kEpsilonDoc = "Added to the arguments of LOG's logarithms, not negative";
 constexpr const char* kDeltaDoc =
     "Distance of prediction and label from which HUBER is linear, above 0";

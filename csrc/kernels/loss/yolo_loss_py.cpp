@@ -57,8 +57,8 @@ py::array anchor_array(const YOLOLossDescriptor& loss) {
 // What each field means, to the descriptor and to the kernel.
 constexpr const char* kReductionDoc = "`ReductionType` of the elements of all parts together";
 constexpr const char* kAcrossDoc =
-    "Whether the losses of a batch become one, in the first loss image; without effect for the "
-    "reduction NONE";
+    "Whether the losses of a batch become one, in the first loss image, unless the reduction is "
+    "NONE";
 constexpr const char* kXyDoc =
     "Factor of loss and gradient of the centres of boxes that are present";
 constexpr const char* kWhDoc = "Factor of loss and gradient of the sizes of boxes that are present";

@@ -254,12 +254,12 @@ void bind_optimizer_descriptor(py::module_& m) {
       .def_readwrite("apply_gradient_clipping", &OptimizerDescriptor::apply_gradient_clipping,
                      "Whether the raw gradient is limited to `gradient_clip_min` and "
                      "`gradient_clip_max`; False by default.")
-      .def_readwrite("gradient_clip_max", &OptimizerDescriptor::gradient_clip_max,
-                     "Upper bound of the raw gradient; None (default), which clipping cannot do "
-                     "with, for no bound.")
-      .def_readwrite("gradient_clip_min", &OptimizerDescriptor::gradient_clip_min,
-                     "Lower bound of the raw gradient; None (default), which clipping cannot do "
-                     "with, for no bound.")
+      .def_readwrite(
+          "gradient_clip_max", &OptimizerDescriptor::gradient_clip_max,
+          "Upper bound of the raw gradient, None by default; clipping needs both bounds.")
+      .def_readwrite(
+          "gradient_clip_min", &OptimizerDescriptor::gradient_clip_min,
+          "Lower bound of the raw gradient, None by default; clipping needs both bounds.")
       .def_readwrite("regularization_type", &OptimizerDescriptor::regularization_type,
                      "`RegularizationType` of the term added to the rescaled gradient; NONE by "
                      "default.")
