@@ -95,6 +95,28 @@ def test_docstring_names_the_class_of_apple(name):
         assert re.search(r"``(MPS|MTL)\w+``", summary), summary
 
 
+def says_something(name, member):
+    """Whether the docstring of a method or property is more than the signature of a binding."""
+    lines = (inspect.getdoc(member) or "").splitlines()
+    signature = re.compile(rf"(\d+\. )?({name})?\(.*\)( -> .*)?|Overloaded function\.|")
+    return not all(signature.fullmatch(line.strip()) for line in lines)
+
+
+def test_every_public_method_and_property_has_a_docstring():
+    modules = [mpsgrad, mpsgrad.errors, mpsgrad.graph]
+    public = [getattr(module, name) for module in modules for name in module.__all__]
+    owners = {owner for cls in public if inspect.isclass(cls) for owner in cls.__mro__}
+    missing = [
+        f"{owner.__module__}.{owner.__name__}.{name}"
+        for owner in owners
+        if owner.__module__.startswith("mpsgrad")
+        for name, member in vars(owner).items()
+        if not name.startswith("_") and (inspect.isroutine(member) or isinstance(member, property))
+        if not says_something(name, member)
+    ]
+    assert sorted(missing) == []
+
+
 @pytest.mark.parametrize("name", MADE_BY_USERS)
 def test_docstring_of_a_constructor_names_every_parameter(name):
     cls = getattr(mpsgrad, name)
