@@ -228,9 +228,16 @@ class ChannelFormat:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class EdgeMode:
     """
@@ -274,9 +281,16 @@ class EdgeMode:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class DataLayout:
     """
@@ -311,9 +325,16 @@ class DataLayout:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class StorageMode:
     """
@@ -354,9 +375,16 @@ class StorageMode:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class CommandBufferStatus:
     """
@@ -419,9 +447,16 @@ class CommandBufferStatus:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class Device:
     """
@@ -518,16 +553,21 @@ class Buffer:
         """
 
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """
+        `Device` whose memory it is; read only.
+        """
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """
+        Bytes of memory; read only.
+        """
 
 class CommandQueue:
     """
     Runs command buffers in the order they are enqueued (``MTLCommandQueue``).
     """
-
-    label: str
 
     def __init__(self, device: Device) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
@@ -545,7 +585,19 @@ class CommandQueue:
         """
 
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """
+        `Device` that runs the command buffers; read only.
+        """
+
+    @property
+    def label(self) -> str:
+        """
+        Free text, empty by default; Metal's tools show it.
+        """
+
+    @label.setter
+    def label(self, arg0: str) -> None: ...
 
 class CommandBuffer:
     """
@@ -558,8 +610,6 @@ class CommandBuffer:
     queue : CommandQueue
         Where the work will run.
     """
-
-    label: str
 
     def __enter__(self) -> typing.Any: ...
     def __exit__(self, arg0: typing.Any, arg1: typing.Any, arg2: typing.Any) -> None: ...
@@ -601,15 +651,36 @@ class CommandBuffer:
             If the work failed, or would never end because it is not committed.
         """
 
-    def wait_until_scheduled(self) -> None: ...
+    def wait_until_scheduled(self) -> None:
+        """
+        Wait until the device starts on the work, or has failed to.
+
+        Raises
+        ------
+        CommandBufferError
+            If the wait would never end because the work is not committed.
+        """
+
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """
+        `Device` that runs the work, that of the queue; read only.
+        """
+
     @property
     def error(self) -> typing.Any:
         """
         The `CommandBufferError` that waiting would raise, or None.
         """
 
+    @property
+    def label(self) -> str:
+        """
+        Free text, empty by default; Metal's tools show it if it is set before `commit`.
+        """
+
+    @label.setter
+    def label(self, arg0: str) -> None: ...
     @property
     def predicate(self) -> Predicate:
         """
@@ -619,7 +690,11 @@ class CommandBuffer:
     @predicate.setter
     def predicate(self, arg1: Predicate) -> None: ...
     @property
-    def queue(self) -> CommandQueue: ...
+    def queue(self) -> CommandQueue:
+        """
+        `CommandQueue` where the work runs; read only.
+        """
+
     @property
     def status(self) -> CommandBufferStatus:
         """
@@ -644,9 +719,16 @@ class Predicate:
     ) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     @property
-    def buffer(self) -> Buffer: ...
+    def buffer(self) -> Buffer:
+        """
+        `Buffer` that holds the condition; read only.
+        """
+
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """
+        Bytes from the buffer's start to the uint32 that decides, a multiple of 4; read only.
+        """
 
 class ImageDescriptor:
     """
@@ -668,8 +750,6 @@ class ImageDescriptor:
     """
 
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
-    channel_format: ChannelFormat
-    storage_mode: StorageMode
 
     def __copy__(self) -> ImageDescriptor: ...
     def __deepcopy__(self, memo: dict[typing.Any, typing.Any]) -> ImageDescriptor: ...
@@ -686,23 +766,55 @@ class ImageDescriptor:
     ) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     def __repr__(self) -> str: ...
-    def copy(self) -> ImageDescriptor: ...
+    def copy(self) -> ImageDescriptor:
+        """
+        Return an equal descriptor.
+        """
+
     @property
-    def array_length(self) -> int: ...
+    def array_length(self) -> int:
+        """
+        Slices of four channels in all images of the container; read only.
+        """
+
     @property
-    def cpu_cache_mode(self) -> int: ...
+    def channel_format(self) -> ChannelFormat:
+        """
+        `ChannelFormat` of the texels, FLOAT32 by default; ValueError for NONE.
+        """
+
+    @channel_format.setter
+    def channel_format(self, arg1: ChannelFormat) -> None: ...
+    @property
+    def cpu_cache_mode(self) -> int:
+        """
+        ``MTLCPUCacheMode`` on Metal: 0 (default), or 1 for write combined; ValueError for others.
+        """
+
     @cpu_cache_mode.setter
     def cpu_cache_mode(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def feature_channels(self) -> int: ...
+    def feature_channels(self) -> int:
+        """
+        Channels of one image, at least 1; ValueError if that makes more than 2048 slices of four in all images.
+        """
+
     @feature_channels.setter
     def feature_channels(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def height(self) -> int: ...
+    def height(self) -> int:
+        """
+        Rows in pixels, 1 (default) to 16384, or ValueError.
+        """
+
     @height.setter
     def height(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def number_of_images(self) -> int: ...
+    def number_of_images(self) -> int:
+        """
+        Images in one container, at least 1; ValueError if that makes more than 2048 slices of four channels.
+        """
+
     @number_of_images.setter
     def number_of_images(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
@@ -718,17 +830,33 @@ class ImageDescriptor:
         """
 
     @property
+    def storage_mode(self) -> StorageMode:
+        """
+        `StorageMode` of the texels, MANAGED by default; Python can read and write those of SHARED and MANAGED images only.
+        """
+
+    @storage_mode.setter
+    def storage_mode(self, arg1: StorageMode) -> None: ...
+    @property
     def texture_type(self) -> int:
         """
         ``MTLTextureType``: 2 is 2D, 3 is a 2D array.
         """
 
     @property
-    def usage(self) -> int: ...
+    def usage(self) -> int:
+        """
+        Bits of `TextureUsage`; ValueError without SHADER_READ and SHADER_WRITE, the default.
+        """
+
     @usage.setter
     def usage(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def width(self) -> int: ...
+    def width(self) -> int:
+        """
+        Columns in pixels, 1 (default) to 16384, or ValueError.
+        """
+
     @width.setter
     def width(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
 
@@ -741,8 +869,6 @@ class Image:
     device : Device
     descriptor : ImageDescriptor
     """
-
-    label: str
 
     def __array__(
         self, dtype: typing.Any = None, copy: typing.Any = None
@@ -828,17 +954,49 @@ class Image:
         """
 
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """
+        `Device` that holds the texels; read only.
+        """
+
     @property
-    def feature_channel_format(self) -> ChannelFormat: ...
+    def feature_channel_format(self) -> ChannelFormat:
+        """
+        `ChannelFormat` of the texels, which decides the dtype of `read` and `write`; read only.
+        """
+
     @property
-    def feature_channels(self) -> int: ...
+    def feature_channels(self) -> int:
+        """
+        Channels of one image; read only.
+        """
+
     @property
-    def height(self) -> int: ...
+    def height(self) -> int:
+        """
+        Rows in pixels; read only.
+        """
+
     @property
-    def is_temporary(self) -> bool: ...
+    def is_temporary(self) -> bool:
+        """
+        Whether it lives on one command buffer and cannot be read from Python; read only.
+        """
+
     @property
-    def number_of_images(self) -> int: ...
+    def label(self) -> str:
+        """
+        Free text, empty by default.
+        """
+
+    @label.setter
+    def label(self, arg0: str) -> None: ...
+    @property
+    def number_of_images(self) -> int:
+        """
+        Images in this container; those of a batch hold one each. Read only.
+        """
+
     @property
     def parent(self) -> Image:
         """
@@ -846,7 +1004,11 @@ class Image:
         """
 
     @property
-    def pixel_format(self) -> int: ...
+    def pixel_format(self) -> int:
+        """
+        ``MTLPixelFormat`` number, by channel format and channels; read only.
+        """
+
     @property
     def pixel_size(self) -> int:
         """
@@ -866,11 +1028,22 @@ class Image:
         """
 
     @property
-    def texture_type(self) -> int: ...
+    def texture_type(self) -> int:
+        """
+        ``MTLTextureType``: 2 is 2D, 3 is a 2D array, of several images or more than four channels; read only.
+        """
+
     @property
-    def usage(self) -> int: ...
+    def usage(self) -> int:
+        """
+        Bits of `TextureUsage`; read only.
+        """
+
     @property
-    def width(self) -> int: ...
+    def width(self) -> int:
+        """
+        Columns in pixels; read only.
+        """
 
 class ImageBatch:
     """
@@ -971,19 +1144,46 @@ class TextureInfo:
     ) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     @property
-    def array_length(self) -> int: ...
+    def array_length(self) -> int:
+        """
+        Slices of a texture array, 1 by default; a state takes 1 to 2048. Read only.
+        """
+
     @property
-    def depth(self) -> int: ...
+    def depth(self) -> int:
+        """
+        Layers of a 3D texture, 1 by default; a state takes 1 to 2048. Read only.
+        """
+
     @property
-    def height(self) -> int: ...
+    def height(self) -> int:
+        """
+        Rows in texels, 1 by default; a state takes 1 to 16384. Read only.
+        """
+
     @property
-    def pixel_format(self) -> int: ...
+    def pixel_format(self) -> int:
+        """
+        ``MTLPixelFormat`` number, by default 55, one float32 a texel; read only.
+        """
+
     @property
-    def texture_type(self) -> int: ...
+    def texture_type(self) -> int:
+        """
+        ``MTLTextureType`` number, by default 2, which is 2D; read only.
+        """
+
     @property
-    def usage(self) -> int: ...
+    def usage(self) -> int:
+        """
+        Bits of `TextureUsage`, by default SHADER_READ and SHADER_WRITE; read only.
+        """
+
     @property
-    def width(self) -> int: ...
+    def width(self) -> int:
+        """
+        Columns in texels; a state takes 1 to 16384. Read only.
+        """
 
 class StateResourceType:
     """
@@ -1021,9 +1221,16 @@ class StateResourceType:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class ResourceList:
     """
@@ -1032,8 +1239,15 @@ class ResourceList:
 
     def __init__(self) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def append_buffer(self, size: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def append_texture(self, info: TextureInfo) -> None: ...
+    def append_buffer(self, size: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Add a buffer of so many bytes, 1 to 2**48, or ValueError; in the state it comes after those added before.
+        """
+
+    def append_texture(self, info: TextureInfo) -> None:
+        """
+        Add a texture; in the state it comes after those added before, and before all buffers.
+        """
 
 class State:
     """
@@ -1045,8 +1259,6 @@ class State:
     resources : int, TextureInfo, ResourceList or Buffer
         Size of one buffer, one texture, several of both, or an existing buffer. Storage is allocated when first needed.
     """
-
-    label: str
 
     @staticmethod
     def temporary(command_buffer: CommandBuffer, resources: typing.Any = None) -> State:
@@ -1071,7 +1283,11 @@ class State:
 
     def resource_type_at(
         self, index: typing.SupportsInt | typing.SupportsIndex
-    ) -> StateResourceType: ...
+    ) -> StateResourceType:
+        """
+        Return the `StateResourceType` of one resource; IndexError if there is none of that index.
+        """
+
     def synchronize(self, command_buffer: CommandBuffer) -> None:
         """
         Make the device's results visible to the CPU when the command buffer has completed.
@@ -1083,9 +1299,25 @@ class State:
         """
 
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """
+        `Device` that holds the resources; read only.
+        """
+
     @property
-    def is_temporary(self) -> bool: ...
+    def is_temporary(self) -> bool:
+        """
+        Whether it lives on one command buffer; a plain `State` without resources never does. Read only.
+        """
+
+    @property
+    def label(self) -> str:
+        """
+        Free text, empty by default.
+        """
+
+    @label.setter
+    def label(self, arg0: str) -> None: ...
     @property
     def read_count(self) -> int:
         """
@@ -1095,7 +1327,11 @@ class State:
     @read_count.setter
     def read_count(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def resource_count(self) -> int: ...
+    def resource_count(self) -> int:
+        """
+        How many buffers and textures it has; read only.
+        """
+
     @property
     def resource_size(self) -> int:
         """
@@ -1135,13 +1371,28 @@ class VectorDescriptor:
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     def __repr__(self) -> str: ...
     @property
-    def data_type(self) -> typing.Any: ...
+    def data_type(self) -> typing.Any:
+        """
+        `DataType` of an element; read only.
+        """
+
     @property
-    def length(self) -> int: ...
+    def length(self) -> int:
+        """
+        Elements of one vector; read only.
+        """
+
     @property
-    def vector_bytes(self) -> int: ...
+    def vector_bytes(self) -> int:
+        """
+        Bytes from the start of one vector to that of the next; read only.
+        """
+
     @property
-    def vectors(self) -> int: ...
+    def vectors(self) -> int:
+        """
+        How many vectors; read only.
+        """
 
 class MatrixDescriptor:
     """
@@ -1177,24 +1428,45 @@ class MatrixDescriptor:
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     def __repr__(self) -> str: ...
     @property
-    def columns(self) -> int: ...
+    def columns(self) -> int:
+        """
+        Elements of one row; read only.
+        """
+
     @property
-    def data_type(self) -> typing.Any: ...
+    def data_type(self) -> typing.Any:
+        """
+        `DataType` of an element; read only.
+        """
+
     @property
-    def matrices(self) -> int: ...
+    def matrices(self) -> int:
+        """
+        How many matrices; read only.
+        """
+
     @property
-    def matrix_bytes(self) -> int: ...
+    def matrix_bytes(self) -> int:
+        """
+        Bytes from the start of one matrix to that of the next; read only.
+        """
+
     @property
-    def row_bytes(self) -> int: ...
+    def row_bytes(self) -> int:
+        """
+        Bytes from the start of one row to that of the next; read only.
+        """
+
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """
+        Rows of one matrix; read only.
+        """
 
 class DeviceArray:
     """
     What `Vector` and `Matrix` have in common.
     """
-
-    label: str
 
     def __array__(
         self, dtype: typing.Any = None, copy: typing.Any = None
@@ -1235,9 +1507,25 @@ class DeviceArray:
         """
 
     @property
-    def data_type(self) -> typing.Any: ...
+    def data_type(self) -> typing.Any:
+        """
+        `DataType` of an element; read only.
+        """
+
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """
+        `Device` that holds the elements; read only.
+        """
+
+    @property
+    def label(self) -> str:
+        """
+        Free text, empty by default.
+        """
+
+    @label.setter
+    def label(self, arg0: str) -> None: ...
     @property
     def offset(self) -> int:
         """
@@ -1245,7 +1533,10 @@ class DeviceArray:
         """
 
     @property
-    def shape(self) -> tuple[typing.Any, ...]: ...
+    def shape(self) -> tuple[typing.Any, ...]:
+        """
+        Shape as an array: (length,) or (rows, columns), after the number of vectors or matrices where there are several; read only.
+        """
 
 class Vector(DeviceArray):
     """
@@ -1297,7 +1588,11 @@ class Vector(DeviceArray):
         offset: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
     @property
-    def length(self) -> int: ...
+    def length(self) -> int:
+        """
+        Elements of one vector; read only.
+        """
+
     @property
     def vector_bytes(self) -> int:
         """
@@ -1305,7 +1600,10 @@ class Vector(DeviceArray):
         """
 
     @property
-    def vectors(self) -> int: ...
+    def vectors(self) -> int:
+        """
+        How many vectors it holds; read only.
+        """
 
 class Matrix(DeviceArray):
     """
@@ -1357,9 +1655,17 @@ class Matrix(DeviceArray):
         offset: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
     @property
-    def columns(self) -> int: ...
+    def columns(self) -> int:
+        """
+        Elements of one row; read only.
+        """
+
     @property
-    def matrices(self) -> int: ...
+    def matrices(self) -> int:
+        """
+        How many matrices it holds; read only.
+        """
+
     @property
     def matrix_bytes(self) -> int:
         """
@@ -1373,7 +1679,10 @@ class Matrix(DeviceArray):
         """
 
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """
+        Rows of one matrix; read only.
+        """
 
 class TemporaryVector(Vector):
     """
@@ -1436,11 +1745,22 @@ class Offset:
     def __reduce__(self) -> tuple[type, tuple[int, int, int]]: ...
     def __repr__(self) -> str: ...
     @property
-    def x(self) -> int: ...
+    def x(self) -> int:
+        """
+        Columns to the right, or if negative to the left; read only.
+        """
+
     @property
-    def y(self) -> int: ...
+    def y(self) -> int:
+        """
+        Rows downwards, or if negative upwards; read only.
+        """
+
     @property
-    def z(self) -> int: ...
+    def z(self) -> int:
+        """
+        Images of a batch or container passed over; read only.
+        """
 
 class Region:
     """
@@ -1464,7 +1784,11 @@ class Region:
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     def __repr__(self) -> str: ...
     @property
-    def origin(self) -> tuple[int, int, int]: ...
+    def origin(self) -> tuple[int, int, int]:
+        """
+        First column, row and image, as (x, y, z); read only.
+        """
+
     @property
     def size(self) -> tuple[typing.Any, typing.Any, typing.Any]:
         """
@@ -1546,13 +1870,19 @@ class NeuronType:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class NeuronDescriptor:
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
-    neuron_type: NeuronType
 
     def __eq__(self, arg0: object) -> bool: ...
     def __init__(
@@ -1565,23 +1895,47 @@ class NeuronDescriptor:
     ) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     @property
-    def a(self) -> float: ...
+    def a(self) -> float:
+        """
+        Slope below zero of RELU and RELUN, factor of TANH, SOFT_PLUS and ELU, factor of x in LINEAR, HARD_SIGMOID, POWER, EXPONENTIAL and LOGARITHM; dimensionless.
+        """
+
     @a.setter
     def a(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def b(self) -> float: ...
+    def b(self) -> float:
+        """
+        Limit of RELUN, factor of x in TANH and SOFT_PLUS, summand in LINEAR, HARD_SIGMOID, POWER, EXPONENTIAL and LOGARITHM; dimensionless.
+        """
+
     @b.setter
     def b(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def c(self) -> float: ...
+    def c(self) -> float:
+        """
+        Exponent of POWER, base of EXPONENTIAL and LOGARITHM, where -1 stands for e; dimensionless.
+        """
+
     @c.setter
     def c(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def data(self) -> list[float]: ...
+    def data(self) -> list[float]:
+        """
+        Slope of PRELU below zero, one float for each channel read; a new list each time, so assign to change it.
+        """
+
     @data.setter
     def data(
         self, arg0: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]
     ) -> None: ...
+    @property
+    def neuron_type(self) -> NeuronType:
+        """
+        `NeuronType` that says which function it is; a new one leaves the parameters as they are.
+        """
+
+    @neuron_type.setter
+    def neuron_type(self, arg0: NeuronType) -> None: ...
 
 class Padding:
     """
@@ -1599,8 +1953,15 @@ class Padding:
         Return the policy that undoes this one's size, or None.
         """
 
-    def label(self) -> str: ...
-    def padding_method(self) -> int: ...
+    def label(self) -> str:
+        """
+        Return the words that messages name the policy by; empty if a policy of your own has none.
+        """
+
+    def padding_method(self) -> int:
+        """
+        Return the `PaddingMethod` bits as an int; TypeError if a policy of your own has no such method.
+        """
 
 class DefaultPadding(Padding):
     """
@@ -1648,13 +2009,28 @@ class ExplicitPadding(Padding):
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     def __repr__(self) -> str: ...
     @property
-    def bottom(self) -> int: ...
+    def bottom(self) -> int:
+        """
+        Rows added below the source, 0 to 16384; read only.
+        """
+
     @property
-    def left(self) -> int: ...
+    def left(self) -> int:
+        """
+        Columns added before the source's first, 0 to 16384; read only.
+        """
+
     @property
-    def right(self) -> int: ...
+    def right(self) -> int:
+        """
+        Columns added after the source's last, 0 to 16384; read only.
+        """
+
     @property
-    def top(self) -> int: ...
+    def top(self) -> int:
+        """
+        Rows added above the source, 0 to 16384; read only.
+        """
 
 class ImageAllocator:
     """
@@ -1669,11 +2045,21 @@ class Kernel:
     Root of all kernels (``MPSKernel``); never made directly.
     """
 
-    label: str
-
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """
+        `Device` it runs on, and where all that an encode is given must be; read only.
+        """
+
+    @property
+    def label(self) -> str:
+        """
+        Free text; at first the label of the data source where there is one, else empty.
+        """
+
+    @label.setter
+    def label(self, arg0: str) -> None: ...
     @property
     def options(self) -> int:
         """
@@ -1793,7 +2179,11 @@ class UnaryKernel(Kernel):
         """
 
     @property
-    def append_batch_barrier(self) -> bool: ...
+    def append_batch_barrier(self) -> bool:
+        """
+        Whether the whole batch must be done before its result is used, as with batch statistics; read only.
+        """
+
     @property
     def clip_rect(self) -> Region:
         """
@@ -1815,15 +2205,23 @@ class UnaryKernel(Kernel):
     @property
     def destination_image_allocator(self) -> typing.Any:
         """
-        `DEFAULT`, `TEMPORARY`, or a callable ``(command_buffer, descriptor, kernel) -> Image``.
+        `DEFAULT`, `TEMPORARY` (the default), or a callable that takes command buffer, descriptor and kernel and returns an `Image`; TypeError for others.
         """
 
     @destination_image_allocator.setter
     def destination_image_allocator(self, arg1: typing.Any) -> None: ...
     @property
-    def dilation_rate_x(self) -> int: ...
+    def dilation_rate_x(self) -> int:
+        """
+        Columns from one tap of the window to the next, 1 without dilation; read only.
+        """
+
     @property
-    def dilation_rate_y(self) -> int: ...
+    def dilation_rate_y(self) -> int:
+        """
+        Rows from one tap of the window to the next, 1 without dilation; read only.
+        """
+
     @property
     def edge_mode(self) -> EdgeMode:
         """
@@ -1833,15 +2231,35 @@ class UnaryKernel(Kernel):
     @edge_mode.setter
     def edge_mode(self, arg1: EdgeMode) -> None: ...
     @property
-    def is_backwards(self) -> bool: ...
+    def is_backwards(self) -> bool:
+        """
+        Whether strides count pixels of the destination, as in transposed convolution and in most gradient kernels; read only.
+        """
+
     @property
-    def is_result_state_reused_across_batch(self) -> bool: ...
+    def is_result_state_reused_across_batch(self) -> bool:
+        """
+        Whether one state serves all images of a batch, as in convolution, instead of one for each; read only.
+        """
+
     @property
-    def is_state_modified(self) -> bool: ...
+    def is_state_modified(self) -> bool:
+        """
+        Whether an encode writes into the state it is given, as one that sums up weight gradients does; read only.
+        """
+
     @property
-    def kernel_height(self) -> int: ...
+    def kernel_height(self) -> int:
+        """
+        Height of the window in pixels, before dilation; 1 for kernels without one. Read only.
+        """
+
     @property
-    def kernel_width(self) -> int: ...
+    def kernel_width(self) -> int:
+        """
+        Width of the window in pixels, before dilation; 1 for kernels without one. Read only.
+        """
+
     @property
     def offset(self) -> Offset:
         """
@@ -1877,87 +2295,232 @@ class UnaryKernel(Kernel):
         self, arg1: typing.SupportsInt | typing.SupportsIndex
     ) -> None: ...
     @property
-    def stride_in_pixels_x(self) -> int: ...
+    def stride_in_pixels_x(self) -> int:
+        """
+        Columns of the source from one window to the next; of the destination if `is_backwards`. Read only.
+        """
+
     @property
-    def stride_in_pixels_y(self) -> int: ...
+    def stride_in_pixels_y(self) -> int:
+        """
+        Rows of the source from one window to the next; of the destination if `is_backwards`. Read only.
+        """
 
 class BinaryKernel(Kernel):
     """
     A kernel with a primary and a secondary source (``MPSCNNBinaryKernel``).
     """
 
-    clip_rect: Region
-    destination_image_allocator: typing.Any
-    padding: Padding
-    primary_edge_mode: EdgeMode
-    primary_offset: Offset
-    primary_source_feature_channel_max_count: typing.Any
-    secondary_edge_mode: EdgeMode
-    secondary_offset: Offset
-    secondary_source_feature_channel_max_count: typing.Any
+    @property
+    def append_batch_barrier(self) -> bool:
+        """
+        Whether the whole batch must be done before its result is used, as with batch statistics; read only.
+        """
 
     @property
-    def append_batch_barrier(self) -> bool: ...
+    def clip_rect(self) -> Region:
+        """
+        Part of the destination that is written; `NO_CLIP`, the default, for all of it.
+        """
+
+    @clip_rect.setter
+    def clip_rect(self, arg1: Region) -> None: ...
     @property
-    def destination_feature_channel_offset(self) -> int: ...
+    def destination_feature_channel_offset(self) -> int:
+        """
+        First channel written, a multiple of 4 below 8192; ValueError for others.
+        """
+
     @destination_feature_channel_offset.setter
     def destination_feature_channel_offset(
         self, arg1: typing.SupportsInt | typing.SupportsIndex
     ) -> None: ...
     @property
-    def is_backwards(self) -> bool: ...
+    def destination_image_allocator(self) -> typing.Any:
+        """
+        `DEFAULT`, `TEMPORARY` (the default), or a callable that takes command buffer, descriptor and kernel and returns an `Image`; TypeError for others.
+        """
+
+    @destination_image_allocator.setter
+    def destination_image_allocator(self, arg1: typing.Any) -> None: ...
     @property
-    def is_result_state_reused_across_batch(self) -> bool: ...
+    def is_backwards(self) -> bool:
+        """
+        Whether strides count pixels of the destination, as in transposed convolution and in most gradient kernels; read only.
+        """
+
     @property
-    def is_state_modified(self) -> bool: ...
+    def is_result_state_reused_across_batch(self) -> bool:
+        """
+        Whether one state serves all images of a batch, as in convolution, instead of one for each; read only.
+        """
+
     @property
-    def primary_dilation_rate_x(self) -> int: ...
+    def is_state_modified(self) -> bool:
+        """
+        Whether an encode writes into the state it is given, as one that sums up weight gradients does; read only.
+        """
+
     @property
-    def primary_dilation_rate_y(self) -> int: ...
+    def padding(self) -> Padding:
+        """
+        `Padding` policy of encodes that create their destination; SIZE_SAME by default.
+        """
+
+    @padding.setter
+    def padding(self, arg1: Padding) -> None: ...
     @property
-    def primary_kernel_height(self) -> int: ...
+    def primary_dilation_rate_x(self) -> int:
+        """
+        Columns of the primary source from one tap of its window to the next, 1 without dilation; read only.
+        """
+
     @property
-    def primary_kernel_width(self) -> int: ...
+    def primary_dilation_rate_y(self) -> int:
+        """
+        Rows of the primary source from one tap of its window to the next, 1 without dilation; read only.
+        """
+
     @property
-    def primary_source_feature_channel_offset(self) -> int: ...
+    def primary_edge_mode(self) -> EdgeMode:
+        """
+        What lies outside the primary source: ZERO (default) or CLAMP; ValueError for others.
+        """
+
+    @primary_edge_mode.setter
+    def primary_edge_mode(self, arg1: EdgeMode) -> None: ...
+    @property
+    def primary_kernel_height(self) -> int:
+        """
+        Height of the window over the primary source in pixels, before dilation; read only.
+        """
+
+    @property
+    def primary_kernel_width(self) -> int:
+        """
+        Width of the window over the primary source in pixels, before dilation; read only.
+        """
+
+    @property
+    def primary_offset(self) -> Offset:
+        """
+        `Offset` of the first window in the primary source, in a gradient kernel the incoming gradient. Forward encodes that create their destination replace it.
+        """
+
+    @primary_offset.setter
+    def primary_offset(self, arg1: Offset) -> None: ...
+    @property
+    def primary_source_feature_channel_max_count(self) -> typing.Any:
+        """
+        Most channels read of the primary source, at least 1, or ValueError; None (default) for no limit.
+        """
+
+    @primary_source_feature_channel_max_count.setter
+    def primary_source_feature_channel_max_count(self, arg1: typing.Any) -> None: ...
+    @property
+    def primary_source_feature_channel_offset(self) -> int:
+        """
+        First channel read of the primary source, below 8192 and a multiple of 4; ValueError for others.
+        """
+
     @primary_source_feature_channel_offset.setter
     def primary_source_feature_channel_offset(
         self, arg1: typing.SupportsInt | typing.SupportsIndex
     ) -> None: ...
     @property
-    def primary_stride_in_pixels_x(self) -> int: ...
+    def primary_stride_in_pixels_x(self) -> int:
+        """
+        Columns of the primary source from one window to the next: 1, or the forward stride in a gradient kernel; 0 repeats the first where arithmetic allows it. ValueError for what the kernel does not take.
+        """
+
     @primary_stride_in_pixels_x.setter
     def primary_stride_in_pixels_x(
         self, arg1: typing.SupportsInt | typing.SupportsIndex
     ) -> None: ...
     @property
-    def primary_stride_in_pixels_y(self) -> int: ...
+    def primary_stride_in_pixels_y(self) -> int:
+        """
+        Rows of the primary source from one window to the next: 1, or the forward stride in a gradient kernel; 0 repeats the first where arithmetic allows it. ValueError for what the kernel does not take.
+        """
+
     @primary_stride_in_pixels_y.setter
     def primary_stride_in_pixels_y(
         self, arg1: typing.SupportsInt | typing.SupportsIndex
     ) -> None: ...
     @property
-    def secondary_dilation_rate_x(self) -> int: ...
+    def secondary_dilation_rate_x(self) -> int:
+        """
+        Columns of the secondary source from one tap of its window to the next, 1 without dilation; read only.
+        """
+
     @property
-    def secondary_dilation_rate_y(self) -> int: ...
+    def secondary_dilation_rate_y(self) -> int:
+        """
+        Rows of the secondary source from one tap of its window to the next, 1 without dilation; read only.
+        """
+
     @property
-    def secondary_kernel_height(self) -> int: ...
+    def secondary_edge_mode(self) -> EdgeMode:
+        """
+        What lies outside the secondary source: ZERO (default) or CLAMP, in `PadGradient` any mode; ValueError for others.
+        """
+
+    @secondary_edge_mode.setter
+    def secondary_edge_mode(self, arg1: EdgeMode) -> None: ...
     @property
-    def secondary_kernel_width(self) -> int: ...
+    def secondary_kernel_height(self) -> int:
+        """
+        Height of the window over the secondary source in pixels, before dilation; read only.
+        """
+
     @property
-    def secondary_source_feature_channel_offset(self) -> int: ...
+    def secondary_kernel_width(self) -> int:
+        """
+        Width of the window over the secondary source in pixels, before dilation; read only.
+        """
+
+    @property
+    def secondary_offset(self) -> Offset:
+        """
+        `Offset` of the first window in the secondary source, in a gradient kernel the forward image. Forward encodes that create their destination replace it.
+        """
+
+    @secondary_offset.setter
+    def secondary_offset(self, arg1: Offset) -> None: ...
+    @property
+    def secondary_source_feature_channel_max_count(self) -> typing.Any:
+        """
+        Most channels read of the secondary source, at least 1, or ValueError; None (default) for no limit.
+        """
+
+    @secondary_source_feature_channel_max_count.setter
+    def secondary_source_feature_channel_max_count(self, arg1: typing.Any) -> None: ...
+    @property
+    def secondary_source_feature_channel_offset(self) -> int:
+        """
+        First channel read of the secondary source, below 8192 and a multiple of 4 (in `PadGradient` any); ValueError for others.
+        """
+
     @secondary_source_feature_channel_offset.setter
     def secondary_source_feature_channel_offset(
         self, arg1: typing.SupportsInt | typing.SupportsIndex
     ) -> None: ...
     @property
-    def secondary_stride_in_pixels_x(self) -> int: ...
+    def secondary_stride_in_pixels_x(self) -> int:
+        """
+        Columns of the secondary source from one window to the next: 1, or the forward stride in a gradient kernel; 0 repeats the first where arithmetic allows it. ValueError for what the kernel does not take.
+        """
+
     @secondary_stride_in_pixels_x.setter
     def secondary_stride_in_pixels_x(
         self, arg1: typing.SupportsInt | typing.SupportsIndex
     ) -> None: ...
     @property
-    def secondary_stride_in_pixels_y(self) -> int: ...
+    def secondary_stride_in_pixels_y(self) -> int:
+        """
+        Rows of the secondary source from one window to the next: 1, or the forward stride in a gradient kernel; 0 repeats the first where arithmetic allows it. ValueError for what the kernel does not take.
+        """
+
     @secondary_stride_in_pixels_y.setter
     def secondary_stride_in_pixels_y(
         self, arg1: typing.SupportsInt | typing.SupportsIndex
@@ -2095,27 +2658,70 @@ class BinaryGradientState(State):
 
     def __repr__(self) -> str: ...
     @property
-    def clip_rect(self) -> Region: ...
+    def clip_rect(self) -> Region:
+        """
+        `Region` of the destination that the forward kernel wrote, cut to its size; read only.
+        """
+
     @property
-    def primary_edge_mode(self) -> EdgeMode: ...
+    def primary_edge_mode(self) -> EdgeMode:
+        """
+        What the forward kernel took to lie outside the primary source; read only.
+        """
+
     @property
-    def primary_feature_channels(self) -> int: ...
+    def primary_feature_channels(self) -> int:
+        """
+        Channels of the primary source image, those not read included; read only.
+        """
+
     @property
-    def primary_height(self) -> int: ...
+    def primary_height(self) -> int:
+        """
+        Rows of the primary source image, pixels; read only.
+        """
+
     @property
-    def primary_offset(self) -> Offset: ...
+    def primary_offset(self) -> Offset:
+        """
+        What `primary_offset` of the forward kernel was at its encode; read only.
+        """
+
     @property
-    def primary_width(self) -> int: ...
+    def primary_width(self) -> int:
+        """
+        Columns of the primary source image, pixels; read only.
+        """
+
     @property
-    def secondary_edge_mode(self) -> EdgeMode: ...
+    def secondary_edge_mode(self) -> EdgeMode:
+        """
+        What the forward kernel took to lie outside the secondary source; read only.
+        """
+
     @property
-    def secondary_feature_channels(self) -> int: ...
+    def secondary_feature_channels(self) -> int:
+        """
+        Channels of the secondary source image, those not read included; read only.
+        """
+
     @property
-    def secondary_height(self) -> int: ...
+    def secondary_height(self) -> int:
+        """
+        Rows of the secondary source image, pixels; read only.
+        """
+
     @property
-    def secondary_offset(self) -> Offset: ...
+    def secondary_offset(self) -> Offset:
+        """
+        What `secondary_offset` of the forward kernel was at its encode; read only.
+        """
+
     @property
-    def secondary_width(self) -> int: ...
+    def secondary_width(self) -> int:
+        """
+        Columns of the secondary source image, pixels; read only.
+        """
 
 class GradientKernel(BinaryKernel):
     """
@@ -2213,21 +2819,52 @@ class GradientState(State):
 
     def __repr__(self) -> str: ...
     @property
-    def clip_rect(self) -> Region: ...
+    def clip_rect(self) -> Region:
+        """
+        `Region` of the destination that the forward kernel wrote, cut to its size; read only.
+        """
+
     @property
-    def edge_mode(self) -> EdgeMode: ...
+    def edge_mode(self) -> EdgeMode:
+        """
+        What the forward kernel took to lie outside its source; read only.
+        """
+
     @property
-    def kernel_height(self) -> int: ...
+    def kernel_height(self) -> int:
+        """
+        Height of the forward kernel's window in pixels, before dilation; read only.
+        """
+
     @property
-    def kernel_width(self) -> int: ...
+    def kernel_width(self) -> int:
+        """
+        Width of the forward kernel's window in pixels, before dilation; read only.
+        """
+
     @property
-    def offset(self) -> Offset: ...
+    def offset(self) -> Offset:
+        """
+        Source pixel under the centre of the forward kernel's first window; read only.
+        """
+
     @property
-    def source_feature_channels(self) -> int: ...
+    def source_feature_channels(self) -> int:
+        """
+        Channels of the forward source image, those not read included; read only.
+        """
+
     @property
-    def source_height(self) -> int: ...
+    def source_height(self) -> int:
+        """
+        Rows of the forward source image, pixels; read only.
+        """
+
     @property
-    def source_width(self) -> int: ...
+    def source_width(self) -> int:
+        """
+        Columns of the forward source image, pixels; read only.
+        """
 
 class NormalizationGammaAndBetaState(State):
     """
@@ -2440,9 +3077,16 @@ class ComparisonType:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class Compare(Arithmetic):
     def __init__(self, device: Device) -> None: ...
@@ -2711,7 +3355,11 @@ class BatchNormalization(UnaryKernel):
     @property
     def _neuron(self) -> NeuronDescriptor: ...
     @property
-    def data_source(self) -> typing.Any: ...
+    def data_source(self) -> typing.Any:
+        """
+        The object given to the constructor, read again by every reload from the data source; read only.
+        """
+
     @property
     def epsilon(self) -> float:
         """
@@ -2770,8 +3418,6 @@ class BatchNormalizationGradient(GradientKernel):
     def _neuron(self) -> NeuronDescriptor: ...
 
 class ConvolutionDescriptor:
-    fused_neuron_descriptor: NeuronDescriptor
-
     def __init__(
         self,
         kernel_width: typing.SupportsInt | typing.SupportsIndex,
@@ -2795,53 +3441,126 @@ class ConvolutionDescriptor:
         gamma: typing.Any,
         beta: typing.Any,
         epsilon: typing.SupportsFloat | typing.SupportsIndex,
-    ) -> None: ...
+    ) -> None:
+        """
+        Fold batch normalization into weights and biases, before the fused neuron.
+
+        For inference: kernels of such a descriptor have no gradient. Four times None undoes it.
+
+        Parameters
+        ----------
+        mean, variance, gamma, beta : array_like of float32, shape (O,), or None
+            One number for each output channel, copied; None stands for 0, 1, 1 and 0.
+        epsilon : float
+            Added to the variance under the root.
+
+        Raises
+        ------
+        ValueError
+            If an array has another length than there are output channels.
+        """
+
     @property
     def _batch_normalization(self) -> typing.Any: ...
     @property
-    def channel_multiplier(self) -> int: ...
+    def channel_multiplier(self) -> int:
+        """
+        Outputs of each input channel in a depthwise convolution, 1; 0 in a regular one. Read only.
+        """
+
     @property
-    def dilation_rate_x(self) -> int: ...
+    def dilation_rate_x(self) -> int:
+        """
+        Columns of the source from one tap to the next, 1 without dilation; at least 1, or ValueError.
+        """
+
     @dilation_rate_x.setter
     def dilation_rate_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def dilation_rate_y(self) -> int: ...
+    def dilation_rate_y(self) -> int:
+        """
+        Rows of the source from one tap to the next, 1 without dilation; at least 1, or ValueError.
+        """
+
     @dilation_rate_y.setter
     def dilation_rate_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def groups(self) -> int: ...
+    def fused_neuron_descriptor(self) -> NeuronDescriptor:
+        """
+        Activation applied to the result, a copy each time; ValueError for PRELU with fewer slopes than output channels.
+        """
+
+    @fused_neuron_descriptor.setter
+    def fused_neuron_descriptor(self, arg1: NeuronDescriptor) -> None: ...
+    @property
+    def groups(self) -> int:
+        """
+        Parts that inputs and outputs are divided into, each fed by its own inputs alone; ValueError unless it divides both, into multiples of 4 if it is above 1.
+        """
+
     @groups.setter
     def groups(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def input_feature_channels(self) -> int: ...
+    def input_feature_channels(self) -> int:
+        """
+        Channels read of the source, at least 1; ValueError if `groups`, or the outputs of a depthwise convolution, do not allow the number.
+        """
+
     @input_feature_channels.setter
     def input_feature_channels(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def kernel_height(self) -> int: ...
+    def kernel_height(self) -> int:
+        """
+        Taps of the window in a column, before dilation; at least 1, or ValueError.
+        """
+
     @kernel_height.setter
     def kernel_height(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def kernel_width(self) -> int: ...
+    def kernel_width(self) -> int:
+        """
+        Taps of the window in a row, before dilation; at least 1, or ValueError.
+        """
+
     @kernel_width.setter
     def kernel_width(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def output_feature_channels(self) -> int: ...
+    def output_feature_channels(self) -> int:
+        """
+        Channels of the result before depth to space, at least 1; ValueError if `groups` or another property does not allow the number.
+        """
+
     @output_feature_channels.setter
     def output_feature_channels(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def stride_in_pixels_x(self) -> int: ...
+    def stride_in_pixels_x(self) -> int:
+        """
+        Columns of the source from one window to the next (in a transposed convolution, of the destination); at least 1, or ValueError.
+        """
+
     @stride_in_pixels_x.setter
     def stride_in_pixels_x(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def stride_in_pixels_y(self) -> int: ...
+    def stride_in_pixels_y(self) -> int:
+        """
+        Rows of the source from one window to the next (in a transposed convolution, of the destination); at least 1, or ValueError.
+        """
+
     @stride_in_pixels_y.setter
     def stride_in_pixels_y(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def sub_pixel_scale_factor(self) -> int: ...
+    def sub_pixel_scale_factor(self) -> int:
+        """
+        Growth of width and height by depth to space, 1 for none; ValueError if its square does not divide the output channels.
+        """
+
     @sub_pixel_scale_factor.setter
     def sub_pixel_scale_factor(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def weight_shape(self) -> tuple[typing.Any, ...]: ...
+    def weight_shape(self) -> tuple[typing.Any, ...]:
+        """
+        (O, kernel_height, kernel_width, I / groups), or without the last for a depthwise convolution; read only.
+        """
 
 class ConvolutionGradientState(GradientState):
     """
@@ -2875,7 +3594,10 @@ class ConvolutionGradientState(GradientState):
         """
 
     @property
-    def weight_shape(self) -> tuple[typing.Any, ...]: ...
+    def weight_shape(self) -> tuple[typing.Any, ...]:
+        """
+        (O, kernel_height, kernel_width, I / groups), or without the last for a depthwise convolution; read only.
+        """
 
 class ConvolutionTransposeGradientState(ConvolutionGradientState):
     """
@@ -2948,7 +3670,11 @@ class ConvolutionWeightsAndBiasesState(State):
         """
 
     @property
-    def weights(self) -> Buffer: ...
+    def weights(self) -> Buffer:
+        """
+        `Buffer` of float32, from `weights_offset` on in the layout of the data source; ReadCountError if a temporary state has been used up.
+        """
+
     @property
     def weights_offset(self) -> int:
         """
@@ -2988,13 +3714,18 @@ class ConvolutionAccumulatorPrecision:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class Convolution(UnaryKernel):
-    accumulator_precision: ConvolutionAccumulatorPrecision
-
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
     def export_weights_and_biases(
         self, command_buffer: CommandBuffer, temporary_ok: bool = False
@@ -3021,9 +3752,24 @@ class Convolution(UnaryKernel):
         """
 
     @property
-    def data_source(self) -> typing.Any: ...
+    def accumulator_precision(self) -> ConvolutionAccumulatorPrecision:
+        """
+        Precision that sums need: FLOAT (default), or HALF, which permits less and is a ValueError for kernel weights of FLOAT32.
+        """
+
+    @accumulator_precision.setter
+    def accumulator_precision(self, arg1: ConvolutionAccumulatorPrecision) -> None: ...
     @property
-    def descriptor(self) -> ConvolutionDescriptor: ...
+    def data_source(self) -> typing.Any:
+        """
+        The object given to the constructor, read again by every reload from the data source; read only.
+        """
+
+    @property
+    def descriptor(self) -> ConvolutionDescriptor:
+        """
+        A copy of the data source's descriptor, as it was when the kernel was made; read only.
+        """
 
 class FullyConnected(Convolution):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
@@ -3032,14 +3778,34 @@ class ConvolutionGradient(GradientKernel):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
     def reload_weights_and_biases(
         self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
-    ) -> None: ...
-    def reload_weights_and_biases_from_data_source(self) -> None: ...
+    ) -> None:
+        """
+        Encode a copy of a state's weights into the kernel, for the encodes after it.
+        """
+
+    def reload_weights_and_biases_from_data_source(self) -> None:
+        """
+        Read the data source again; work that is encoded already keeps the weights it was encoded with.
+        """
+
     @property
-    def data_source(self) -> typing.Any: ...
+    def data_source(self) -> typing.Any:
+        """
+        The object given to the constructor, read again by every reload from the data source; read only.
+        """
+
     @property
-    def descriptor(self) -> ConvolutionDescriptor: ...
+    def descriptor(self) -> ConvolutionDescriptor:
+        """
+        A copy of the data source's descriptor, as it was when the kernel was made; read only.
+        """
+
     @property
-    def gradient_option(self) -> int: ...
+    def gradient_option(self) -> int:
+        """
+        `ConvolutionGradientOption` bits of what an encode computes, as an int; ALL (3) by default, ValueError for no bit or others.
+        """
+
     @gradient_option.setter
     def gradient_option(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
 
@@ -3047,8 +3813,6 @@ class FullyConnectedGradient(ConvolutionGradient):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
 
 class ConvolutionTranspose(UnaryKernel):
-    accumulator_precision: ConvolutionAccumulatorPrecision
-
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
     def destination_descriptor(
         self, sources: typing.Any, states: typing.Any = None
@@ -3181,9 +3945,25 @@ class ConvolutionTranspose(UnaryKernel):
         """
 
     @property
-    def data_source(self) -> typing.Any: ...
+    def accumulator_precision(self) -> ConvolutionAccumulatorPrecision:
+        """
+        Precision that sums need: FLOAT (default), or HALF, which permits less and is a ValueError for kernel weights of FLOAT32.
+        """
+
+    @accumulator_precision.setter
+    def accumulator_precision(self, arg1: ConvolutionAccumulatorPrecision) -> None: ...
     @property
-    def descriptor(self) -> ConvolutionDescriptor: ...
+    def data_source(self) -> typing.Any:
+        """
+        The object given to the constructor, read again by every reload from the data source; read only.
+        """
+
+    @property
+    def descriptor(self) -> ConvolutionDescriptor:
+        """
+        A copy of the data source's descriptor, as it was when the kernel was made; read only.
+        """
+
     @property
     def kernel_offset_x(self) -> int:
         """
@@ -3205,14 +3985,34 @@ class ConvolutionTransposeGradient(GradientKernel):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
     def reload_weights_and_biases(
         self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
-    ) -> None: ...
-    def reload_weights_and_biases_from_data_source(self) -> None: ...
+    ) -> None:
+        """
+        Encode a copy of a state's weights into the kernel, for the encodes after it.
+        """
+
+    def reload_weights_and_biases_from_data_source(self) -> None:
+        """
+        Read the data source again; work that is encoded already keeps the weights it was encoded with.
+        """
+
     @property
-    def data_source(self) -> typing.Any: ...
+    def data_source(self) -> typing.Any:
+        """
+        The object given to the constructor, read again by every reload from the data source; read only.
+        """
+
     @property
-    def descriptor(self) -> ConvolutionDescriptor: ...
+    def descriptor(self) -> ConvolutionDescriptor:
+        """
+        A copy of the data source's descriptor, as it was when the kernel was made; read only.
+        """
+
     @property
-    def gradient_option(self) -> int: ...
+    def gradient_option(self) -> int:
+        """
+        `ConvolutionGradientOption` bits of what an encode computes, as an int; ALL (3) by default, ValueError for no bit or others.
+        """
+
     @gradient_option.setter
     def gradient_option(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
 
@@ -3425,7 +4225,11 @@ class InstanceNormalization(UnaryKernel):
         """
 
     @property
-    def data_source(self) -> typing.Any: ...
+    def data_source(self) -> typing.Any:
+        """
+        The object given to the constructor, read again by every reload from the data source; read only.
+        """
+
     @property
     def epsilon(self) -> float:
         """
@@ -3455,7 +4259,11 @@ class GroupNormalization(UnaryKernel):
         """
 
     @property
-    def data_source(self) -> typing.Any: ...
+    def data_source(self) -> typing.Any:
+        """
+        The object given to the constructor, read again by every reload from the data source; read only.
+        """
+
     @property
     def epsilon(self) -> float:
         """
@@ -3783,9 +4591,16 @@ class LossType:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class ReductionType:
     """
@@ -3826,15 +4641,19 @@ class ReductionType:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class LossDescriptor:
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
-    loss_type: LossType
-    reduce_across_batch: bool
-    reduction_type: ReductionType
 
     def __eq__(self, arg0: object) -> bool: ...
     def __init__(
@@ -3850,23 +4669,67 @@ class LossDescriptor:
     ) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     @property
-    def delta(self) -> float: ...
+    def delta(self) -> float:
+        """
+        Distance of prediction and label from which HUBER is linear, above 0, or ValueError; 1 by default.
+        """
+
     @delta.setter
     def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def epsilon(self) -> float: ...
+    def epsilon(self) -> float:
+        """
+        Added to the arguments of LOG's logarithms, not negative, or ValueError; 1e-7 by default.
+        """
+
     @epsilon.setter
     def epsilon(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def label_smoothing(self) -> float: ...
+    def label_smoothing(self) -> float:
+        """
+        Share of the labels, 0 to 1, that SOFT_MAX_CROSS_ENTROPY and SIGMOID_CROSS_ENTROPY spread evenly over the classes. 0 by default, ValueError outside its range.
+        """
+
     @label_smoothing.setter
     def label_smoothing(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def number_of_classes(self) -> int: ...
+    def loss_type(self) -> LossType:
+        """
+        `LossType` of an element.
+        """
+
+    @loss_type.setter
+    def loss_type(self, arg1: LossType) -> None: ...
+    @property
+    def number_of_classes(self) -> int:
+        """
+        Classes that SOFT_MAX_CROSS_ENTROPY spreads smoothed labels over, at least 1. 1 by default, ValueError below.
+        """
+
     @number_of_classes.setter
     def number_of_classes(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def weight(self) -> float: ...
+    def reduce_across_batch(self) -> bool:
+        """
+        Whether the losses of a batch become one, in the first loss image, unless the reduction is NONE. False by default.
+        """
+
+    @reduce_across_batch.setter
+    def reduce_across_batch(self, arg1: bool) -> None: ...
+    @property
+    def reduction_type(self) -> ReductionType:
+        """
+        `ReductionType`: how the losses of all elements of an image become one number, if at all.
+        """
+
+    @reduction_type.setter
+    def reduction_type(self, arg1: ReductionType) -> None: ...
+    @property
+    def weight(self) -> float:
+        """
+        Factor of every element, in loss and gradient; 1 by default.
+        """
+
     @weight.setter
     def weight(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
 
@@ -3921,11 +4784,22 @@ class LossDataDescriptor:
     @bytes_per_row.setter
     def bytes_per_row(self, arg0: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
-    def data(self) -> numpy.typing.NDArray[numpy.float32]: ...
+    def data(self) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        The float32 array itself, not a copy; read only.
+        """
+
     @property
-    def layout(self) -> DataLayout: ...
+    def layout(self) -> DataLayout:
+        """
+        `DataLayout`: order of the numbers in the array; read only.
+        """
+
     @property
-    def size(self) -> tuple[int, int, int]: ...
+    def size(self) -> tuple[int, int, int]:
+        """
+        (width, height, channels) of the block, whatever the layout; read only.
+        """
 
 class LossLabels(State):
     """
@@ -3999,7 +4873,11 @@ class LossLabels(State):
         """
 
     @property
-    def labels_image(self) -> Image: ...
+    def labels_image(self) -> Image:
+        """
+        `Image` of the labels: the one that was given, or a float32 one of the array's numbers; read only.
+        """
+
     @property
     def loss(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]:
         """
@@ -4007,7 +4885,11 @@ class LossLabels(State):
         """
 
     @property
-    def loss_image(self) -> Image: ...
+    def loss_image(self) -> Image:
+        """
+        float32 `Image` of ``loss_image_size`` that a loss kernel writes into; read only.
+        """
+
     @property
     def weights(self) -> typing.Any:
         """
@@ -4076,29 +4958,60 @@ class LabelledLoss(UnaryKernel):
 class Loss(LabelledLoss):
     def __init__(self, device: Device, descriptor: LossDescriptor) -> None: ...
     @property
-    def delta(self) -> float: ...
+    def delta(self) -> float:
+        """
+        Distance of prediction and label from which HUBER is linear, above 0; read only.
+        """
+
     @property
-    def descriptor(self) -> LossDescriptor: ...
+    def descriptor(self) -> LossDescriptor:
+        """
+        A copy of the loss with its settings as they are now; read only.
+        """
+
     @property
-    def epsilon(self) -> float: ...
+    def epsilon(self) -> float:
+        """
+        Added to the arguments of LOG's logarithms, not negative; read only.
+        """
+
     @property
-    def label_smoothing(self) -> float: ...
+    def label_smoothing(self) -> float:
+        """
+        Share of the labels, 0 to 1, that SOFT_MAX_CROSS_ENTROPY and SIGMOID_CROSS_ENTROPY spread evenly over the classes; read only.
+        """
+
     @property
-    def loss_type(self) -> LossType: ...
+    def loss_type(self) -> LossType:
+        """
+        `LossType` of an element; read only.
+        """
+
     @property
-    def number_of_classes(self) -> int: ...
+    def number_of_classes(self) -> int:
+        """
+        Classes that SOFT_MAX_CROSS_ENTROPY spreads smoothed labels over, at least 1; read only.
+        """
+
     @property
-    def reduce_across_batch(self) -> bool: ...
+    def reduce_across_batch(self) -> bool:
+        """
+        Whether the losses of a batch become one, in the first loss image, unless the reduction is NONE; read only.
+        """
+
     @property
-    def reduction_type(self) -> ReductionType: ...
+    def reduction_type(self) -> ReductionType:
+        """
+        `ReductionType`: how the losses of all elements of an image become one number, if at all; read only.
+        """
+
     @property
-    def weight(self) -> float: ...
+    def weight(self) -> float:
+        """
+        Factor of every element, in loss and gradient; read only.
+        """
 
 class YOLOLossDescriptor:
-    reduce_across_batch: bool
-    reduction_type: ReductionType
-    rescore: bool
-
     def __init__(
         self,
         reduction_type: ReductionType,
@@ -4115,41 +5028,101 @@ class YOLOLossDescriptor:
     ) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     @property
-    def anchor_boxes(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]: ...
+    def anchor_boxes(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]:
+        """
+        Width and height of each anchor in grid cells, a float32 copy of shape (boxes, 2) that cannot be written to; takes pairs of positive numbers, or float32 bytes, and raises TypeError or ValueError for others.
+        """
+
     @anchor_boxes.setter
     def anchor_boxes(self, arg1: typing.Any) -> None: ...
     @property
-    def max_iou_for_object_absence(self) -> float: ...
+    def max_iou_for_object_absence(self) -> float:
+        """
+        Intersection over union below which a box that is not present is absent; it does not count otherwise. 0.3 by default.
+        """
+
     @max_iou_for_object_absence.setter
     def max_iou_for_object_absence(
         self, arg1: typing.SupportsFloat | typing.SupportsIndex
     ) -> None: ...
     @property
-    def min_iou_for_object_presence(self) -> float: ...
+    def min_iou_for_object_presence(self) -> float:
+        """
+        Intersection over union with the object of its cell above which a box is present; one whose anchor fits best always is. 0.7 by default.
+        """
+
     @min_iou_for_object_presence.setter
     def min_iou_for_object_presence(
         self, arg1: typing.SupportsFloat | typing.SupportsIndex
     ) -> None: ...
     @property
-    def number_of_anchor_boxes(self) -> int: ...
+    def number_of_anchor_boxes(self) -> int:
+        """
+        Boxes that each cell of the grid predicts; read only.
+        """
+
     @property
-    def scale_class(self) -> float: ...
+    def reduce_across_batch(self) -> bool:
+        """
+        Whether the losses of a batch become one, in the first loss image, unless the reduction is NONE. False by default.
+        """
+
+    @reduce_across_batch.setter
+    def reduce_across_batch(self, arg1: bool) -> None: ...
+    @property
+    def reduction_type(self) -> ReductionType:
+        """
+        `ReductionType` of the elements of all parts together.
+        """
+
+    @reduction_type.setter
+    def reduction_type(self, arg1: ReductionType) -> None: ...
+    @property
+    def rescore(self) -> bool:
+        """
+        Whether a present box should have for confidence its label times the intersection over union of predicted and true box, not the label alone; True by default.
+        """
+
+    @rescore.setter
+    def rescore(self, arg1: bool) -> None: ...
+    @property
+    def scale_class(self) -> float:
+        """
+        Factor of loss and gradient of the classes of boxes that are present; 2 by default.
+        """
+
     @scale_class.setter
     def scale_class(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def scale_no_object(self) -> float: ...
+    def scale_no_object(self) -> float:
+        """
+        Factor of loss and gradient of the confidence of boxes that are absent; 5 by default.
+        """
+
     @scale_no_object.setter
     def scale_no_object(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def scale_object(self) -> float: ...
+    def scale_object(self) -> float:
+        """
+        Factor of loss and gradient of the confidence of boxes that are present; 100 by default.
+        """
+
     @scale_object.setter
     def scale_object(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def scale_wh(self) -> float: ...
+    def scale_wh(self) -> float:
+        """
+        Factor of loss and gradient of the sizes of boxes that are present; 10 by default.
+        """
+
     @scale_wh.setter
     def scale_wh(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def scale_xy(self) -> float: ...
+    def scale_xy(self) -> float:
+        """
+        Factor of loss and gradient of the centres of boxes that are present; 10 by default.
+        """
+
     @scale_xy.setter
     def scale_xy(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
 
@@ -4164,27 +5137,70 @@ class YOLOLoss(LabelledLoss):
         classes: LossDescriptor,
     ) -> None: ...
     @property
-    def anchor_boxes(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]: ...
+    def anchor_boxes(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]:
+        """
+        Width and height of each anchor in grid cells, a float32 copy of shape (boxes, 2) that cannot be written to; read only.
+        """
+
     @property
-    def max_iou_for_object_absence(self) -> float: ...
+    def max_iou_for_object_absence(self) -> float:
+        """
+        Intersection over union below which a box that is not present is absent; it does not count otherwise; read only.
+        """
+
     @property
-    def min_iou_for_object_presence(self) -> float: ...
+    def min_iou_for_object_presence(self) -> float:
+        """
+        Intersection over union with the object of its cell above which a box is present; one whose anchor fits best always is; read only.
+        """
+
     @property
-    def number_of_anchor_boxes(self) -> int: ...
+    def number_of_anchor_boxes(self) -> int:
+        """
+        Boxes that each cell of the grid predicts; read only.
+        """
+
     @property
-    def reduce_across_batch(self) -> bool: ...
+    def reduce_across_batch(self) -> bool:
+        """
+        Whether the losses of a batch become one, in the first loss image, unless the reduction is NONE; read only.
+        """
+
     @property
-    def reduction_type(self) -> ReductionType: ...
+    def reduction_type(self) -> ReductionType:
+        """
+        `ReductionType` of the elements of all parts together; read only.
+        """
+
     @property
-    def scale_class(self) -> float: ...
+    def scale_class(self) -> float:
+        """
+        Factor of loss and gradient of the classes of boxes that are present; read only.
+        """
+
     @property
-    def scale_no_object(self) -> float: ...
+    def scale_no_object(self) -> float:
+        """
+        Factor of loss and gradient of the confidence of boxes that are absent; read only.
+        """
+
     @property
-    def scale_object(self) -> float: ...
+    def scale_object(self) -> float:
+        """
+        Factor of loss and gradient of the confidence of boxes that are present; read only.
+        """
+
     @property
-    def scale_wh(self) -> float: ...
+    def scale_wh(self) -> float:
+        """
+        Factor of loss and gradient of the sizes of boxes that are present; read only.
+        """
+
     @property
-    def scale_xy(self) -> float: ...
+    def scale_xy(self) -> float:
+        """
+        Factor of loss and gradient of the centres of boxes that are present; read only.
+        """
 
 class ForwardLossState(GradientState):
     """
@@ -4192,13 +5208,28 @@ class ForwardLossState(GradientState):
     """
 
     @property
-    def delta(self) -> float: ...
+    def delta(self) -> float:
+        """
+        Distance of prediction and label from which HUBER is linear, above 0; read only.
+        """
+
     @property
-    def epsilon(self) -> float: ...
+    def epsilon(self) -> float:
+        """
+        Added to the arguments of LOG's logarithms, not negative; read only.
+        """
+
     @property
-    def label_smoothing(self) -> float: ...
+    def label_smoothing(self) -> float:
+        """
+        Share of the labels, 0 to 1, that SOFT_MAX_CROSS_ENTROPY and SIGMOID_CROSS_ENTROPY spread evenly over the classes; read only.
+        """
+
     @property
-    def weight(self) -> float: ...
+    def weight(self) -> float:
+        """
+        Factor of every element, in loss and gradient; read only.
+        """
 
 class ForwardLoss(UnaryKernel):
     def __init__(self, device: Device, descriptor: LossDescriptor) -> None: ...
@@ -4246,29 +5277,65 @@ class ForwardLoss(UnaryKernel):
         """
 
     @property
-    def delta(self) -> float: ...
+    def delta(self) -> float:
+        """
+        Distance of prediction and label from which HUBER is linear, above 0; a new value holds for the encodes that follow, one out of range is a ValueError.
+        """
+
     @delta.setter
     def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def descriptor(self) -> LossDescriptor: ...
+    def descriptor(self) -> LossDescriptor:
+        """
+        A copy of the loss with its settings as they are now; read only.
+        """
+
     @property
-    def epsilon(self) -> float: ...
+    def epsilon(self) -> float:
+        """
+        Added to the arguments of LOG's logarithms, not negative; a new value holds for the encodes that follow, one out of range is a ValueError.
+        """
+
     @epsilon.setter
     def epsilon(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def label_smoothing(self) -> float: ...
+    def label_smoothing(self) -> float:
+        """
+        Share of the labels, 0 to 1, that SOFT_MAX_CROSS_ENTROPY and SIGMOID_CROSS_ENTROPY spread evenly over the classes; a new value holds for the encodes that follow, one out of range is a ValueError.
+        """
+
     @label_smoothing.setter
     def label_smoothing(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def loss_type(self) -> LossType: ...
+    def loss_type(self) -> LossType:
+        """
+        `LossType` of an element; read only.
+        """
+
     @property
-    def number_of_classes(self) -> int: ...
+    def number_of_classes(self) -> int:
+        """
+        Classes that SOFT_MAX_CROSS_ENTROPY spreads smoothed labels over, at least 1; read only.
+        """
+
     @property
-    def reduce_across_batch(self) -> bool: ...
+    def reduce_across_batch(self) -> bool:
+        """
+        Whether the losses of a batch become one, in the first loss image, unless the reduction is NONE; read only.
+        """
+
     @property
-    def reduction_type(self) -> ReductionType: ...
+    def reduction_type(self) -> ReductionType:
+        """
+        `ReductionType`: how the losses of all elements of an image become one number, if at all; read only.
+        """
+
     @property
-    def weight(self) -> float: ...
+    def weight(self) -> float:
+        """
+        Factor of every element, in loss and gradient; a new value holds for the encodes that follow, one out of range is a ValueError.
+        """
+
     @weight.setter
     def weight(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
 
@@ -4318,29 +5385,65 @@ class LossGradient(BinaryKernel):
     @compute_label_gradients.setter
     def compute_label_gradients(self, arg0: bool) -> None: ...
     @property
-    def delta(self) -> float: ...
+    def delta(self) -> float:
+        """
+        Distance of prediction and label from which HUBER is linear, above 0; a new value holds for the encodes that follow, one out of range is a ValueError.
+        """
+
     @delta.setter
     def delta(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def descriptor(self) -> LossDescriptor: ...
+    def descriptor(self) -> LossDescriptor:
+        """
+        A copy of the loss with its settings as they are now; read only.
+        """
+
     @property
-    def epsilon(self) -> float: ...
+    def epsilon(self) -> float:
+        """
+        Added to the arguments of LOG's logarithms, not negative; a new value holds for the encodes that follow, one out of range is a ValueError.
+        """
+
     @epsilon.setter
     def epsilon(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def label_smoothing(self) -> float: ...
+    def label_smoothing(self) -> float:
+        """
+        Share of the labels, 0 to 1, that SOFT_MAX_CROSS_ENTROPY and SIGMOID_CROSS_ENTROPY spread evenly over the classes; a new value holds for the encodes that follow, one out of range is a ValueError.
+        """
+
     @label_smoothing.setter
     def label_smoothing(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def loss_type(self) -> LossType: ...
+    def loss_type(self) -> LossType:
+        """
+        `LossType` of an element; read only.
+        """
+
     @property
-    def number_of_classes(self) -> int: ...
+    def number_of_classes(self) -> int:
+        """
+        Classes that SOFT_MAX_CROSS_ENTROPY spreads smoothed labels over, at least 1; read only.
+        """
+
     @property
-    def reduce_across_batch(self) -> bool: ...
+    def reduce_across_batch(self) -> bool:
+        """
+        Whether the losses of a batch become one, in the first loss image, unless the reduction is NONE; read only.
+        """
+
     @property
-    def reduction_type(self) -> ReductionType: ...
+    def reduction_type(self) -> ReductionType:
+        """
+        `ReductionType`: how the losses of all elements of an image become one number, if at all; read only.
+        """
+
     @property
-    def weight(self) -> float: ...
+    def weight(self) -> float:
+        """
+        Factor of every element, in loss and gradient; a new value holds for the encodes that follow, one out of range is a ValueError.
+        """
+
     @weight.setter
     def weight(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
 
@@ -4350,12 +5453,18 @@ class InitialGradient(UnaryKernel):
 class Neuron(UnaryKernel):
     def __init__(self, device: Device, descriptor: NeuronDescriptor) -> None: ...
     @property
-    def descriptor(self) -> NeuronDescriptor: ...
+    def descriptor(self) -> NeuronDescriptor:
+        """
+        A copy of the activation it was made with; read only.
+        """
 
 class NeuronGradient(GradientKernel):
     def __init__(self, device: Device, descriptor: NeuronDescriptor) -> None: ...
     @property
-    def descriptor(self) -> NeuronDescriptor: ...
+    def descriptor(self) -> NeuronDescriptor:
+        """
+        A copy of the activation it was made with; read only.
+        """
 
 class RegularizationType:
     """
@@ -4393,14 +5502,19 @@ class RegularizationType:
     def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __str__(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """
+        The member's name, a str; read only.
+        """
+
     @property
-    def value(self) -> int: ...
+    def value(self) -> int:
+        """
+        Apple's number for the member, an int; read only.
+        """
 
 class OptimizerDescriptor:
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
-    apply_gradient_clipping: bool
-    regularization_type: RegularizationType
 
     def __eq__(self, arg0: object) -> bool: ...
     def __init__(
@@ -4415,29 +5529,65 @@ class OptimizerDescriptor:
     ) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     @property
-    def gradient_clip_max(self) -> float | None: ...
+    def apply_gradient_clipping(self) -> bool:
+        """
+        Whether the raw gradient is limited to `gradient_clip_min` and `gradient_clip_max`; False by default.
+        """
+
+    @apply_gradient_clipping.setter
+    def apply_gradient_clipping(self, arg0: bool) -> None: ...
+    @property
+    def gradient_clip_max(self) -> float | None:
+        """
+        Upper bound of the raw gradient, None by default; clipping needs both bounds.
+        """
+
     @gradient_clip_max.setter
     def gradient_clip_max(
         self, arg0: typing.SupportsFloat | typing.SupportsIndex | None
     ) -> None: ...
     @property
-    def gradient_clip_min(self) -> float | None: ...
+    def gradient_clip_min(self) -> float | None:
+        """
+        Lower bound of the raw gradient, None by default; clipping needs both bounds.
+        """
+
     @gradient_clip_min.setter
     def gradient_clip_min(
         self, arg0: typing.SupportsFloat | typing.SupportsIndex | None
     ) -> None: ...
     @property
-    def gradient_rescale(self) -> float: ...
+    def gradient_rescale(self) -> float:
+        """
+        Factor of the clipped gradient, before regularization; 1 by default.
+        """
+
     @gradient_rescale.setter
     def gradient_rescale(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def learning_rate(self) -> float: ...
+    def learning_rate(self) -> float:
+        """
+        Step length, of any sign; 0.001 by default.
+        """
+
     @learning_rate.setter
     def learning_rate(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def regularization_scale(self) -> float: ...
+    def regularization_scale(self) -> float:
+        """
+        Factor of the regularization term, of any sign; 0 by default.
+        """
+
     @regularization_scale.setter
     def regularization_scale(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
+    @property
+    def regularization_type(self) -> RegularizationType:
+        """
+        `RegularizationType` of the term added to the rescaled gradient; NONE by default.
+        """
+
+    @regularization_type.setter
+    def regularization_type(self, arg0: RegularizationType) -> None: ...
 
 class Optimizer(Kernel):
     """
@@ -4480,11 +5630,22 @@ class Optimizer(Kernel):
     @learning_rate.setter
     def learning_rate(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def optimizer_descriptor(self) -> OptimizerDescriptor: ...
+    def optimizer_descriptor(self) -> OptimizerDescriptor:
+        """
+        A copy of the settings as they are now, with `learning_rate` and clipping as last set; read only.
+        """
+
     @property
-    def regularization_scale(self) -> float: ...
+    def regularization_scale(self) -> float:
+        """
+        Factor of the regularization term; read only.
+        """
+
     @property
-    def regularization_type(self) -> RegularizationType: ...
+    def regularization_type(self) -> RegularizationType:
+        """
+        `RegularizationType` of the term added to the rescaled gradient; read only.
+        """
 
 class StochasticGradientDescent(Optimizer):
     def __init__(
@@ -4622,9 +5783,16 @@ class StochasticGradientDescent(Optimizer):
         """
 
     @property
-    def momentum_scale(self) -> float: ...
+    def momentum_scale(self) -> float:
+        """
+        Factor of the old momentum in the new one; no effect without momentum storage. Read only.
+        """
+
     @property
-    def use_nesterov_momentum(self) -> bool: ...
+    def use_nesterov_momentum(self) -> bool:
+        """
+        Whether a step looks ahead by the momentum; no effect without momentum storage. Read only.
+        """
 
 class RMSProp(Optimizer):
     def __init__(
@@ -4760,9 +5928,16 @@ class RMSProp(Optimizer):
         """
 
     @property
-    def decay(self) -> float: ...
+    def decay(self) -> float:
+        """
+        Factor of the old mean of squares in the new one, 0 to 1; read only.
+        """
+
     @property
-    def epsilon(self) -> float: ...
+    def epsilon(self) -> float:
+        """
+        Added to the root of the mean of squares that a step is divided by, not negative; read only.
+        """
 
 class Adam(Optimizer):
     def __init__(
@@ -4919,11 +6094,23 @@ class Adam(Optimizer):
         """
 
     @property
-    def beta1(self) -> float: ...
+    def beta1(self) -> float:
+        """
+        Factor of the old momentum in the new one, 0 to below 1; read only.
+        """
+
     @property
-    def beta2(self) -> float: ...
+    def beta2(self) -> float:
+        """
+        Factor of the old velocity, the mean of squared gradients, in the new one, 0 to below 1; read only.
+        """
+
     @property
-    def epsilon(self) -> float: ...
+    def epsilon(self) -> float:
+        """
+        Added to the root of the velocity that a step is divided by, not negative; read only.
+        """
+
     @property
     def time_step(self) -> int:
         """
@@ -5010,9 +6197,16 @@ class PoolingGradient(GradientKernel):
     @source_size.setter
     def source_size(self, arg1: typing.Any) -> None: ...
     @property
-    def stride_in_pixels_x(self) -> int: ...
+    def stride_in_pixels_x(self) -> int:
+        """
+        Columns from one window of the forward pooling to the next; read only.
+        """
+
     @property
-    def stride_in_pixels_y(self) -> int: ...
+    def stride_in_pixels_y(self) -> int:
+        """
+        Rows from one window of the forward pooling to the next; read only.
+        """
 
 class PoolingMaxGradient(PoolingGradient):
     def __init__(
