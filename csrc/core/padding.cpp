@@ -131,6 +131,7 @@ ImageDescriptor ExplicitPadding::customize(const ImageBatch::Images& sources, co
   result.height = length(source.height + top + bottom, window.extent_y(), window.stride_y);
   unary->set_offset(
       {window.extent_x() / 2 - left, window.extent_y() / 2 - top, unary->properties().offset.z});
+  unary->adjust_destination(sources, method(), result);
   return result;
 }
 

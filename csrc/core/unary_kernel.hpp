@@ -89,6 +89,9 @@ class UnaryKernel : public KernelBase {
                                const ImageBatch::Images& sources, bool batch, bool with_states,
                                bool temporary_states, ImageAllocator* allocator,
                                const Sizing& sizing = {});
+  // A family hook, step b of core chapter, section 7.5: after the policy's size and offset, before
+  // states and custom policies. ExplicitPadding, whose size comes after that, asks once more.
+  virtual void adjust_destination(const ImageBatch::Images&, Index /*method*/, ImageDescriptor&) {}
 
  protected:
   // Family hooks. Channels: what the kernel must find in the source (0: any), and what it makes of
@@ -96,9 +99,6 @@ class UnaryKernel : public KernelBase {
   virtual Index required_channels() const { return 0; }
   virtual Index produced_channels(Index consumed) const { return consumed; }
   virtual std::vector<double> extra_properties() const { return properties_.extra; }
-  // Step b of core chapter, section 7.5: after the policy's size and offset, before states and
-  // custom policies.
-  virtual void adjust_destination(const ImageBatch::Images&, Index /*method*/, ImageDescriptor&) {}
   virtual void check_call(const UnaryCall&) const {}
   virtual std::shared_ptr<GradientState> make_state(
       ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary);

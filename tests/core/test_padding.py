@@ -244,6 +244,31 @@ def test_explicit_padding_of_the_textbook(device, queue):
     assert result.read()[..., 0].tolist() == [[4, 6, 4], [6, 9, 6], [4, 6, 4]]
 
 
+def test_explicit_padding_of_kernels_that_enlarge(device, rng):
+    """As many results as the kernel makes of that many windows, at the same places as with SAME."""
+    x = rng.standard_normal((6, 7, 4)).astype(np.float32)
+    w = rng.standard_normal((16, 3, 3, 4)).astype(np.float32)
+    d = mg.SubPixelConvolutionDescriptor(
+        3, 3, input_feature_channels=4, output_feature_channels=16, sub_pixel_scale_factor=2
+    )
+    convolution = mg.Convolution(mg.ArrayConvolutionDataSource(w, descriptor=d), device=device)
+    kernels = {
+        convolution: (1, (12, 14, 4)),
+        mg.UpsamplingNearest(3, 2, device=device): (0, (12, 21, 4)),
+        mg.ResizeBilinear(5, 9, device=device): (0, (9, 5, 4)),
+        mg.Pad((1, 2, 0), (0, 1, 0), device=device): (0, (9, 8, 4)),
+        mg.ReduceRowSum(device=device): (0, (6, 1, 4)),
+    }
+    for kernel, (pad, shape) in kernels.items():
+        want = kernel(x)
+        offset = kernel.offset
+        kernel.padding = mg.ExplicitPadding(pad, pad, pad, pad)
+        got = kernel(x)
+        assert got.shape == want.shape == shape, kernel
+        np.testing.assert_array_equal(got, want)
+        assert kernel.offset == offset
+
+
 @pytest.mark.parametrize("pads", [(-1, 0, 0, 0), (0, -1, 0, 0), (0, 0, 0, -(2**63))])
 def test_explicit_padding_is_not_negative(pads):
     with pytest.raises(ValueError, match="padding must not be negative"):
