@@ -2,11 +2,10 @@
 // sources written in Python.
 #include "core/normalization_py.hpp"
 
-#include <pybind11/numpy.h>
-
 #include <cstring>
 
 #include "core/normalization_states.hpp"
+#include "core/numbers_py.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -14,12 +13,9 @@ namespace {
 using namespace pybind11::literals;
 
 std::vector<float> float_vector(const char* who, const char* name, const py::object& values) {
-  const auto array = py::array_t < float,
-             py::array::c_style | py::array::forcecast > ::ensure(values);
-  require<TypeError>(static_cast<bool>(array), who, ": ", name,
-                     " must be an array of numbers, got ", type_name(values));
+  const FloatArray array = float_array(text(who, ": ", name), values);
   require(array.ndim() == 1, who, ": ", name, " must have one axis, got ", array.ndim());
-  return {array.data(), array.data() + array.size()};
+  return values_of(array);
 }
 
 // Called on whatever thread a kernel needs the numbers.

@@ -3578,7 +3578,7 @@ class ConvolutionGradientState(GradientState):
     @property
     def gradient_for_biases(self) -> Buffer:
         """
-        `Buffer` of float32, one a output channel.
+        `Buffer` of float32, one an output channel.
         """
 
     @property

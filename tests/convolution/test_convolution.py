@@ -741,7 +741,10 @@ def test_fused_neuron(queue, columns, rows, dilation, rng):
     assert kernel.fused_neuron_descriptor.neuron_type == mg.NeuronType.PRELU
 
 
-@pytest.mark.parametrize(("factor", "outputs"), [(2, 8), (3, 9)])
+SUB_PIXEL = [(2, 8), (3, 9), (3, 27), (4, 80)]
+
+
+@pytest.mark.parametrize(("factor", "outputs"), SUB_PIXEL)
 @pytest.mark.parametrize(("columns", "rows"), [(3, 3), (7, 1)])
 def test_sub_pixel(queue, factor, outputs, columns, rows, rng):
     d = mg.SubPixelConvolutionDescriptor(
@@ -767,6 +770,33 @@ def test_sub_pixel(queue, factor, outputs, columns, rows, rng):
     )
     want = oracle.sub_pixel(oracle.Convolution(), x, w, b, factor=factor, size=size)
     np.testing.assert_array_equal(kernels.read(queue, destinations), want)
+
+
+@pytest.mark.parametrize(("factor", "outputs"), SUB_PIXEL)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_sub_pixel_into_some_channels(queue, factor, outputs, dtype, cut, rng):
+    d = mg.SubPixelConvolutionDescriptor(
+        3,
+        3,
+        input_feature_channels=3,
+        output_feature_channels=outputs,
+        sub_pixel_scale_factor=factor,
+    )
+    x, w = grid(rng, (2, 3, 37, 3)), grid(rng, (outputs, 3, 3, 3))
+    kernel = mg.Convolution(mg.ArrayConvolutionDataSource(w, descriptor=d), device=queue.device)
+    size = 37 * factor - cut, 3 * factor - cut
+    produced = outputs // factor**2
+    kernel.destination_feature_channel_offset = 4
+    out = np.full((2, size[1], size[0], produced + 8), 7, dtype)
+    destinations = kernels.batch(queue.device, out)
+    kernels.run(
+        queue, lambda cb: kernel.encode_batch(cb, kernels.batch(queue.device, x), destinations)
+    )
+    got = kernels.read(queue, destinations)
+    want = oracle.sub_pixel(oracle.Convolution(), x, w, np.zeros(outputs), factor=factor, size=size)
+    np.testing.assert_array_equal(got[..., 4 : 4 + produced], want.astype(dtype))
+    assert (got[..., :4] == 7).all()
 
 
 def test_quantized_weights(queue, rng):
@@ -1216,6 +1246,17 @@ def test_rejected_descriptors(changes, words):
         plain(**changes)
 
 
+@pytest.mark.parametrize("position", range(4))
+def test_rejected_batch_normalization_changes_nothing(position):
+    d, zeros = plain(), np.zeros(8, np.float32)
+    arrays = [zeros] * 4
+    arrays[position] = "abc"
+    name = ("mean", "variance", "gamma", "beta")[position]
+    with pytest.raises(TypeError, match=f"{name} must be an array of numbers, got str"):
+        d.set_batch_normalization_parameters_for_inference(*arrays, 0.1)
+    assert d._batch_normalization is None
+
+
 def test_rejected_assignment_changes_nothing():
     d = plain()
     with pytest.raises(ValueError, match="groups 3 must divide"):
@@ -1243,6 +1284,10 @@ def changed(**methods):
     return recorder
 
 
+def eight_bit(**methods):
+    return changed(weights=np.zeros(3, np.uint8), data_type=mg.DataType.UINT8, **methods)
+
+
 SOURCES = {
     "length": (changed(weights=row([1, 2])), ValueError, "weights() must have 3 values"),
     "dtype": (changed(weights=row([1, 2, 3]).astype(np.float64)), TypeError,
@@ -1250,8 +1295,7 @@ SOURCES = {
     "bias length": (changed(bias_terms=np.zeros(2, np.float32)), ValueError,
                     "bias_terms() must have 1 values, got 2"),
     "bias dtype": (changed(bias_terms=np.zeros(1)), TypeError, "bias_terms() must be float32"),
-    "no quantization": (changed(weights=np.zeros(3, np.uint8), data_type=mg.DataType.UINT8),
-                        ValueError, "uint8 weights need weights_quantization_type()"),
+    "no quantization": (eight_bit(), ValueError, "uint8 weights need weights_quantization_type()"),
     "float kernel, half weights": (
         changed(weights=np.zeros(3, np.float16), data_type=mg.DataType.FLOAT16,
                 kernel_weights_data_type=mg.DataType.FLOAT32),
@@ -1260,6 +1304,15 @@ SOURCES = {
                        "weights_layout() must be OHWI, Apple's only one, got 1"),
     "data type": (changed(data_type=mg.DataType.INT8), ValueError,
                   "must be FLOAT32, FLOAT16 or UINT8"),
+    "no data type": (changed(data_type="float32"), TypeError,
+                     "data_type() must be an integer, got str"),
+    "quantization": (changed(weights_quantization_type=7), ValueError,
+                     "weights_quantization_type() must be NONE, LINEAR or LOOKUP_TABLE, got 7"),
+    "no table": (eight_bit(weights_quantization_type=2, lookup_table_for_uint8_kernel="abc"),
+                 TypeError, "lookup_table_for_uint8_kernel() must be an array of numbers, got str"),
+    "no ranges": (eight_bit(weights_quantization_type=1, ranges_for_uint8_kernel=[object()]),
+                  TypeError, "ranges_for_uint8_kernel() must be an array of numbers, got list"),
+    "label": (changed(label=3), TypeError, "label() must be a str or None, got int"),
     "descriptor": (changed(descriptor=3), TypeError,
                    "descriptor() must return a ConvolutionDescriptor, got int"),
     "no source": (object(), TypeError, "object has no load()"),

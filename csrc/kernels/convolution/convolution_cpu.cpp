@@ -259,28 +259,43 @@ struct Finish {
       }
     }
     if (self.scale > 1) {
-      for (Index p = 0; p < tile.pixels; ++p) {
-        self.spread(tile, tile.x + p * tile.x_step, tile.values + p * tile.value_step);
+      self.spread(tile);
+    }
+  }
+
+  // Channels of a row of a block lie side by side in the destination if its pixels do, and no clip
+  // cuts through a block: a run of them goes to its place at once, for all pixels of the tile.
+  void spread(const ConvolutionTile& tile) const {
+    const Index produced = destination.channels;
+    const bool is_whole = destination.dense_pixels() && clip.size.width % scale == 0;
+    const Index longest = is_whole ? scale * produced : produced;
+    for (Index k = tile.channel, count = 0; k < tile.channel + tile.channels; k += count) {
+      count = std::min(longest - k % longest, tile.channel + tile.channels - k);
+      const Index block = k / produced;  // row-major inside the block of scale x scale pixels
+      const Index u = tile.x * scale + block % scale;
+      const Index v = tile.y * scale + block / scale;
+      const Index apart = tile.x_step * scale;  // destination pixels
+      const Index pixels = std::min(tile.pixels, cpu::chunks_of(clip.size.width - u, apart));
+      if (v < clip.size.height && pixels > 0) {
+        store(tile, k, count, pixels, apart * destination.pixel_stride,
+              destination.pixel(tile.sample, clip.origin.y + v, clip.origin.x + u) +
+                  k % produced * item_size(destination.format));
       }
     }
   }
 
-  void spread(const ConvolutionTile& tile, Index x, const float* values) const {
-    const Index produced = destination.channels;
+  void store(const ConvolutionTile& tile, Index channel, Index count, Index pixels, Index step,
+             std::byte* out) const {
+    const float* values = tile.values + (channel - tile.channel);
     const int format = static_cast<int>(destination.format);
-    for (Index k = tile.channel; k < tile.channel + tile.channels;) {
-      const Index block = k / produced;  // row-major inside the block of scale x scale pixels
-      const Index first = k % produced;
-      const Index count = std::min(produced - first, tile.channel + tile.channels - k);
-      const Index u = x * scale + block % scale;
-      const Index v = tile.y * scale + block / scale;
-      if (u < clip.size.width && v < clip.size.height) {
-        std::byte* pixel = destination.pixel(tile.sample, clip.origin.y + v, clip.origin.x + u);
-        convert_loops().store_row(values + (k - tile.channel),
-                                  pixel + first * item_size(destination.format), format, 1, count,
-                                  count);
-      }
-      k += count;
+    if (destination.is_float()) {
+      convert_loops().copy_row(values, tile.value_step, out, step, format, pixels, count);
+      return;
+    }
+    for (Index p = 0; p < pixels; ++p) {
+      convert_loops().store_row(values + p * tile.value_step,
+                                out + p * step * item_size(destination.format), format, 1, count,
+                                count);
     }
   }
 };

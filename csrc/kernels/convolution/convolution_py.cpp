@@ -1,8 +1,6 @@
 // bind_convolution: descriptors, data sources written in Python, states and kernels;
 // python/mpsgrad/convolution.py documents the kernels.
-#include <pybind11/numpy.h>
-
-#include "core/arguments_py.hpp"
+#include "core/numbers_py.hpp"
 #include "core/often_called_py.hpp"
 #include "kernels/convolution/convolution_transpose.hpp"
 
@@ -13,21 +11,28 @@ using namespace pybind11::literals;
 
 bool has(const py::object& source, const char* method) { return py::hasattr(source, method); }
 
-std::vector<float> float_values(const py::object& values) {
-  const auto array = py::array_t < float,
-             py::array::c_style | py::array::forcecast > ::ensure(values);
-  if (!array) {
-    throw py::error_already_set();
-  }
-  return {array.data(), array.data() + array.size()};
+std::string name_of(const char* method) { return text("ConvolutionDataSource: ", method, "()"); }
+
+std::vector<float> float_values(const py::object& source, const char* method) {
+  return values_of(float_array(name_of(method), source.attr(method)()));
 }
 
-DataType data_type(const py::object& value, const char* method) {
-  const auto type = static_cast<DataType>(value.cast<std::uint32_t>());
-  require(type == DataType::Float32 || type == DataType::Float16 || type == DataType::UInt8,
-          "ConvolutionDataSource: ", method, "() must be FLOAT32, FLOAT16 or UINT8, got ",
-          std::string(py::str(value)));
-  return type;
+// One of Apple's numbers, as the method returns it; the words of `allowed` name them.
+template <class T>
+T one_of(const py::object& result, const char* method, std::initializer_list<T> values,
+         const char* allowed) {
+  const Index number = integer(result, name_of(method));
+  for (const T value : values) {
+    if (number == static_cast<Index>(value)) {
+      return value;
+    }
+  }
+  fail(name_of(method), " must be ", allowed, ", got ", std::string(py::str(result)));
+}
+
+DataType data_type(const py::object& result, const char* method) {
+  return one_of(result, method, {DataType::Float32, DataType::Float16, DataType::UInt8},
+                "FLOAT32, FLOAT16 or UINT8");
 }
 
 constexpr int kOhwi = 0;  // MPSCNNConvolutionWeightsLayoutOHWI, the only layout
@@ -83,8 +88,11 @@ class PyDataSource final : public ConvolutionDataSource {
               std::string(py::repr(layout)));
     }
     if (has(source, "weights_quantization_type")) {
-      data.quantization = static_cast<WeightsQuantization>(
-          source.attr("weights_quantization_type")().cast<std::uint32_t>());
+      constexpr const char* kMethod = "weights_quantization_type";
+      data.quantization = one_of(source.attr(kMethod)(), kMethod,
+                                 {WeightsQuantization::None, WeightsQuantization::Linear,
+                                  WeightsQuantization::LookupTable},
+                                 "NONE, LINEAR or LOOKUP_TABLE");
     }
     const py::array weights = py::array::ensure(source.attr("weights")(), py::array::c_style);
     require<TypeError>(static_cast<bool>(weights),
@@ -96,22 +104,24 @@ class PyDataSource final : public ConvolutionDataSource {
       const auto* bytes = static_cast<const std::uint8_t*>(weights.data());
       data.bytes.assign(bytes, bytes + weights.size());
       if (data.quantization == WeightsQuantization::Linear) {
-        data.ranges = float_values(source.attr("ranges_for_uint8_kernel")());
+        data.ranges = float_values(source, "ranges_for_uint8_kernel");
       } else if (data.quantization == WeightsQuantization::LookupTable) {
-        data.lookup_table = float_values(source.attr("lookup_table_for_uint8_kernel")());
+        data.lookup_table = float_values(source, "lookup_table_for_uint8_kernel");
       }
     } else {
-      data.weights = float_values(weights);
+      data.weights = values_of(weights);
     }
     const py::object biases = source.attr("bias_terms")();
     if (!biases.is_none()) {
       const py::array array = py::array::ensure(biases);
       require<TypeError>(array && array.dtype().equal(py::dtype("float32")),
                          "ConvolutionDataSource: bias_terms() must be float32 or None");
-      data.biases = float_values(array);
+      data.biases = values_of(array);
     }
     if (has(source, "label")) {
       const py::object label = source.attr("label")();
+      require<TypeError>(label.is_none() || py::isinstance<py::str>(label), name_of("label"),
+                         " must be a str or None, got ", type_name(label));
       data.label = label.is_none() ? std::string() : label.cast<std::string>();
     }
     return data;
@@ -239,13 +249,15 @@ void bind_descriptor(py::module_& m) {
           [](D& self, const py::object& mean, const py::object& variance, const py::object& gamma,
              const py::object& beta, float epsilon) {
             D changed = self;
-            const auto values = [](const py::object& array) {
-              return array.is_none() ? std::vector<float>() : float_values(array);
+            const auto values = [](const char* name, const py::object& array) {
+              return array.is_none()
+                         ? std::vector<float>()
+                         : values_of(float_array(text("ConvolutionDescriptor: ", name), array));
             };
-            changed.mean = values(mean);
-            changed.variance = values(variance);
-            changed.gamma = values(gamma);
-            changed.beta = values(beta);
+            changed.mean = values("mean", mean);
+            changed.variance = values("variance", variance);
+            changed.gamma = values("gamma", gamma);
+            changed.beta = values("beta", beta);
             changed.epsilon = epsilon;
             changed.has_batch_normalization =
                 !(mean.is_none() && variance.is_none() && gamma.is_none() && beta.is_none());
@@ -289,7 +301,7 @@ Made by `Convolution` or `FullyConnected`. One object serves the whole batch; ev
       .def_property_readonly("gradient_for_weights", &Gradients::gradient_for_weights,
                              "`Buffer` of float32 in the layout of the weights.")
       .def_property_readonly("gradient_for_biases", &Gradients::gradient_for_biases,
-                             "`Buffer` of float32, one a output channel.")
+                             "`Buffer` of float32, one an output channel.")
       .def_property_readonly(
           "gradient_for_weights_layout",
           [](const Gradients&) {

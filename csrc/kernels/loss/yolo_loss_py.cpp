@@ -1,12 +1,10 @@
 // bind_yolo_loss: descriptor and kernel of the object detection loss, documented in
 // python/mpsgrad/loss.py. The descriptor's four parts are objects of Python's, which can be changed
 // where they are; a kernel is given them beside the rest.
-#include <pybind11/numpy.h>
-
 #include <cstring>
 #include <string_view>
 
-#include "core/arguments_py.hpp"
+#include "core/numbers_py.hpp"
 #include "kernels/loss/yolo_loss.hpp"
 
 namespace mpsgrad {
@@ -15,7 +13,6 @@ namespace {
 using namespace pybind11::literals;
 
 using Anchors = std::vector<std::array<float, 2>>;
-using FloatArray = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
 Anchors anchors_of(const py::object& object) {
   constexpr const char* kWho = "YOLOLossDescriptor";
@@ -29,10 +26,7 @@ Anchors anchors_of(const py::object& object) {
     result.resize(bytes.size() / sizeof(result.front()));
     data = bytes.data();
   } else {
-    array = FloatArray::ensure(object);
-    require<TypeError>(static_cast<bool>(array), kWho,
-                       ": anchor_boxes must be an array of numbers, or bytes, got ",
-                       type_name(object));
+    array = float_array(text(kWho, ": anchor_boxes"), object, ", or bytes");
     require(array.ndim() == 2 && array.shape(1) == 2, kWho,
             ": anchor_boxes must have shape (boxes, 2), got ",
             std::string(py::str(py::object(array.attr("shape")))));
