@@ -9,6 +9,7 @@ __all__ = ["FAMILIES"]
 
 FAMILIES = (
     "convolution",
+    "sub_pixel_convolution",
     "convolution_transpose",
     "fully_connected",
     "pooling",

@@ -89,11 +89,11 @@ class Data:
         self.g = context.normal((batch, *layer.size, layer.outputs), dtype)
         self.rng = context.rng
 
-    def source(self) -> mg.ArrayConvolutionDataSource:
-        """Return weights and biases with their descriptor."""
+    def descriptor(self) -> mg.ConvolutionDescriptor:
+        """Return what the weights are for."""
         layer = self.layer
         cls = mg.DepthWiseConvolutionDescriptor if layer.depthwise else mg.ConvolutionDescriptor
-        descriptor = cls(
+        return cls(
             layer.kernel[1],
             layer.kernel[0],
             input_feature_channels=layer.shape[2],
@@ -104,7 +104,14 @@ class Data:
             dilation_rate_y=layer.dilation[0],
             groups=layer.groups,
         )
-        return mg.ArrayConvolutionDataSource(self.w, self.b, descriptor=descriptor)
+
+    def source(self) -> mg.ArrayConvolutionDataSource:
+        """Return weights and biases with their descriptor."""
+        return mg.ArrayConvolutionDataSource(self.w, self.b, descriptor=self.descriptor())
+
+    def sum_of(self, row: int, column: int, channel: int) -> tuple[int, int, int]:
+        """Return which sum of the convolution an element of the result is."""
+        return row, column, channel
 
     def kernel(self, context: Context) -> mg.Convolution:
         """Return the forward kernel."""
@@ -223,7 +230,8 @@ def forward_samples(data: Data) -> Samples:
     layer, w = data.layer, _weights(data)
     index = places(data.rng, data.g.shape, SAMPLES)
     exact, scale = [], []
-    for n, row, column, output in zip(*index, strict=True):
+    for n, *place in zip(*index, strict=True):
+        row, column, output = data.sum_of(*place)
         channels = _inputs(layer, output)
         total, size = float(data.b[output]), abs(float(data.b[output]))
         for ky in range(layer.kernel[0]):

@@ -396,7 +396,7 @@ WITH_PEERS = (
     "group_normalization style/conv2", "group_normalization diffusion",
     "local_normalization cuda-convnet", "neuron resnet50/conv3", "segmentation", "loss scores",
     "loss style", "optimizer bias", "upsampling fpn/p5", "convolution_transpose dcgan/conv4",
-    "resize pspnet",
+    "resize pspnet", "espcn",
 )  # fmt: skip
 # The types that each is asked for, and what it has nothing for. JAX takes long to compile; MLX
 # shares a gradient among equal maxima, of which float16 images have some.
