@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/errors.hpp"
+#include "base/memory_limits.hpp"
 #include "base/warnings.hpp"
 
 namespace mpsgrad {
@@ -99,6 +100,13 @@ void check_extent(const char* who, const char* name, Index value) {
   require(value >= 1, who, ": ", name, " must be at least 1, got ", value);
 }
 
+// Bytes of so many items, rows or parts.
+Index bytes_of(const char* who, const char* name, Index count, Index each) {
+  require(count <= kMostBytes / each, who, ": ", name, " ", count, " of ", each, " bytes",
+          kBeyondMemory);
+  return count * each;
+}
+
 // The stride that was asked for, or the smallest one.
 Index check_stride(const char* who, const char* name, Index value, Index smallest, Index unit) {
   if (value == 0) {
@@ -115,7 +123,9 @@ ArrayLayout VectorDescriptor::layout(const char* who) const {
   const Index item = item_of(data_type, who);
   check_extent(who, "length", length);
   check_extent(who, "vectors", vectors);
-  const Index stride = check_stride(who, "vector_bytes", vector_bytes, length * item, item);
+  const Index smallest = bytes_of(who, "length", length, item);
+  const Index stride = check_stride(who, "vector_bytes", vector_bytes, smallest, item);
+  bytes_of(who, "vectors", vectors, stride);
   return {vectors, 1, length, stride, stride, data_type};
 }
 
@@ -124,8 +134,11 @@ ArrayLayout MatrixDescriptor::layout(const char* who) const {
   check_extent(who, "rows", rows);
   check_extent(who, "columns", columns);
   check_extent(who, "matrices", matrices);
-  const Index row = check_stride(who, "row_bytes", row_bytes, columns * item, item);
-  const Index part = check_stride(who, "matrix_bytes", matrix_bytes, rows * row, row);
+  const Index narrowest = bytes_of(who, "columns", columns, item);
+  const Index row = check_stride(who, "row_bytes", row_bytes, narrowest, item);
+  const Index smallest = bytes_of(who, "rows", rows, row);
+  const Index part = check_stride(who, "matrix_bytes", matrix_bytes, smallest, row);
+  bytes_of(who, "matrices", matrices, part);
   return {matrices, rows, columns, row, part, data_type};
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/errors.hpp"
+#include "base/memory_limits.hpp"
 
 namespace mpsgrad {
 
@@ -53,6 +54,17 @@ void ConvolutionDescriptor::check(const char* who) const {
   require(groups == 1 || (inputs / groups % 4 == 0 && outputs / groups % 4 == 0), who, ": with ",
           groups, " groups the channels of a group must be multiples of 4, got ", inputs / groups,
           " inputs and ", outputs / groups, " outputs");
+  const ConvolutionWeightShape shape = weight_shape();
+  Index most = kMostBytes / static_cast<Index>(sizeof(float));
+  for (const Index count : {shape.output_channels, shape.kernel_height, shape.kernel_width,
+                            shape.input_channels_per_group}) {
+    require(count <= most, who, ": weights of ", shape.output_channels, "x", shape.kernel_height,
+            "x", shape.kernel_width, "x", shape.input_channels_per_group, kBeyondMemory);
+    most /= count;
+  }
+  require(sub_pixel_scale_factor <= kMaximumImageSide, who,
+          ": sub_pixel_scale_factor must be at most ", kMaximumImageSide, ", got ",
+          sub_pixel_scale_factor);
   const Index block = sub_pixel_scale_factor * sub_pixel_scale_factor;
   require(outputs % block == 0, who, ": sub_pixel_scale_factor ", sub_pixel_scale_factor,
           " needs a multiple of ", block, " output channels, got ", outputs);

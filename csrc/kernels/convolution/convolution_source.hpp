@@ -34,6 +34,7 @@ struct ConvolutionDescriptor {
   bool has_batch_normalization = false;
   std::vector<float> mean, variance, gamma, beta;
   float epsilon = 0.0F;
+  bool operator==(const ConvolutionDescriptor&) const = default;
 
   ConvolutionWeightShape weight_shape() const;
   Index destination_channels() const {
