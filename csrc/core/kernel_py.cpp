@@ -223,7 +223,8 @@ method : PaddingMethod
 Parameters
 ----------
 left, right, top, bottom : int, default 0
-    The result has ``(size + left + right - extent) // stride + 1`` columns, and rows likewise.
+    There are ``(size + left + right - extent) // stride + 1`` columns of windows, and rows likewise.
+    The result has as many, or what a kernel that enlarges or resizes makes of them.
 )")
       .def(py::init<Index, Index, Index, Index>(), "left"_a = 0, "right"_a = 0, "top"_a = 0,
            "bottom"_a = 0)
@@ -237,6 +238,12 @@ left, right, top, bottom : int, default 0
                     "Rows added below the source, 0 to 16384; read only.")
       .def("__repr__",
            [](const ExplicitPadding& self) { return text("ExplicitPadding(", self.label(), ")"); })
+      .def(
+          "__eq__",
+          [](const ExplicitPadding& a, const ExplicitPadding& b) {
+            return a.left == b.left && a.right == b.right && a.top == b.top && a.bottom == b.bottom;
+          },
+          py::is_operator())
       .def("__reduce__", [](const py::object& self) -> py::tuple {
         return py::make_tuple(py::type::of(self),
                               py::make_tuple(self.attr("left"), self.attr("right"),
@@ -346,18 +353,19 @@ void bind_unary(py::module_& m) {
   };
   property(
       "offset", [](const Kernel& k) { return k.properties().offset; }, &Kernel::set_offset,
-      "Source pixel under the centre of the first window; replaced by every encode that creates "
-      "its destination.");
+      "Source pixel under the centre of the first window. Encodes that create their destination "
+      "replace it by what the padding policy says; `Slice` keeps the corner that is set.");
   property(
       "clip_rect", [](const Kernel& k) { return k.properties().clip_rect; }, &Kernel::set_clip_rect,
       "Part of the destination that is written; `NO_CLIP` for all of it.");
   property(
       "edge_mode", [](const Kernel& k) { return k.properties().edge_mode; }, &Kernel::set_edge_mode,
-      "What lies outside the source: ZERO or CLAMP.");
+      "What lies outside the source: ZERO or CLAMP, in `Pad` any mode; ValueError for others.");
   property(
       "source_feature_channel_offset",
       [](const Kernel& k) { return k.properties().source_channel_offset; },
-      &Kernel::set_source_channel_offset, "First channel read, a multiple of 4.");
+      &Kernel::set_source_channel_offset,
+      "First channel read, below 8192 and a multiple of 4, in `Pad` any; ValueError for others.");
   property(
       "source_feature_channel_max_count",
       [](const Kernel& k) { return limit_out(k.properties().source_channel_maximum); },

@@ -53,20 +53,21 @@ def array_queue(device: _core.Device) -> _core.CommandQueue:
     return queue
 
 
-def as_image_array(array: Any, name: str) -> tuple[npt.NDArray[Any], bool]:
+def as_image_array(array: Any, name: str, *, halves: bool = True) -> tuple[npt.NDArray[Any], bool]:
     """Return ``array`` as a C-contiguous ``(N, H, W, C)`` array, and whether it was one image.
 
     Raises
     ------
     TypeError
-        If it is not float32 or float16.
+        If it is not float32 or, where ``halves`` may come, float16.
     ValueError
         If it has neither 3 nor 4 axes.
     """
     if not isinstance(array, np.ndarray):
         array = np.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
-    if array.dtype != np.float32 and array.dtype != np.float16:
-        raise TypeError(f"{name} must be float32 or float16, got {array.dtype}")
+    if array.dtype != np.float32 and not (halves and array.dtype == np.float16):
+        kinds = "float32 or float16" if halves else "float32"
+        raise TypeError(f"{name} must be {kinds}, got {array.dtype}")
     if array.ndim not in (3, 4):
         raise ValueError(
             f"{name} must have shape (N, H, W, C), or (H, W, C) for one image, got {array.shape}"

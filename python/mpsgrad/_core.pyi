@@ -1996,9 +1996,13 @@ class ExplicitPadding(Padding):
     Parameters
     ----------
     left, right, top, bottom : int, default 0
-        The result has ``(size + left + right - extent) // stride + 1`` columns, and rows likewise.
+        There are ``(size + left + right - extent) // stride + 1`` columns of windows, and rows likewise.
+        The result has as many, or what a kernel that enlarges or resizes makes of them.
     """
 
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+
+    def __eq__(self, arg0: object) -> bool: ...
     def __init__(
         self,
         left: typing.SupportsInt | typing.SupportsIndex = 0,
@@ -2225,7 +2229,7 @@ class UnaryKernel(Kernel):
     @property
     def edge_mode(self) -> EdgeMode:
         """
-        What lies outside the source: ZERO or CLAMP.
+        What lies outside the source: ZERO or CLAMP, in `Pad` any mode; ValueError for others.
         """
 
     @edge_mode.setter
@@ -2263,7 +2267,7 @@ class UnaryKernel(Kernel):
     @property
     def offset(self) -> Offset:
         """
-        Source pixel under the centre of the first window; replaced by every encode that creates its destination.
+        Source pixel under the centre of the first window. Encodes that create their destination replace it by what the padding policy says; `Slice` keeps the corner that is set.
         """
 
     @offset.setter
@@ -2287,7 +2291,7 @@ class UnaryKernel(Kernel):
     @property
     def source_feature_channel_offset(self) -> int:
         """
-        First channel read, a multiple of 4.
+        First channel read, below 8192 and a multiple of 4, in `Pad` any; ValueError for others.
         """
 
     @source_feature_channel_offset.setter
@@ -3418,6 +3422,9 @@ class BatchNormalizationGradient(GradientKernel):
     def _neuron(self) -> NeuronDescriptor: ...
 
 class ConvolutionDescriptor:
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+
+    def __eq__(self, arg0: object) -> bool: ...
     def __init__(
         self,
         kernel_width: typing.SupportsInt | typing.SupportsIndex,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import pickle
 from typing import Any, Self, cast
 
 from mpsgrad import _core
 
-__all__ = ["KernelFacade"]
+__all__ = ["KernelFacade", "Settings"]
 
 _ANY_KERNEL = ("options", "label")
 _UNARY = (
@@ -64,7 +65,20 @@ def _rebuild_tensorflow_padding(valid_only: bool) -> _core.DefaultPadding:
     return _core.DefaultPadding.tensorflow_average_pooling()
 
 
-class KernelFacade:
+class Settings:
+    """Mixed into classes whose attributes are settings, where a misspelt one is an error."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = name.startswith("_") or hasattr(type(self), name)
+        if not known and type(self).__module__.partition(".")[0] == "mpsgrad":
+            text = f"{type(self).__name__} has no attribute {name!r}"
+            if close := difflib.get_close_matches(name, dir(type(self)), 1):
+                text += f"; did you mean {close[0]!r}?"
+            raise AttributeError(text, name=name, obj=self)
+        super().__setattr__(name, value)
+
+
+class KernelFacade(Settings):
     """Mixed into every kernel class; `_arguments` names what its constructor was given."""
 
     _own_settings: tuple[str, ...] = ()

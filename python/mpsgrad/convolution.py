@@ -11,7 +11,7 @@ import numpy as np
 from mpsgrad import _core
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
 from mpsgrad._core import ConvolutionAccumulatorPrecision
-from mpsgrad._kernel import KernelFacade
+from mpsgrad._kernel import KernelFacade, Settings
 from mpsgrad._updates import ArrayUpdates
 from mpsgrad.enums import DataType
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
@@ -60,7 +60,7 @@ class WeightsQuantizationType(IntEnum):
     LOOKUP_TABLE = 2
 
 
-class ConvolutionDescriptor(_core.ConvolutionDescriptor):
+class ConvolutionDescriptor(Settings, _core.ConvolutionDescriptor):
     """Shape and fused activation of a convolution (``MPSCNNConvolutionDescriptor``).
 
     Parameters
@@ -110,7 +110,9 @@ class ConvolutionDescriptor(_core.ConvolutionDescriptor):
             groups,
             self._depthwise,
             self._scale,
-            fused_neuron_descriptor or NeuronDescriptor(NeuronType.NONE),
+            NeuronDescriptor(NeuronType.NONE)
+            if fused_neuron_descriptor is None
+            else fused_neuron_descriptor,
         )
 
     def _arguments(self) -> dict[str, Any]:
@@ -330,6 +332,11 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
         array = np.asarray(weights)
         if array.dtype not in (np.float32, np.float16, np.uint8):
             array = array.astype(np.float32)
+        if not isinstance(descriptor, _core.ConvolutionDescriptor | None):
+            raise TypeError(
+                "ArrayConvolutionDataSource: descriptor must be a ConvolutionDescriptor or None, "
+                f"got {type(descriptor).__name__}"
+            )
         if descriptor is None:
             if array.ndim not in (3, 4):
                 raise ValueError(

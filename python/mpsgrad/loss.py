@@ -17,7 +17,7 @@ from mpsgrad._arrays import (
     resolve_device,
 )
 from mpsgrad._core import LossDataDescriptor, LossLabels, LossType, ReductionType
-from mpsgrad._kernel import KernelFacade
+from mpsgrad._kernel import KernelFacade, Settings
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -76,7 +76,7 @@ _YOLO_FIELDS = (
 )
 
 
-class LossDescriptor(_core.LossDescriptor):
+class LossDescriptor(Settings, _core.LossDescriptor):
     """A loss function, its reduction and its settings (``MPSCNNLossDescriptor``).
 
     ``y`` are predictions, ``t`` labels. Every property can be set; a kernel copies them when it is
@@ -196,9 +196,7 @@ def _part(name: str, summary: str) -> property:
 
 def _as_labels(labels: Any, name: str, like: npt.NDArray[Any], single: bool) -> npt.NDArray[Any]:
     """Return labels or weights as a float32 ``(N, H, W, C)`` array of the predictions' shape."""
-    array, one = as_image_array(labels, name)
-    if array.dtype != np.float32:
-        raise TypeError(f"{name} must be float32, got {array.dtype}")
+    array, one = as_image_array(labels, name, halves=False)
     if array.shape != like.shape or one != single:
         shape = like.shape[1:] if single else like.shape
         raise ValueError(f"{name} have shape {np.shape(labels)}, but predictions have {shape}")
@@ -293,7 +291,7 @@ class Loss(_LossKernel, _LabelledLoss, _core.Loss):
         super().__init__(resolve_device(device), descriptor)
 
 
-class YOLOLossDescriptor(_core.YOLOLossDescriptor):
+class YOLOLossDescriptor(Settings, _core.YOLOLossDescriptor):
     """What `YOLOLoss` compares boxes by (``MPSCNNYOLOLossDescriptor``).
 
     Four losses for the parts of a box, each with a scale that multiplies its loss and gradient.

@@ -9,7 +9,7 @@ import numpy as np
 from mpsgrad import _core
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
 from mpsgrad._core import NeuronType
-from mpsgrad._kernel import KernelFacade
+from mpsgrad._kernel import KernelFacade, Settings
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,7 +30,7 @@ _DEFAULTS: dict[NeuronType, tuple[float, float, float]] = {
 }
 
 
-class NeuronDescriptor(_core.NeuronDescriptor):
+class NeuronDescriptor(Settings, _core.NeuronDescriptor):
     """An activation function by type and parameters (``MPSNNNeuronDescriptor``).
 
     Parameters

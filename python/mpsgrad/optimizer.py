@@ -7,7 +7,7 @@ from typing import Any
 from mpsgrad import _core
 from mpsgrad._arrays import resolve_device
 from mpsgrad._core import Optimizer, RegularizationType
-from mpsgrad._kernel import KernelFacade
+from mpsgrad._kernel import KernelFacade, Settings
 
 __all__ = [
     "SGD",
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-class OptimizerDescriptor(_core.OptimizerDescriptor):
+class OptimizerDescriptor(Settings, _core.OptimizerDescriptor):
     """Settings common to all optimizers (``MPSNNOptimizerDescriptor``).
 
     A gradient is clipped, then rescaled, then the regularization term is added. Every property can

@@ -1275,6 +1275,32 @@ def test_rejected_special_descriptors():
         mg.SubPixelConvolutionDescriptor(
             input_feature_channels=1, output_feature_channels=6, sub_pixel_scale_factor=2
         )
+    for factor in (16385, 2**32, 3037000500, 2**62):
+        with pytest.raises(ValueError, match=f"must be at most 16384, got {factor}"):
+            mg.SubPixelConvolutionDescriptor(
+                input_feature_channels=4, output_feature_channels=4, sub_pixel_scale_factor=factor
+            )
+    for sizes in ((2**62 + 1, 1, 1), (2**24, 2**24, 1), (1, 2**40, 2**40), (4, 2**46, 1)):
+        with pytest.raises(ValueError, match="are more than any memory holds"):
+            mg.ConvolutionDescriptor(
+                sizes[2], 1, input_feature_channels=sizes[0], output_feature_channels=sizes[1]
+            )
+
+
+def test_descriptors_with_the_same_settings_are_equal():
+    d = plain()
+    assert d == d.copy() == plain()
+    assert d != plain(stride_in_pixels_x=2)
+    changed = d.copy()
+    changed.set_batch_normalization_parameters_for_inference(np.ones(8), None, None, None, 0.1)
+    assert changed != d
+    assert changed == changed.copy()
+
+
+def test_rejected_descriptor_of_another_kind():
+    source = mg.ArrayConvolutionDataSource(np.zeros((1, 1, 1, 1), np.float32))
+    with pytest.raises(TypeError, match="must be a ConvolutionDescriptor or None, got method"):
+        mg.ArrayConvolutionDataSource(source.weights_array, descriptor=source.descriptor)
 
 
 def changed(**methods):

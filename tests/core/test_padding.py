@@ -203,6 +203,8 @@ def test_inverses():
         assert inverse.inverse().padding_method() == method
     assert mg.DefaultPadding.tensorflow_average_pooling().inverse() is None
     assert mg.ExplicitPadding(1, 1, 1, 1).inverse() is None
+    assert mg.ExplicitPadding(1, 2, 3, 4) == mg.ExplicitPadding(1, 2, 3, 4)
+    assert mg.ExplicitPadding(1, 2, 3, 4) != mg.ExplicitPadding(1, 2, 3)
 
 
 def test_tensorflow_policies(device):

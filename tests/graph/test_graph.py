@@ -438,6 +438,11 @@ CONSTRUCTIONS = {
         "Graph: results_are_needed must be a bool or a list, got int",
     ),
     "number": (lambda: g.Graph("cpu", 3), TypeError, "must be an ImageNode, got int"),
+    "several as one": (
+        lambda: g.Graph("cpu", []),
+        TypeError,
+        "result_image must be an ImageNode, got list; results that are several",
+    ),
     "input": (lambda: g.Graph("cpu", X), ValueError, "ImageNode('x') is an input"),
     "flags": (
         lambda: g.Graph("cpu", result_images=[NODE], results_are_needed=[True, False]),

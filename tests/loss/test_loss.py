@@ -480,6 +480,7 @@ CALLS = {
                          "predictions must be float32 or float16, got float64"),
     "label dtype": (lambda k: k(X, X.astype(np.float16)), TypeError,
                     "labels must be float32, got float16"),
+    "label double": (lambda k: k(X, X.astype(np.float64)), TypeError, "labels must be float32"),
     "weight dtype": (lambda k: k(X, X, X.astype(np.int32)), TypeError, "weights must be float32"),
     "prediction axes": (lambda k: k(X[0, 0], X), ValueError, "predictions must have shape (N, H"),
     "label shape": (lambda k: k(X, X[..., :3]), ValueError,

@@ -230,6 +230,7 @@ void bind_descriptor(py::module_& m) {
         "dilation_rate_x"_a, "dilation_rate_y"_a, "groups"_a, "depthwise"_a,
         "sub_pixel_scale_factor"_a, "fused_neuron_descriptor"_a);
   bind_descriptor_fields(c);
+  c.def("__eq__", [](const D& a, const D& b) { return a == b; }, py::is_operator());
   c.def_property_readonly(
        "channel_multiplier", [](const D& self) { return self.depthwise ? 1 : 0; },
        "Outputs of each input channel in a depthwise convolution, 1; 0 in a regular one. Read "

@@ -120,6 +120,11 @@ class Graph(_core.Graph):
         super().__init__(resolve_device(device))
         if (result_image is None) == (result_images is None):
             raise TypeError("Graph: give either result_image or result_images")
+        if isinstance(result_image, list | tuple):
+            raise TypeError(
+                f"Graph: result_image must be an ImageNode, got {type(result_image).__name__}; "
+                "results that are several are given as result_images=, results_are_needed="
+            )
         if result_images is None:
             result_images, results_are_needed = [result_image], [result_image_is_needed]
         self._results = [
