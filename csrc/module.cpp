@@ -2,9 +2,6 @@
 // family.
 #include <pybind11/pybind11.h>
 
-#include <string>
-#include <string_view>
-
 #include "base/errors.hpp"
 #include "base/warnings.hpp"
 #include "core/arguments_py.hpp"
@@ -39,6 +36,7 @@ void bind_resize(py::module_& m);
 void bind_softmax(py::module_& m);
 void bind_upsampling(py::module_& m);
 void bind_vector(py::module_& m);
+void word_errors(py::module_& m);
 
 namespace {
 
@@ -160,64 +158,6 @@ void document_enumerations(py::module_& m) {
   }
 }
 
-// "(): incompatible function arguments": what pybind11 says of a wrong value names no property.
-// Every setter says which, of which class, and what it takes, by the signature that pybind11 wrote:
-// "(arg0: mpsgrad._core.UnaryKernel, arg1: mpsgrad._core.Padding) -> None".
-std::string wanted_by(const std::string& signature) {
-  const std::size_t name = signature.find(", arg");
-  const std::size_t begin = signature.find(": ", name);
-  const std::size_t end = signature.find(") ->", begin);
-  if (name == std::string::npos || begin == std::string::npos || end == std::string::npos) {
-    return "of another type";
-  }
-  std::string type = signature.substr(begin + 2, end - begin - 2);
-  const auto replace = [&](const std::string& what, const std::string& by) {
-    for (std::size_t at = 0; (at = type.find(what, at)) != std::string::npos; at += by.size()) {
-      type.replace(at, what.size(), by);
-    }
-  };
-  replace("typing.SupportsInt | typing.SupportsIndex", "int");
-  replace("typing.SupportsFloat | typing.SupportsIndex", "float");
-  replace("mpsgrad._core.", "");
-  replace("collections.abc.", "");
-  const bool begins_with_vowel =
-      std::string_view("AEIOUaeiou").find(type.front()) != std::string_view::npos;
-  return (begins_with_vowel ? "an " : "a ") + type;
-}
-
-void word_setters(py::module_& m) {
-  py::options options;
-  options.disable_function_signatures();  // the setter's own stays its docstring
-  const py::object property = py::module_::import("builtins").attr("property");
-  for (const auto& [class_name, cls] : py::dict(m.attr("__dict__"))) {
-    if (!py::isinstance<py::type>(cls)) {
-      continue;
-    }
-    for (const auto& [name, member] : py::dict(cls.attr("__dict__"))) {
-      if (!py::type::handle_of(member).is(property) || member.attr("fset").is_none()) {
-        continue;
-      }
-      const py::object set = member.attr("fset");
-      const auto signature = set.attr("__doc__").cast<std::string>();
-      const auto assign = [set, name = name.cast<std::string>(), wanted = wanted_by(signature)](
-                              const py::object& self, const py::object& value) {
-        try {
-          set(self, value);
-        } catch (const py::error_already_set& error) {
-          const std::string words = py::str(error.value());
-          if (!error.matches(PyExc_TypeError) || !words.starts_with("(): incompatible")) {
-            throw;
-          }
-          fail<TypeError>(type_name(self), ".", name, " must be ", wanted, ", got ",
-                          type_name(value));
-        }
-      };
-      cls.attr(name) = property(member.attr("fget"), py::cpp_function(assign, signature.c_str()),
-                                py::none(), member.attr("__doc__"));
-    }
-  }
-}
-
 // What __new__ alone has made holds nothing, and pybind11 gives it memory that nobody has filled
 // where it is first used. So every class refuses to.
 void guard_use_before_init(py::module_& m) {
@@ -271,7 +211,7 @@ PYBIND11_MODULE(_core, m) {
   bind_upsampling(m);
   bind_graph(m);
   document_enumerations(m);
-  word_setters(m);
+  word_errors(m);
   guard_pickling(m);
   guard_use_before_init(m);
   // Work that is still running must not meet an interpreter that is shutting down.

@@ -1,4 +1,6 @@
-"""`repr` of kernels, even of those whose constructor raised, and misspelt attributes."""
+"""`repr` of kernels, even of those whose constructor raised, and wrong attributes and arguments."""
+
+import re
 
 import mpsgrad as mg
 import pytest
@@ -59,3 +61,47 @@ def test_a_setter_names_class_attribute_and_types():
         with pytest.raises(TypeError, match=words):
             setattr(owner, name, value)
         assert getattr(owner, name) == before
+
+
+IMAGE = mg.ImageDescriptor(width=1, height=1, feature_channels=1)
+WRONG = {
+    "enumeration": (
+        lambda: mg.LossDescriptor("HUBER", mg.ReductionType.SUM),
+        "LossDescriptor: loss_type must be a LossType, got str",
+    ),
+    "integer": (
+        lambda: mg.PoolingMax(2.0, 2, device="cpu"),
+        "PoolingMax: kernel_width must be an int, got float",
+    ),
+    "large": (
+        lambda: mg.PoolingMax(2, 2**70, device="cpu"),
+        f"PoolingMax: kernel_height is out of range: {2**70}",
+    ),
+    "number": (
+        lambda: mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.SUM, delta=None),
+        "LossDescriptor: delta must be a float, got NoneType",
+    ),
+    "text": (
+        lambda: mg.ConvolutionDescriptor(
+            "3", 3, input_feature_channels=1, output_feature_channels=1
+        ),
+        "ConvolutionDescriptor: kernel_width must be an int, got str",
+    ),
+    "class": (lambda: mg.Image("cpu", IMAGE), "Image: device must be a Device, got str"),
+    "missing": (
+        lambda: mg.Image(mg.Device("cpu")),
+        "Image: descriptor is missing, which must be an ImageDescriptor",
+    ),
+    "descriptor": (
+        lambda: mg.Neuron(None, device="cpu"),
+        "Neuron: descriptor must be a NeuronDescriptor, got NoneType",
+    ),
+    "sequence": (lambda: mg.Region(3, (1, 1)), "Region: origin must be a Sequence, got int"),
+    "unknown": (lambda: mg.Image(mg.Device("cpu"), IMAGE, 3), "incompatible constructor arguments"),
+}
+
+
+@pytest.mark.parametrize(("call", "words"), WRONG.values(), ids=WRONG)
+def test_constructors_name_class_argument_and_types(call, words):
+    with pytest.raises(TypeError, match=re.escape(words)):
+        call()
