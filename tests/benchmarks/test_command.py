@@ -74,9 +74,18 @@ def test_a_run_reports_every_case(finished):
     assert "multiply-adds" in out
 
 
+# A shell's background jobs ignore the signal, and what they start does too.
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from mpsgrad.__main__ import main
+sys.exit(main())
+"""
+
+
 def test_an_interrupted_run_shows_what_it_has(tmp_path):
     file = tmp_path / "results.jsonl"
-    command = [sys.executable, "-m", "mpsgrad", "bench", "--quick", "--peers", "none"]
+    command = [sys.executable, "-c", INTERRUPTIBLE, "bench", "--quick", "--peers", "none"]
     with subprocess.Popen(
         [*command, "--json", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -500,6 +509,7 @@ def test_an_interrupt_waits_for_the_threads():
 INTERRUPTED = """
 import os, signal, threading, time
 from mpsgrad.benchmarks import machine
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ended = []
 
 def work():
