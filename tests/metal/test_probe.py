@@ -84,7 +84,7 @@ def test_the_table_shows_what_json_says(capsys):
 def test_without_rich_there_is_json(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
     assert main(["probe"]) == 2
-    assert "use --json" in capsys.readouterr().err
+    assert "give --json" in capsys.readouterr().err
     answers(capsys)
 
 
