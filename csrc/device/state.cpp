@@ -3,6 +3,7 @@
 
 #include <unordered_set>
 
+#include "base/memory_limits.hpp"
 #include "base/warnings.hpp"
 
 namespace mpsgrad {
@@ -37,10 +38,6 @@ Index TextureInfo::bytes() const {
   }
   return width * height * depth * array_length * texel;
 }
-
-namespace {
-constexpr Index kMostBytes = Index{1} << 48;  // so that sums of sizes cannot overflow
-}  // namespace
 
 void ResourceList::append_buffer(Index size) {
   require(size > 0, "ResourceList: buffer size must be positive, got ", size);

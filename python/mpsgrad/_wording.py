@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ def wrong_value(owner: str, name: str, signature: str, value: Any) -> str:
         What the setting was given.
     """
     _, (wanted,) = _parameters(signature)
-    return f"{owner}.{name} must be {_described(wanted)}, got {type(value).__name__}"
+    return _wrong(f"{owner}.{name}", wanted, value)
 
 
 def wrong_argument(
@@ -56,11 +57,14 @@ def wrong_argument(
             if not default:
                 return f"{owner}: {name} is missing, which must be {_described(wanted)}"
         elif not _fits(given[name], wanted):
-            value = given[name]
-            if wanted == _INT and isinstance(value, int):
-                return f"{owner}: {name} is out of range: {value}"
-            return f"{owner}: {name} must be {_described(wanted)}, got {type(value).__name__}"
+            return _wrong(f"{owner}: {name}", wanted, given[name])
     return None
+
+
+def _wrong(what: str, wanted: str, value: Any) -> str:
+    if wanted in (_INT, _FLOAT) and isinstance(value, int):
+        return f"{what} is out of range: {value}"
+    return f"{what} must be {_described(wanted)}, got {type(value).__name__}"
 
 
 def _parameters(signature: str) -> tuple[list[str], list[str]]:
@@ -79,6 +83,8 @@ def _fits(value: Any, wanted: str) -> bool:
             return -(2**63) <= value < 2**63
         return hasattr(value, "__index__") and not isinstance(value, (float, np.ndarray))
     if wanted == _FLOAT:
+        if isinstance(value, int):
+            return abs(value) <= sys.float_info.max
         return hasattr(value, "__float__") or hasattr(value, "__index__")
     if wanted == "str":
         return isinstance(value, str)

@@ -53,6 +53,7 @@ def test_a_setter_names_class_attribute_and_types():
         (pool, "padding", (1, 1), "PoolingMax.padding must be a Padding, got tuple"),
         (pool, "edge_mode", "zero", "PoolingMax.edge_mode must be an EdgeMode, got str"),
         (pool, "source_feature_channel_offset", 2.5, "channel_offset must be an int, got float"),
+        (pool, "source_feature_channel_offset", 2**70, f"channel_offset is out of range: {2**70}"),
         (image, "label", 3, "Image.label must be a str, got int"),
         (neuron, "a", None, "NeuronDescriptor.a must be a float, got NoneType"),
         (neuron, "data", 3, r"NeuronDescriptor.data must be a Sequence\[float\], got int"),
@@ -76,6 +77,10 @@ WRONG = {
     "large": (
         lambda: mg.PoolingMax(2, 2**70, device="cpu"),
         f"PoolingMax: kernel_height is out of range: {2**70}",
+    ),
+    "large number": (
+        lambda: mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.SUM, delta=10**400),
+        f"LossDescriptor: delta is out of range: {10**400}",
     ),
     "number": (
         lambda: mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.SUM, delta=None),
