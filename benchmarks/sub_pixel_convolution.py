@@ -86,8 +86,8 @@ def build(context: Context, line: Line, batch: int, dtype: str) -> Work:
 def torch_calls(peer: Any, data: Data) -> dict[str, Callable[[], Any]]:
     """PyTorch: ``pixel_shuffle`` of a convolution, whose outputs have channels before places."""
     layer, factor = data.layer, data.factor
-    order = [*range(layer.outputs)]
-    order = [k for channel in range(data.produced) for k in order[channel :: data.produced]]
+    produced = range(data.produced)
+    order = [k for channel in produced for k in range(channel, layer.outputs, data.produced)]
     geometry = ([1, 1], list(layer.pad), [1, 1], False, [0, 0], 1)
     biases = peer.array(data.b[order].astype(data.x.dtype))
     calls = {}
