@@ -124,55 +124,28 @@ system: it stands still while a program repeats the same step.
 }
 
 // What object.__reduce__ does for protocols 0 and 1 would make an instance of pybind11's base
-// class, which ends the process. So every class says what it does: enumerations are pickled by
-// value.
+// class, which ends the process. So classes that cannot be pickled say so.
 void guard_pickling(py::module_& m) {
   const py::object plain = py::module_::import("builtins").attr("object").attr("__reduce__");
-  const auto by_value = [](const py::object& self) -> py::tuple {
-    return py::make_tuple(py::type::of(self), py::make_tuple(py::int_(self)));
-  };
   const auto refuse = [](const py::object& self) -> py::tuple {
     fail<TypeError>("cannot pickle '", type_name(self), "' object");
   };
-  for (const auto& [name, object] : py::dict(m.attr("__dict__"))) {
-    if (!py::isinstance<py::type>(object)) {
-      continue;
+  for_bound_classes(m, [&](const py::object& cls) {
+    if (py::object(cls.attr("__reduce__")).is(plain)) {
+      cls.attr("__reduce__") = py::cpp_function(refuse, py::name("__reduce__"), py::is_method(cls));
     }
-    if (py::hasattr(object, "__members__")) {
-      object.attr("__reduce__") =
-          py::cpp_function(by_value, py::name("__reduce__"), py::is_method(object));
-    } else if (py::object(object.attr("__reduce__")).is(plain)) {
-      object.attr("__reduce__") =
-          py::cpp_function(refuse, py::name("__reduce__"), py::is_method(object));
-    }
-  }
-}
-
-// pybind11 gives every enumeration these two without saying what they are.
-void document_enumerations(py::module_& m) {
-  for (const auto& [name, object] : py::dict(m.attr("__dict__"))) {
-    if (py::isinstance<py::type>(object) && py::hasattr(object, "__members__")) {
-      object.attr("name").attr("__doc__") = "The member's name, a str; read only.";
-      object.attr("value").attr("__doc__") = "Apple's number for the member, an int; read only.";
-    }
-  }
+  });
 }
 
 // What __new__ alone has made holds nothing, and pybind11 gives it memory that nobody has filled
 // where it is first used. So every class refuses to.
 void guard_use_before_init(py::module_& m) {
-  const auto refuse = [](std::size_t) -> void* {
-    fail<TypeError>("__init__() of this object has not been called");
-  };
-  for (const auto& [name, object] : py::dict(m.attr("__dict__"))) {
-    if (!py::isinstance<py::type>(object)) {
-      continue;
-    }
-    auto* const type = reinterpret_cast<PyTypeObject*>(object.ptr());
-    if (auto* const bound = py::detail::get_type_info(type)) {
-      bound->operator_new = refuse;
-    }
-  }
+  for_bound_classes(m, [](const py::object& cls) {
+    py::detail::get_type_info(reinterpret_cast<PyTypeObject*>(cls.ptr()))->operator_new =
+        [](std::size_t) -> void* {
+      fail<TypeError>("__init__() of this object has not been called");
+    };
+  });
 }
 
 }  // namespace
@@ -210,7 +183,6 @@ PYBIND11_MODULE(_core, m) {
   bind_softmax(m);
   bind_upsampling(m);
   bind_graph(m);
-  document_enumerations(m);
   word_errors(m);
   guard_pickling(m);
   guard_use_before_init(m);

@@ -198,6 +198,17 @@ inline std::shared_ptr<py::object> share_python(py::object object) {
           }};
 }
 
+// Calls visit(cls) for every class that is bound in the module so far.
+template <class Visit>
+void for_bound_classes(const py::module_& m, const Visit& visit) {
+  for (const auto& [name, object] : py::dict(m.attr("__dict__"))) {
+    if (py::isinstance<py::type>(object) &&
+        py::detail::get_type_info(reinterpret_cast<PyTypeObject*>(object.ptr())) != nullptr) {
+      visit(py::reinterpret_borrow<py::object>(object));
+    }
+  }
+}
+
 // For classes whose objects only kernels make.
 template <class Class>
 void forbid_construction(Class& cls) {

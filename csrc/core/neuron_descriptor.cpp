@@ -6,9 +6,6 @@
 namespace mpsgrad {
 
 void check_neuron(const NeuronDescriptor& neuron, const char* who, std::int64_t channels) {
-  const auto type = static_cast<std::int32_t>(neuron.type);
-  require(type >= 0 && type <= static_cast<std::int32_t>(NeuronType::GeLU), who,
-          ": unknown neuron type ", type);
   if (neuron.type == NeuronType::PReLU) {
     require(!neuron.data.empty(), who, ": PRELU needs data, one value a channel");
     require(static_cast<std::int64_t>(neuron.data.size()) >= channels, who, ": PRELU data has ",

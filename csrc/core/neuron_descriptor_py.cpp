@@ -1,5 +1,7 @@
 // Binds the activation descriptor that neuron kernels and fused neurons share;
 // python/mpsgrad/neuron.py documents it.
+#include <pybind11/native_enum.h>
+
 #include "core/arguments_py.hpp"
 #include "core/neuron_descriptor.hpp"
 
@@ -7,7 +9,8 @@ namespace mpsgrad {
 
 void bind_neuron_descriptor(py::module_& m) {
   using namespace pybind11::literals;
-  py::enum_<NeuronType>(m, "NeuronType", "Activation functions (``MPSCNNNeuronType``).")
+  py::native_enum<NeuronType>(m, "NeuronType", "mpsgrad.enums.Enumeration",
+                              "Activation functions (``MPSCNNNeuronType``).")
       .value("NONE", NeuronType::None)
       .value("RELU", NeuronType::ReLU)
       .value("LINEAR", NeuronType::Linear)
@@ -23,7 +26,8 @@ void bind_neuron_descriptor(py::module_& m) {
       .value("POWER", NeuronType::Power)
       .value("EXPONENTIAL", NeuronType::Exponential)
       .value("LOGARITHM", NeuronType::Logarithm)
-      .value("GELU", NeuronType::GeLU);
+      .value("GELU", NeuronType::GeLU)
+      .finalize();
   py::class_<NeuronDescriptor>(m, "NeuronDescriptor")
       .def(py::init([](NeuronType type, float a, float b, float c, std::vector<float> data) {
              return NeuronDescriptor{type, a, b, c, std::move(data)};

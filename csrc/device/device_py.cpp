@@ -1,5 +1,6 @@
 // Binds devices, queues, command buffers, predicates, buffers and the enumerations of the device
 // layer.
+#include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 
 #include "core/arguments_py.hpp"
@@ -15,35 +16,43 @@ namespace {
 using namespace pybind11::literals;
 
 void bind_enumerations(py::module_& m) {
-  py::enum_<ChannelFormat>(m, "ChannelFormat",
-                           "Storage of one channel value (``MPSImageFeatureChannelFormat``).")
+  py::native_enum<ChannelFormat>(m, "ChannelFormat", "mpsgrad.enums.Enumeration",
+                                 "Storage of one channel value (``MPSImageFeatureChannelFormat``).")
       .value("NONE", ChannelFormat::None)
       .value("UNORM8", ChannelFormat::Unorm8)
       .value("UNORM16", ChannelFormat::Unorm16)
       .value("FLOAT16", ChannelFormat::Float16)
-      .value("FLOAT32", ChannelFormat::Float32);
-  py::enum_<EdgeMode>(m, "EdgeMode", "What lies outside an image (``MPSImageEdgeMode``).")
+      .value("FLOAT32", ChannelFormat::Float32)
+      .finalize();
+  py::native_enum<EdgeMode>(m, "EdgeMode", "mpsgrad.enums.Enumeration",
+                            "What lies outside an image (``MPSImageEdgeMode``).")
       .value("ZERO", EdgeMode::Zero)
       .value("CLAMP", EdgeMode::Clamp)
       .value("MIRROR", EdgeMode::Mirror)
       .value("MIRROR_WITH_EDGE", EdgeMode::MirrorWithEdge)
-      .value("CONSTANT", EdgeMode::Constant);
-  py::enum_<DataLayout>(m, "DataLayout", "Order of axes in CPU memory (``MPSDataLayout``).")
+      .value("CONSTANT", EdgeMode::Constant)
+      .finalize();
+  py::native_enum<DataLayout>(m, "DataLayout", "mpsgrad.enums.Enumeration",
+                              "Order of axes in CPU memory (``MPSDataLayout``).")
       .value("HWC", DataLayout::HeightWidthChannels)
-      .value("CHW", DataLayout::ChannelsHeightWidth);
-  py::enum_<StorageMode>(m, "StorageMode", "Who can see an image's memory (``MTLStorageMode``).")
+      .value("CHW", DataLayout::ChannelsHeightWidth)
+      .finalize();
+  py::native_enum<StorageMode>(m, "StorageMode", "mpsgrad.enums.Enumeration",
+                               "Who can see an image's memory (``MTLStorageMode``).")
       .value("SHARED", StorageMode::Shared)
       .value("MANAGED", StorageMode::Managed)
       .value("PRIVATE", StorageMode::Private)
-      .value("MEMORYLESS", StorageMode::Memoryless);
-  py::enum_<CommandBufferStatus>(m, "CommandBufferStatus", py::arithmetic(),
-                                 "Life of a command buffer (``MTLCommandBufferStatus``).")
+      .value("MEMORYLESS", StorageMode::Memoryless)
+      .finalize();
+  py::native_enum<CommandBufferStatus>(m, "CommandBufferStatus", "mpsgrad.enums.Enumeration",
+                                       "Life of a command buffer (``MTLCommandBufferStatus``).")
       .value("NOT_ENQUEUED", CommandBufferStatus::NotEnqueued)
       .value("ENQUEUED", CommandBufferStatus::Enqueued)
       .value("COMMITTED", CommandBufferStatus::Committed)
       .value("SCHEDULED", CommandBufferStatus::Scheduled)
       .value("COMPLETED", CommandBufferStatus::Completed)
-      .value("ERROR", CommandBufferStatus::Error);
+      .value("ERROR", CommandBufferStatus::Error)
+      .finalize();
 }
 
 // A Python callable as a handler: called with the buffer, on whatever thread the work runs. The

@@ -1,5 +1,6 @@
 // Binds image descriptors, images, batches, states and resource lists.
 #include <pybind11/functional.h>
+#include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 
 #include <algorithm>
@@ -461,11 +462,12 @@ void bind_states(py::module_& m) {
                     "``MTLTextureType`` number, by default 2, which is 2D; read only.")
       .def_readonly("usage", &TextureInfo::usage,
                     "Bits of `TextureUsage`, by default SHADER_READ and SHADER_WRITE; read only.");
-  py::enum_<StateResourceType>(m, "StateResourceType",
-                               "Kind of a state's resource (``MPSStateResourceType``).")
+  py::native_enum<StateResourceType>(m, "StateResourceType", "mpsgrad.enums.Enumeration",
+                                     "Kind of a state's resource (``MPSStateResourceType``).")
       .value("NONE", StateResourceType::None)
       .value("BUFFER", StateResourceType::Buffer)
-      .value("TEXTURE", StateResourceType::Texture);
+      .value("TEXTURE", StateResourceType::Texture)
+      .finalize();
   py::class_<ResourceList>(
       m, "ResourceList",
       "Resources a state shall have (``MPSStateResourceList``); textures come first.")

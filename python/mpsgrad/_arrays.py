@@ -53,8 +53,12 @@ def array_queue(device: _core.Device) -> _core.CommandQueue:
     return queue
 
 
-def as_image_array(array: Any, name: str, *, halves: bool = True) -> tuple[npt.NDArray[Any], bool]:
+def as_image_array(
+    owner: object, array: Any, name: str, *, halves: bool = True
+) -> tuple[npt.NDArray[Any], bool]:
     """Return ``array`` as a C-contiguous ``(N, H, W, C)`` array, and whether it was one image.
+
+    Messages name the class of ``owner``, and ``name``.
 
     Raises
     ------
@@ -67,10 +71,11 @@ def as_image_array(array: Any, name: str, *, halves: bool = True) -> tuple[npt.N
         array = np.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
     if array.dtype != np.float32 and not (halves and array.dtype == np.float16):
         kinds = "float32 or float16" if halves else "float32"
-        raise TypeError(f"{name} must be {kinds}, got {array.dtype}")
+        raise TypeError(f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}")
     if array.ndim not in (3, 4):
         raise ValueError(
-            f"{name} must have shape (N, H, W, C), or (H, W, C) for one image, got {array.shape}"
+            f"{type(owner).__name__}: {name} must have shape (N, H, W, C), or (H, W, C) for one "
+            f"image, got {array.shape}"
         )
     single = array.ndim == 3
     if single:
@@ -79,7 +84,7 @@ def as_image_array(array: Any, name: str, *, halves: bool = True) -> tuple[npt.N
 
 
 def pair_of_arrays(
-    first: Any, first_name: str, second: Any, second_name: str
+    owner: object, first: Any, first_name: str, second: Any, second_name: str
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], bool]:
     """Return two arrays as `as_image_array` does, and whether both were one image.
 
@@ -90,17 +95,17 @@ def pair_of_arrays(
     ValueError
         If one has neither 3 nor 4 axes, or they differ in the number of images.
     """
-    first_array, single = as_image_array(first, first_name)
-    second_array, second_single = as_image_array(second, second_name)
+    first_array, single = as_image_array(owner, first, first_name)
+    second_array, second_single = as_image_array(owner, second, second_name)
     if single != second_single or len(first_array) != len(second_array):
         raise ValueError(
-            f"{first_name} has shape {np.shape(first)}, but {second_name} has "
-            f"{np.shape(second)}: both must be one image, or batches of one length"
+            f"{type(owner).__name__}: {first_name} has shape {np.shape(first)}, but {second_name} "
+            f"has {np.shape(second)}: both must be one image, or batches of one length"
         )
     return first_array, second_array, single
 
 
-def as_out_array(out: Any, single: bool) -> npt.NDArray[Any]:
+def as_out_array(owner: object, out: Any, single: bool) -> npt.NDArray[Any]:
     """Return ``out`` as an ``(N, H, W, C)`` array to write a result into; encodes check its size.
 
     Raises
@@ -110,16 +115,17 @@ def as_out_array(out: Any, single: bool) -> npt.NDArray[Any]:
     ValueError
         If it has another number of axes, or is read-only, unaligned or not C-contiguous.
     """
+    who = type(owner).__name__
     if not isinstance(out, np.ndarray):
-        raise TypeError(f"out must be an ndarray, got {type(out).__name__}")
+        raise TypeError(f"{who}: out must be an ndarray, got {type(out).__name__}")
     if out.dtype != np.float32 and out.dtype != np.float16:
-        raise TypeError(f"out must be float32 or float16, got {out.dtype}")
+        raise TypeError(f"{who}: out must be float32 or float16, got {out.dtype}")
     axes = "(H, W, C)" if single else "(N, H, W, C)"
     if out.ndim != len(axes.split(",")):
-        raise ValueError(f"out must have shape {axes}, got {out.shape}")
+        raise ValueError(f"{who}: out must have shape {axes}, got {out.shape}")
     flags = out.flags
     if not (flags.writeable and flags.c_contiguous and flags.aligned):
-        raise ValueError("out must be writable, aligned and C-contiguous")
+        raise ValueError(f"{who}: out must be writable, aligned and C-contiguous")
     return out[np.newaxis] if single else out
 
 
@@ -177,12 +183,12 @@ class ArrayUnaryKernel:
 
     def _run(self: Any, source: Any, with_state: bool, out: Any, **options: Any) -> Any:
         """Do what a call does, with more options of the encode."""
-        array, single = as_image_array(source, "source")
+        array, single = as_image_array(self, source, "source")
         sources = batch_of(self.device, array)
         command_buffer = array_queue(self.device).command_buffer()
         places: Any = _core.DEFAULT
         if out is not None:
-            out = as_out_array(out, single)
+            out = as_out_array(self, out, single)
             places = batch_of(self.device, out)
         images = self.encode_batch(
             command_buffer, sources, with_state=with_state, allocator=places, **options
@@ -227,13 +233,13 @@ class ArrayBinaryKernel:
             If an array has the wrong dtype or shape.
         """
         primary_array, secondary_array, single = pair_of_arrays(
-            primary, "primary", secondary, "secondary"
+            self, primary, "primary", secondary, "secondary"
         )
         sources = batch_of(self.device, primary_array), batch_of(self.device, secondary_array)
         command_buffer = array_queue(self.device).command_buffer()
         places: Any = _core.DEFAULT
         if out is not None:
-            out = as_out_array(out, single)
+            out = as_out_array(self, out, single)
             places = batch_of(self.device, out)
         images = self.encode_batch(
             command_buffer, *sources, with_state=with_state, allocator=places
@@ -320,7 +326,7 @@ def run_gradient(
 ) -> npt.NDArray[Any]:
     """Run a gradient kernel on arrays, and wait; messages call ``source`` by ``source_name``."""
     gradient_array, source_array, single = pair_of_arrays(
-        source_gradient, "source_gradient", source, source_name
+        kernel, source_gradient, "source_gradient", source, source_name
     )
     gradients = batch_of(kernel.device, gradient_array)
     sources = batch_of(kernel.device, source_array)
@@ -328,7 +334,7 @@ def run_gradient(
     places: Any = _core.DEFAULT
     if out is not None:
         # In place of an allocator: an explicit destination would leave offsets to the caller.
-        out = as_out_array(out, single)
+        out = as_out_array(kernel, out, single)
         places = batch_of(kernel.device, out)
     images = kernel.encode_batch(command_buffer, gradients, sources, state, allocator=places)
     if kernel.is_state_modified:

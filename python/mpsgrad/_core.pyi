@@ -13,6 +13,8 @@ import numpy
 import numpy.typing
 import typing_extensions
 
+import mpsgrad.enums
+
 __all__: list[str] = [
     "Adam",
     "Add",
@@ -186,277 +188,57 @@ __all__: list[str] = [
     "synchronize",
 ]
 
-class ChannelFormat:
+class ChannelFormat(mpsgrad.enums.Enumeration):
     """
     Storage of one channel value (``MPSImageFeatureChannelFormat``).
-
-    Members:
-
-      NONE
-
-      UNORM8
-
-      UNORM16
-
-      FLOAT16
-
-      FLOAT32
     """
 
-    FLOAT16: typing.ClassVar[ChannelFormat]
-    FLOAT32: typing.ClassVar[ChannelFormat]
-    NONE: typing.ClassVar[ChannelFormat]
-    UNORM16: typing.ClassVar[ChannelFormat]
-    UNORM8: typing.ClassVar[ChannelFormat]
-    __members__: typing.ClassVar[dict[str, ChannelFormat]]
+    NONE = 0
+    UNORM8 = 1
+    UNORM16 = 2
+    FLOAT16 = 3
+    FLOAT32 = 4
 
-    @typing.overload
-    def __eq__(self, other: ChannelFormat) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    def __getstate__(self) -> int: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __ne__(self, other: ChannelFormat) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
-
-class EdgeMode:
+class EdgeMode(mpsgrad.enums.Enumeration):
     """
     What lies outside an image (``MPSImageEdgeMode``).
-
-    Members:
-
-      ZERO
-
-      CLAMP
-
-      MIRROR
-
-      MIRROR_WITH_EDGE
-
-      CONSTANT
     """
 
-    CLAMP: typing.ClassVar[EdgeMode]
-    CONSTANT: typing.ClassVar[EdgeMode]
-    MIRROR: typing.ClassVar[EdgeMode]
-    MIRROR_WITH_EDGE: typing.ClassVar[EdgeMode]
-    ZERO: typing.ClassVar[EdgeMode]
-    __members__: typing.ClassVar[dict[str, EdgeMode]]
+    ZERO = 0
+    CLAMP = 1
+    MIRROR = 2
+    MIRROR_WITH_EDGE = 3
+    CONSTANT = 4
 
-    @typing.overload
-    def __eq__(self, other: EdgeMode) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    def __getstate__(self) -> int: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __ne__(self, other: EdgeMode) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
-
-class DataLayout:
+class DataLayout(mpsgrad.enums.Enumeration):
     """
     Order of axes in CPU memory (``MPSDataLayout``).
-
-    Members:
-
-      HWC
-
-      CHW
     """
 
-    CHW: typing.ClassVar[DataLayout]
-    HWC: typing.ClassVar[DataLayout]
-    __members__: typing.ClassVar[dict[str, DataLayout]]
+    HWC = 0
+    CHW = 1
 
-    @typing.overload
-    def __eq__(self, other: DataLayout) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    def __getstate__(self) -> int: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __ne__(self, other: DataLayout) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
-
-class StorageMode:
+class StorageMode(mpsgrad.enums.Enumeration):
     """
     Who can see an image's memory (``MTLStorageMode``).
-
-    Members:
-
-      SHARED
-
-      MANAGED
-
-      PRIVATE
-
-      MEMORYLESS
     """
 
-    MANAGED: typing.ClassVar[StorageMode]
-    MEMORYLESS: typing.ClassVar[StorageMode]
-    PRIVATE: typing.ClassVar[StorageMode]
-    SHARED: typing.ClassVar[StorageMode]
-    __members__: typing.ClassVar[dict[str, StorageMode]]
+    SHARED = 0
+    MANAGED = 1
+    PRIVATE = 2
+    MEMORYLESS = 3
 
-    @typing.overload
-    def __eq__(self, other: StorageMode) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    def __getstate__(self) -> int: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __ne__(self, other: StorageMode) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
-
-class CommandBufferStatus:
+class CommandBufferStatus(mpsgrad.enums.Enumeration):
     """
     Life of a command buffer (``MTLCommandBufferStatus``).
-
-    Members:
-
-      NOT_ENQUEUED
-
-      ENQUEUED
-
-      COMMITTED
-
-      SCHEDULED
-
-      COMPLETED
-
-      ERROR
     """
 
-    COMMITTED: typing.ClassVar[CommandBufferStatus]
-    COMPLETED: typing.ClassVar[CommandBufferStatus]
-    ENQUEUED: typing.ClassVar[CommandBufferStatus]
-    ERROR: typing.ClassVar[CommandBufferStatus]
-    NOT_ENQUEUED: typing.ClassVar[CommandBufferStatus]
-    SCHEDULED: typing.ClassVar[CommandBufferStatus]
-    __members__: typing.ClassVar[dict[str, CommandBufferStatus]]
-
-    @typing.overload
-    def __eq__(self, other: CommandBufferStatus) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    @typing.overload
-    def __ge__(self, other: CommandBufferStatus) -> bool: ...
-    @typing.overload
-    def __ge__(self, other: typing.Any) -> None: ...
-    def __getstate__(self) -> int: ...
-    @typing.overload
-    def __gt__(self, other: CommandBufferStatus) -> bool: ...
-    @typing.overload
-    def __gt__(self, other: typing.Any) -> None: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __le__(self, other: CommandBufferStatus) -> bool: ...
-    @typing.overload
-    def __le__(self, other: typing.Any) -> None: ...
-    @typing.overload
-    def __lt__(self, other: CommandBufferStatus) -> bool: ...
-    @typing.overload
-    def __lt__(self, other: typing.Any) -> None: ...
-    @typing.overload
-    def __ne__(self, other: CommandBufferStatus) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
+    NOT_ENQUEUED = 0
+    ENQUEUED = 1
+    COMMITTED = 2
+    SCHEDULED = 3
+    COMPLETED = 4
+    ERROR = 5
 
 class Device:
     """
@@ -1185,52 +967,14 @@ class TextureInfo:
         Columns in texels; a state takes 1 to 16384. Read only.
         """
 
-class StateResourceType:
+class StateResourceType(mpsgrad.enums.Enumeration):
     """
     Kind of a state's resource (``MPSStateResourceType``).
-
-    Members:
-
-      NONE
-
-      BUFFER
-
-      TEXTURE
     """
 
-    BUFFER: typing.ClassVar[StateResourceType]
-    NONE: typing.ClassVar[StateResourceType]
-    TEXTURE: typing.ClassVar[StateResourceType]
-    __members__: typing.ClassVar[dict[str, StateResourceType]]
-
-    @typing.overload
-    def __eq__(self, other: StateResourceType) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    def __getstate__(self) -> int: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __ne__(self, other: StateResourceType) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
+    NONE = 0
+    BUFFER = 1
+    TEXTURE = 2
 
 class ResourceList:
     """
@@ -1795,91 +1539,27 @@ class Region:
         None stands for no limit.
         """
 
-class NeuronType:
+class NeuronType(mpsgrad.enums.Enumeration):
     """
     Activation functions (``MPSCNNNeuronType``).
-
-    Members:
-
-      NONE
-
-      RELU
-
-      LINEAR
-
-      SIGMOID
-
-      HARD_SIGMOID
-
-      TANH
-
-      ABSOLUTE
-
-      SOFT_PLUS
-
-      SOFT_SIGN
-
-      ELU
-
-      PRELU
-
-      RELUN
-
-      POWER
-
-      EXPONENTIAL
-
-      LOGARITHM
-
-      GELU
     """
 
-    ABSOLUTE: typing.ClassVar[NeuronType]
-    ELU: typing.ClassVar[NeuronType]
-    EXPONENTIAL: typing.ClassVar[NeuronType]
-    GELU: typing.ClassVar[NeuronType]
-    HARD_SIGMOID: typing.ClassVar[NeuronType]
-    LINEAR: typing.ClassVar[NeuronType]
-    LOGARITHM: typing.ClassVar[NeuronType]
-    NONE: typing.ClassVar[NeuronType]
-    POWER: typing.ClassVar[NeuronType]
-    PRELU: typing.ClassVar[NeuronType]
-    RELU: typing.ClassVar[NeuronType]
-    RELUN: typing.ClassVar[NeuronType]
-    SIGMOID: typing.ClassVar[NeuronType]
-    SOFT_PLUS: typing.ClassVar[NeuronType]
-    SOFT_SIGN: typing.ClassVar[NeuronType]
-    TANH: typing.ClassVar[NeuronType]
-    __members__: typing.ClassVar[dict[str, NeuronType]]
-
-    @typing.overload
-    def __eq__(self, other: NeuronType) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    def __getstate__(self) -> int: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __ne__(self, other: NeuronType) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
+    NONE = 0
+    RELU = 1
+    LINEAR = 2
+    SIGMOID = 3
+    HARD_SIGMOID = 4
+    TANH = 5
+    ABSOLUTE = 6
+    SOFT_PLUS = 7
+    SOFT_SIGN = 8
+    ELU = 9
+    PRELU = 10
+    RELUN = 11
+    POWER = 12
+    EXPONENTIAL = 13
+    LOGARITHM = 14
+    GELU = 15
 
 class NeuronDescriptor:
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
@@ -3036,61 +2716,17 @@ class Multiply(Arithmetic):
 class Divide(Arithmetic):
     def __init__(self, device: Device) -> None: ...
 
-class ComparisonType:
+class ComparisonType(mpsgrad.enums.Enumeration):
     """
     What `Compare` asks, the primary source on the left (``MPSNNComparisonType``).
-
-    Members:
-
-      EQUAL
-
-      NOT_EQUAL
-
-      LESS
-
-      LESS_OR_EQUAL
-
-      GREATER
-
-      GREATER_OR_EQUAL
     """
 
-    EQUAL: typing.ClassVar[ComparisonType]
-    GREATER: typing.ClassVar[ComparisonType]
-    GREATER_OR_EQUAL: typing.ClassVar[ComparisonType]
-    LESS: typing.ClassVar[ComparisonType]
-    LESS_OR_EQUAL: typing.ClassVar[ComparisonType]
-    NOT_EQUAL: typing.ClassVar[ComparisonType]
-    __members__: typing.ClassVar[dict[str, ComparisonType]]
-
-    @typing.overload
-    def __eq__(self, other: ComparisonType) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    def __getstate__(self) -> int: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __ne__(self, other: ComparisonType) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
+    EQUAL = 0
+    NOT_EQUAL = 1
+    LESS = 2
+    LESS_OR_EQUAL = 3
+    GREATER = 4
+    GREATER_OR_EQUAL = 5
 
 class Compare(Arithmetic):
     def __init__(self, device: Device) -> None: ...
@@ -3688,49 +3324,13 @@ class ConvolutionWeightsAndBiasesState(State):
         Bytes.
         """
 
-class ConvolutionAccumulatorPrecision:
+class ConvolutionAccumulatorPrecision(mpsgrad.enums.Enumeration):
     """
     Precision of sums (``MPSNNConvolutionAccumulatorPrecisionOption``).
-
-    Members:
-
-      HALF
-
-      FLOAT
     """
 
-    FLOAT: typing.ClassVar[ConvolutionAccumulatorPrecision]
-    HALF: typing.ClassVar[ConvolutionAccumulatorPrecision]
-    __members__: typing.ClassVar[dict[str, ConvolutionAccumulatorPrecision]]
-
-    @typing.overload
-    def __eq__(self, other: ConvolutionAccumulatorPrecision) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    def __getstate__(self) -> int: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __ne__(self, other: ConvolutionAccumulatorPrecision) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
+    HALF = 0
+    FLOAT = 1
 
 class Convolution(UnaryKernel):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
@@ -4541,123 +4141,31 @@ class LocalContrastNormalizationGradient(GradientKernel):
     @ps.setter
     def ps(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
 
-class LossType:
+class LossType(mpsgrad.enums.Enumeration):
     """
     A loss function (``MPSCNNLossType``).
-
-    Members:
-
-      MEAN_ABSOLUTE_ERROR
-
-      MEAN_SQUARED_ERROR
-
-      SOFT_MAX_CROSS_ENTROPY
-
-      SIGMOID_CROSS_ENTROPY
-
-      CATEGORICAL_CROSS_ENTROPY
-
-      HINGE
-
-      HUBER
-
-      COSINE_DISTANCE
-
-      LOG
-
-      KULLBACK_LEIBLER_DIVERGENCE
     """
 
-    CATEGORICAL_CROSS_ENTROPY: typing.ClassVar[LossType]
-    COSINE_DISTANCE: typing.ClassVar[LossType]
-    HINGE: typing.ClassVar[LossType]
-    HUBER: typing.ClassVar[LossType]
-    KULLBACK_LEIBLER_DIVERGENCE: typing.ClassVar[LossType]
-    LOG: typing.ClassVar[LossType]
-    MEAN_ABSOLUTE_ERROR: typing.ClassVar[LossType]
-    MEAN_SQUARED_ERROR: typing.ClassVar[LossType]
-    SIGMOID_CROSS_ENTROPY: typing.ClassVar[LossType]
-    SOFT_MAX_CROSS_ENTROPY: typing.ClassVar[LossType]
-    __members__: typing.ClassVar[dict[str, LossType]]
+    MEAN_ABSOLUTE_ERROR = 0
+    MEAN_SQUARED_ERROR = 1
+    SOFT_MAX_CROSS_ENTROPY = 2
+    SIGMOID_CROSS_ENTROPY = 3
+    CATEGORICAL_CROSS_ENTROPY = 4
+    HINGE = 5
+    HUBER = 6
+    COSINE_DISTANCE = 7
+    LOG = 8
+    KULLBACK_LEIBLER_DIVERGENCE = 9
 
-    @typing.overload
-    def __eq__(self, other: LossType) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    def __getstate__(self) -> int: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __ne__(self, other: LossType) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
-
-class ReductionType:
+class ReductionType(mpsgrad.enums.Enumeration):
     """
     How element losses become one number (``MPSCNNReductionType``).
-
-    Members:
-
-      NONE
-
-      SUM
-
-      MEAN
-
-      SUM_BY_NON_ZERO_WEIGHTS
     """
 
-    MEAN: typing.ClassVar[ReductionType]
-    NONE: typing.ClassVar[ReductionType]
-    SUM: typing.ClassVar[ReductionType]
-    SUM_BY_NON_ZERO_WEIGHTS: typing.ClassVar[ReductionType]
-    __members__: typing.ClassVar[dict[str, ReductionType]]
-
-    @typing.overload
-    def __eq__(self, other: ReductionType) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    def __getstate__(self) -> int: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __ne__(self, other: ReductionType) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    SUM_BY_NON_ZERO_WEIGHTS = 3
 
 class LossDescriptor:
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
@@ -5473,52 +4981,14 @@ class NeuronGradient(GradientKernel):
         A copy of the activation it was made with; read only.
         """
 
-class RegularizationType:
+class RegularizationType(mpsgrad.enums.Enumeration):
     """
     What is added to the gradient of a value (``MPSNNRegularizationType``).
-
-    Members:
-
-      NONE
-
-      L1
-
-      L2
     """
 
-    L1: typing.ClassVar[RegularizationType]
-    L2: typing.ClassVar[RegularizationType]
-    NONE: typing.ClassVar[RegularizationType]
-    __members__: typing.ClassVar[dict[str, RegularizationType]]
-
-    @typing.overload
-    def __eq__(self, other: RegularizationType) -> bool: ...
-    @typing.overload
-    def __eq__(self, other: typing.Any) -> bool: ...
-    def __getstate__(self) -> int: ...
-    def __hash__(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __int__(self) -> int: ...
-    @typing.overload
-    def __ne__(self, other: RegularizationType) -> bool: ...
-    @typing.overload
-    def __ne__(self, other: typing.Any) -> bool: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def __str__(self) -> str: ...
-    @property
-    def name(self) -> str:
-        """
-        The member's name, a str; read only.
-        """
-
-    @property
-    def value(self) -> int:
-        """
-        Apple's number for the member, an int; read only.
-        """
+    NONE = 0
+    L1 = 1
+    L2 = 2
 
 class OptimizerDescriptor:
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import pickle
+from types import FunctionType
 from typing import Any, Self, cast
 
 from mpsgrad import _core
@@ -82,6 +84,23 @@ class KernelFacade(Settings):
     """Mixed into every kernel class; `_arguments` names what its constructor was given."""
 
     _own_settings: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        """Have messages about a constructor that classes share name the class that was called."""
+        super().__init_subclass__()
+        shared = cls.__init__
+        if shared.__qualname__.startswith("_") and not cls.__name__.startswith("_"):
+            own = FunctionType(
+                shared.__code__,
+                shared.__globals__,
+                shared.__name__,
+                shared.__defaults__,
+                shared.__closure__,
+            )
+            functools.update_wrapper(own, shared)
+            own.__kwdefaults__ = shared.__kwdefaults__
+            own.__qualname__ = f"{cls.__name__}.__init__"
+            cls.__init__ = own  # type: ignore[method-assign]
 
     def _arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, without the device."""

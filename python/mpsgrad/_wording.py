@@ -2,76 +2,111 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpsgrad import _core
 
-__all__ = ["wrong_argument", "wrong_value"]
+__all__ = ["wrong_call"]
 
 _INT = "typing.SupportsInt | typing.SupportsIndex"
 _FLOAT = "typing.SupportsFloat | typing.SupportsIndex"
 _OWN = "mpsgrad._core."
+_SIGNATURE = re.compile(r"^(?:\d+\. )?\w*(\(.*\)) -> .*$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?:\(|, )(\w+): ")
+_UNNAMED = re.compile(r"arg\d+")
+_PLAIN = {
+    _INT: "int",
+    _FLOAT: "float",
+    _OWN: "",
+    "collections.abc.": "",
+    "typing_extensions.Buffer": "object with a buffer",
+    "numpy.ndarray": "NumPy array",
+    "numpy.typing.NDArray[numpy.float32]": "NumPy array of float32",
+}
 
 
-def wrong_value(owner: str, name: str, signature: str, value: Any) -> str:
-    """Return what is wrong with the value of a setting.
-
-    Parameters
-    ----------
-    owner, name : str
-        The class and the setting that messages name.
-    signature : str
-        As pybind11 writes it: ``(arg0: mpsgrad._core.Kernel, arg1: str) -> None``.
-    value
-        What the setting was given.
-    """
-    _, (wanted,) = _parameters(signature)
-    return _wrong(f"{owner}.{name}", wanted, value)
+class _Parameter(NamedTuple):
+    name: str
+    wanted: str  # its type in pybind11's words
+    required: bool
+    positional: bool
 
 
-def wrong_argument(
-    owner: str, signature: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+def wrong_call(
+    who: str, documentation: str, of_object: bool, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> str | None:
-    """Return what is wrong with the arguments of a constructor, None if that cannot be told.
+    """Return what is wrong with the arguments of a call, None if that cannot be told.
 
     Parameters
     ----------
-    owner : str
-        The class that messages name.
-    signature : str
-        As pybind11 writes it: ``__init__(self: mpsgrad._core.Image, device: ...) -> None``.
+    who : str
+        What the message begins with: a class, a function, a method or a setting.
+    documentation : str
+        The docstring that begins as pybind11 begins it, with signatures.
+    of_object : bool
+        Whether the first argument is the object that a method or a setting belongs to.
     args, kwargs
-        What the constructor was given, without ``self``.
+        What the call was given.
     """
-    names, types = _parameters(signature)
-    given = dict(zip(names, args, strict=False)) | kwargs
-    for name, kind in zip(names, types, strict=True):
-        wanted, _, default = kind.partition(" = ")
+    own = int(of_object)
+    complaints = []
+    for signature in _SIGNATURE.findall(documentation):
+        complaint = _complaint(list(_parameters(signature))[own:], args[own:], kwargs)
+        if complaint is None:
+            return None
+        complaints.append(complaint)
+    fitting = max((fits for fits, _ in complaints), default=0)
+    words = dict.fromkeys(words for fits, words in complaints if fits == fitting)
+    return who + "; or ".join([*words][:1] + [each.lstrip(": ") for each in [*words][1:]]) or None
+
+
+def _parameters(signature: str) -> Iterator[_Parameter]:
+    """Find what stands in ``(self: Kernel, size: int, *, name: str = '')``."""
+    parts = _PARAMETER.split(signature.removesuffix(")"))
+    named_only = False
+    for name, words in zip(parts[1::2], parts[2::2], strict=True):
+        kind, separator, default = words.removesuffix(", /").partition(" = ")
+        yield _Parameter(name, kind.removesuffix(", *"), not separator, not named_only)
+        named_only = named_only or (default if separator else kind).endswith(", *")
+
+
+def _complaint(
+    parameters: list[_Parameter], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[int, str] | None:
+    """Return how many arguments fit and what is wrong with the next, None if nothing is."""
+    positional = [each.name for each in parameters if each.positional]
+    if len(args) > len(positional):
+        return 0, f": takes {len(positional)} arguments at most, got {len(args)}"
+    for name in kwargs:
+        if name not in (each.name for each in parameters):
+            close = difflib.get_close_matches(name, [each.name for each in parameters], 1)
+            asked = f"; did you mean {close[0]!r}?" if close else ""
+            return 0, f": has no argument {name!r}{asked}"
+    given = dict(zip(positional, args, strict=False))
+    for name in given.keys() & kwargs.keys():
+        return 0, f": {name} is given twice"
+    given |= kwargs
+    for count, (name, wanted, required, _) in enumerate(parameters):
+        what = "" if _UNNAMED.fullmatch(name) else f": {name}"
         if name not in given:
-            if not default:
-                return f"{owner}: {name} is missing, which must be {_described(wanted)}"
+            if required:
+                return count, f"{what} is missing, which must be {_described(wanted)}"
         elif not _fits(given[name], wanted):
-            return _wrong(f"{owner}: {name}", wanted, given[name])
+            return count, f"{what} {_wrong(wanted, given[name])}"
     return None
 
 
-def _wrong(what: str, wanted: str, value: Any) -> str:
+def _wrong(wanted: str, value: Any) -> str:
     if wanted in (_INT, _FLOAT) and isinstance(value, int):
-        return f"{what} is out of range: {value}"
-    return f"{what} must be {_described(wanted)}, got {type(value).__name__}"
-
-
-def _parameters(signature: str) -> tuple[list[str], list[str]]:
-    """Return names and types of what comes after the object itself, defaults with the types."""
-    words = signature.strip().splitlines()[0].removesuffix(" -> None").removesuffix(")")
-    parts = _PARAMETER.split(words)
-    return parts[3::2], parts[4::2]
+        return f"is out of range: {value}"
+    kind = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
+    return f"must be {_described(wanted)}, got {type(value).__name__}{kind}"
 
 
 def _fits(value: Any, wanted: str) -> bool:
@@ -86,17 +121,32 @@ def _fits(value: Any, wanted: str) -> bool:
         if isinstance(value, int):
             return abs(value) <= sys.float_info.max
         return hasattr(value, "__float__") or hasattr(value, "__index__")
-    if wanted == "str":
-        return isinstance(value, str)
+    if wanted == "bool":
+        return value is None or hasattr(value, "__bool__")
+    if wanted == "collections.abc.Callable":
+        return callable(value)
+    if wanted == "numpy.typing.NDArray[numpy.float32]":
+        return isinstance(value, np.ndarray) and value.dtype == np.float32
+    if wanted == "typing_extensions.Buffer":
+        return _has_buffer(value)
     if wanted.startswith("collections.abc.Sequence"):
-        return isinstance(value, (Sequence, np.ndarray))
-    if wanted.startswith(_OWN) and wanted not in {f"{_OWN}Offset", f"{_OWN}Region"}:
+        return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
+    if wanted.startswith(_OWN):
         cls = getattr(_core, wanted.removeprefix(_OWN), object)
-        return isinstance(value, cls)
+        return isinstance(value, (cls, tuple) if cls is _core.Offset else cls)
+    plain = {"str": str, "tuple": tuple, "dict": dict, "numpy.ndarray": np.ndarray}
+    return isinstance(value, plain.get(wanted, object))
+
+
+def _has_buffer(value: Any) -> bool:
+    try:
+        memoryview(value)
+    except TypeError:
+        return False
     return True
 
 
 def _described(wanted: str) -> str:
-    for long, short in ((_INT, "int"), (_FLOAT, "float"), (_OWN, ""), ("collections.abc.", "")):
+    for long, short in _PLAIN.items():
         wanted = wanted.replace(long, short)
     return f"{'an' if wanted[0] in 'AEIOUaeiou' else 'a'} {wanted}"

@@ -306,7 +306,7 @@ class BatchNormalizationStatistics(KernelFacade, _core.BatchNormalizationStatist
         TypeError, ValueError
             If the array has the wrong dtype or shape, or other channels than the state's kernel.
         """
-        array, _ = as_image_array(source, "source")
+        array, _ = as_image_array(self, source, "source")
         command_buffer = array_queue(self.device).command_buffer()
         self.encode_batch(command_buffer, batch_of(self.device, array), state)
         state.synchronize(command_buffer)
@@ -391,12 +391,12 @@ class BatchNormalization(_FusedNeuron, _core.BatchNormalization):
         """
         if with_state and state is not None:
             raise ValueError("BatchNormalization: give either state or with_state, not both")
-        array, single = as_image_array(source, "source")
+        array, single = as_image_array(self, source, "source")
         sources = batch_of(self.device, array)
         command_buffer = array_queue(self.device).command_buffer()
         places: Any = _core.DEFAULT
         if out is not None:
-            out = as_out_array(out, single)
+            out = as_out_array(self, out, single)
             places = batch_of(self.device, out)
         if not with_state and state is None:
             images = self.encode_batch(command_buffer, sources, allocator=places)
@@ -475,8 +475,8 @@ class BatchNormalizationStatisticsGradient(
         StateError
             If the state has no statistics, or those of fewer images.
         """
-        gradients, _ = as_image_array(source_gradient, "source_gradient")
-        sources, _ = as_image_array(source, "source")
+        gradients, _ = as_image_array(self, source_gradient, "source_gradient")
+        sources, _ = as_image_array(self, source, "source")
         command_buffer = array_queue(self.device).command_buffer()
         self.encode_batch(
             command_buffer, batch_of(self.device, gradients), batch_of(self.device, sources), state

@@ -1,8 +1,17 @@
-"""Bit sets of MetalPerformanceShaders, with Apple's values."""
+"""Enumerations and bit sets of MetalPerformanceShaders, with Apple's values.
 
-from enum import IntEnum, IntFlag
+The compiled part makes its own from `Enumeration`.
+"""
 
-__all__ = ["DataType", "KernelOptions", "PaddingMethod", "TextureUsage"]
+from enum import Enum, IntEnum, IntFlag
+
+__all__ = ["DataType", "Enumeration", "KernelOptions", "PaddingMethod", "TextureUsage"]
+
+
+class Enumeration(IntEnum):
+    """Integers with names, by which they are printed."""
+
+    __str__ = Enum.__str__
 
 
 class KernelOptions(IntFlag):
@@ -44,7 +53,7 @@ class TextureUsage(IntFlag):
     PIXEL_FORMAT_VIEW = 16
 
 
-class DataType(IntEnum):
+class DataType(Enumeration):
     """Element type of a matrix, vector or weight array (``MPSDataType``)."""
 
     INVALID = 0

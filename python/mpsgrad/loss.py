@@ -194,12 +194,17 @@ def _part(name: str, summary: str) -> property:
     return property(read, write, doc=summary)
 
 
-def _as_labels(labels: Any, name: str, like: npt.NDArray[Any], single: bool) -> npt.NDArray[Any]:
+def _as_labels(
+    owner: object, labels: Any, name: str, like: npt.NDArray[Any], single: bool
+) -> npt.NDArray[Any]:
     """Return labels or weights as a float32 ``(N, H, W, C)`` array of the predictions' shape."""
-    array, one = as_image_array(labels, name, halves=False)
+    array, one = as_image_array(owner, labels, name, halves=False)
     if array.shape != like.shape or one != single:
         shape = like.shape[1:] if single else like.shape
-        raise ValueError(f"{name} have shape {np.shape(labels)}, but predictions have {shape}")
+        raise ValueError(
+            f"{type(owner).__name__}: {name} have shape {np.shape(labels)}, but predictions have "
+            f"{shape}"
+        )
     return array
 
 
@@ -246,9 +251,9 @@ class _LabelledLoss(KernelFacade):
         TypeError, ValueError
             If an array has the wrong dtype or shape.
         """
-        array, single = as_image_array(predictions, "predictions")
-        targets = _as_labels(labels, "labels", array, single)
-        factors = None if weights is None else _as_labels(weights, "weights", array, single)
+        array, single = as_image_array(self, predictions, "predictions")
+        targets = _as_labels(self, labels, "labels", array, single)
+        factors = None if weights is None else _as_labels(self, weights, "weights", array, single)
         whole = self.reduction_type == ReductionType.NONE
         size = (array.shape[2], array.shape[1], array.shape[3]) if whole else (1, 1, 1)
         states = LossLabels.batch(self.device, targets, factors, loss_image_size=size, copy=False)
@@ -257,7 +262,7 @@ class _LabelledLoss(KernelFacade):
         if out is None:
             images = self.encode_batch(command_buffer, sources, states, allocator=_core.DEFAULT)
         else:
-            out = as_out_array(out, single)
+            out = as_out_array(self, out, single)
             images = self.encode_batch(command_buffer, sources, states, batch_of(self.device, out))
         _core.synchronize(states, command_buffer)
         gradient = finish(command_buffer, images, out, single)
@@ -558,9 +563,9 @@ class ForwardLoss(_LossKernel, _core.ForwardLoss):
         TypeError, ValueError
             If an array has the wrong dtype or shape.
         """
-        array, single = as_image_array(predictions, "predictions")
-        targets = _as_labels(labels, "labels", array, single)
-        factors = None if weights is None else _as_labels(weights, "weights", array, single)
+        array, single = as_image_array(self, predictions, "predictions")
+        targets = _as_labels(self, labels, "labels", array, single)
+        factors = None if weights is None else _as_labels(self, weights, "weights", array, single)
         shape = array.shape if self.reduction_type == ReductionType.NONE else (len(array), 1, 1, 1)
         losses = np.empty(shape, np.float32)
         command_buffer = array_queue(self.device).command_buffer()
@@ -640,9 +645,9 @@ class LossGradient(_LossKernel, _core.LossGradient):
         TypeError, ValueError
             If an array has the wrong dtype or shape.
         """
-        array, single = as_image_array(predictions, "predictions")
-        targets = _as_labels(labels, "labels", array, single)
-        factors = None if weights is None else _as_labels(weights, "weights", array, single)
+        array, single = as_image_array(self, predictions, "predictions")
+        targets = _as_labels(self, labels, "labels", array, single)
+        factors = None if weights is None else _as_labels(self, weights, "weights", array, single)
         incoming = self._incoming(source_gradient, array, single)
         command_buffer = array_queue(self.device).command_buffer()
         batches = (
@@ -654,7 +659,7 @@ class LossGradient(_LossKernel, _core.LossGradient):
         if out is None:
             images = self.encode_batch(command_buffer, *batches, allocator=_core.DEFAULT)
         else:
-            out = as_out_array(out, single)
+            out = as_out_array(self, out, single)
             images = self.encode_batch(
                 command_buffer, *batches, destination_gradients=batch_of(self.device, out)
             )
@@ -665,20 +670,24 @@ class LossGradient(_LossKernel, _core.LossGradient):
     ) -> npt.NDArray[Any]:
         """Return the incoming gradient in the shape of the loss images."""
         if self.reduction_type == ReductionType.NONE:
-            array, one = as_image_array(gradient, "source_gradient")
+            array, one = as_image_array(self, gradient, "source_gradient")
             if array.shape != predictions.shape or one != single:
                 expected = predictions.shape[1:] if single else predictions.shape
                 raise ValueError(
-                    f"source_gradient has shape {np.shape(gradient)}, but the loss has {expected}"
+                    f"LossGradient: source_gradient has shape {np.shape(gradient)}, but the loss "
+                    f"has {expected}"
                 )
             return array
         values = np.asarray(gradient)
         if values.dtype != np.float32 and values.dtype != np.float16:
-            raise TypeError(f"source_gradient must be float32 or float16, got {values.dtype}")
+            raise TypeError(
+                f"LossGradient: source_gradient must be float32 or float16, got {values.dtype}"
+            )
         expected = () if single or self.reduce_across_batch else (len(predictions),)
         if values.shape != expected:
             raise ValueError(
-                f"source_gradient has shape {values.shape}, but the loss has {expected}"
+                f"LossGradient: source_gradient has shape {values.shape}, but the loss has "
+                f"{expected}"
             )
         images = np.zeros((len(predictions), 1, 1, 1), values.dtype)
         images[: max(values.size, 1)] = values.reshape(-1, 1, 1, 1)

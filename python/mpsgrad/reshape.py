@@ -80,10 +80,10 @@ class Reshape(KernelFacade, _core.Reshape):
         TypeError, ValueError
             If an array has the wrong dtype or shape, or the shape another number of elements.
         """
-        array, single = as_image_array(source, "source")
+        array, single = as_image_array(self, source, "source")
         places: Any = _core.DEFAULT
         if out is not None:
-            out = as_out_array(out, single)
+            out = as_out_array(self, out, single)
             places = batch_of(self.device, out)
             shape = out.shape[1:] if shape is None else shape
         if shape is None:

@@ -109,7 +109,7 @@ class CropAndResizeBilinear(KernelFacade, ArrayUnaryKernel, _core.CropAndResizeB
 
     def _run(self, source: Any, with_state: bool, out: Any, **options: Any) -> Any:
         # The results of one image are several.
-        array, _ = as_image_array(source, "source")
+        array, _ = as_image_array(self, source, "source")
         return super()._run(array, with_state, out, **options)
 
 

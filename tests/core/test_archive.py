@@ -237,7 +237,14 @@ def test_enumerations_have_apples_values():
         "CommandBufferStatus": [0, 1, 2, 3, 4, 5],
     }
     for name, expected in values.items():
-        assert [int(member) for member in getattr(mg, name).__members__.values()] == expected
+        enumeration = getattr(mg, name)
+        assert list(enumeration) == expected
+        first = enumeration(0)
+        assert str(first) == f"{name}.{first.name}" == f"{first}"
+        assert repr(first) == f"<{name}.{first.name}: 0>"
+        assert all(pickle.loads(pickle.dumps(m, protocol=0)) is m for m in enumeration)
+        with pytest.raises(ValueError, match=f"77 is not a valid {name}"):
+            enumeration(77)
     assert [int(option) for option in mg.KernelOptions.__members__.values()] == [0, 1, 2, 4, 8, 16]
     assert mg.PaddingMethod.ADD_REMAINDER_TO_BOTTOM_RIGHT == 0xC
     assert mg.PaddingMethod.SIZE_FULL | mg.PaddingMethod.ALIGN_BOTTOM_RIGHT == 0x22

@@ -93,7 +93,7 @@ def test_sources_in_any_memory(device, memory, dtype):
 
 
 WRONG = [
-    (np.zeros((2, 3, 4)), TypeError, "source must be float32 or float16, got float64"),
+    (np.zeros((2, 3, 4)), TypeError, "Neuron: source must be float32 or float16, got float64"),
     (np.zeros((2, 3, 4), int), TypeError, "source must be float32 or float16, got int64"),
     (np.zeros((2, 3, 4), np.uint8), TypeError, "source must be float32 or float16, got uint8"),
     (
@@ -106,7 +106,7 @@ WRONG = [
     ([[[1.0]]], TypeError, "source must be float32 or float16, got float64"),
     (None, TypeError, "source must be float32 or float16, got object"),
     ("image", TypeError, "source must be float32 or float16"),
-    (np.float32(1), ValueError, "source must have shape (N, H, W, C), or (H, W, C)"),
+    (np.float32(1), ValueError, "Neuron: source must have shape (N, H, W, C), or (H, W, C)"),
     (np.zeros((3, 4), np.float32), ValueError, "(H, W, C) for one image, got (3, 4)"),
     (np.zeros((1, 1, 1, 1, 1), np.float32), ValueError, "got (1, 1, 1, 1, 1)"),
     (np.zeros((0, 2, 3, 4), np.float32), ValueError, "count must be between 1"),

@@ -9,6 +9,8 @@ from tests.core.support import descriptor, linear, python
 
 # In a process of its own, which reading memory that nobody has filled may end.
 USE_EVERYTHING = """
+import enum
+
 import mpsgrad
 from mpsgrad import _core
 
@@ -20,6 +22,8 @@ def is_refused(use):
 
 classes = [value for value in vars(_core).values() if isinstance(value, type)]
 for cls in classes:
+    if issubclass(cls, enum.Enum):  # not made at all without a value
+        continue
     new = cls.__new__(cls)
     names = [name for name in dir(cls) if isinstance(getattr(cls, name), property)]
     for name in names:

@@ -235,8 +235,8 @@ WRITES = [
     (np.zeros((1, 2, 3, 4), np.float32), ValueError, "must have shape (2, 3, 4), got (1, 2, 3, 4)"),
     (np.zeros((4, 2, 3), np.float32), ValueError, "must have shape (2, 3, 4), got (4, 2, 3)"),
     (np.zeros(24, np.float32), ValueError, "must have shape (2, 3, 4), got (24,)"),
-    ([[[0.0]]], TypeError, "incompatible function arguments"),
-    (None, TypeError, "incompatible function arguments"),
+    ([[[0.0]]], TypeError, "Image.write: array must be a NumPy array, got list"),
+    (None, TypeError, "Image.write: array must be a NumPy array, got NoneType"),
 ]
 
 

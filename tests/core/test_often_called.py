@@ -90,7 +90,7 @@ def test_values_that_are_not_of_the_usual_class(calls):
     for flag in (True, False, np.True_):
         result = calls.result(encode, *arguments, calls.out, configure=flag)
         np.testing.assert_array_equal(result, expected)
-    with pytest.raises(TypeError, match="incompatible function arguments"):
+    with pytest.raises(TypeError, match="encode_batch: configure must be a bool, got str"):
         encode(calls.queue.command_buffer(), *arguments, calls.out, configure="yes")
 
 
@@ -123,16 +123,21 @@ def test_calls_that_fit_no_method_change_nothing(calls, kernel, parameters, name
     plural = {"primary": "primaries"}.get(parameters[0], parameters[0] + "s")
     first = plural if name == "encode_batch" else parameters[0]
     buffer = calls.queue.command_buffer()
-    for wrong, named in (
-        ([buffer, *arguments[:-1]], {}),  # too few
-        ([buffer, *arguments, calls.out, None], {}),  # given by name alone
-        ([buffer, *arguments, calls.out], {first: calls.y}),  # twice
-        ([buffer, *arguments, calls.out], {"nothing": 1}),
-        ([buffer, *arguments, calls.out], {not_interned("nothing"): 1}),
-        ([None, *arguments, calls.out], {}),
-        ([calls.queue, *arguments, calls.out], {}),
+    most = len(arguments) + 2
+    for wrong, named, words in (
+        ([buffer, *arguments[:-1]], {}, "is missing, which must be"),
+        (
+            [buffer, *arguments, calls.out, None],
+            {},
+            f"takes {most} arguments at most, got {most + 1}",
+        ),
+        ([buffer, *arguments, calls.out], {first: calls.y}, f"{first} is given twice"),
+        ([buffer, *arguments, calls.out], {"nothing": 1}, "has no argument 'nothing'"),
+        ([buffer, *arguments], {not_interned("allocators"): 1}, "did you mean 'allocator'"),
+        ([None, *arguments, calls.out], {}, "command_buffer must be a CommandBuffer, got NoneType"),
+        ([calls.queue, *arguments, calls.out], {}, "a CommandBuffer, got CommandQueue"),
     ):
-        with pytest.raises(TypeError, match=rf"{name}\(\): incompatible function arguments"):
+        with pytest.raises(TypeError, match=rf"\w+\.{name}: .*{words}"):
             encode(*wrong, **named)
     buffer.commit()
     buffer.wait_until_completed()

@@ -102,7 +102,38 @@ WRONG = {
         "Neuron: descriptor must be a NeuronDescriptor, got NoneType",
     ),
     "sequence": (lambda: mg.Region(3, (1, 1)), "Region: origin must be a Sequence, got int"),
-    "unknown": (lambda: mg.Image(mg.Device("cpu"), IMAGE, 3), "incompatible constructor arguments"),
+    "too many": (
+        lambda: mg.Image(mg.Device("cpu"), IMAGE, 3),
+        "Image: takes 2 arguments at most, got 3",
+    ),
+    "unknown": (
+        lambda: mg.Image(mg.Device("cpu"), descriptors=IMAGE),
+        "Image: has no argument 'descriptors'; did you mean 'descriptor'?",
+    ),
+    "several signatures": (
+        lambda: mg.Vector(mg.Device("cpu"), 4),
+        "Vector: descriptor must be a VectorDescriptor, got int",
+    ),
+    "one of several signatures": (
+        lambda: mg.Vector(mg.Buffer(mg.Device("cpu"), 16), mg.VectorDescriptor(4), "0"),
+        "Vector: offset must be an int, got str",
+    ),
+    "constructor that classes share": (
+        lambda: mg.PoolingMax(2, device="cpu"),
+        "PoolingMax.__init__() missing 1 required positional argument: 'kernel_height'",
+    ),
+    "method": (
+        lambda: mg.Device("cpu").command_queue().command_buffer("fast"),
+        "CommandQueue.command_buffer: takes 0 arguments at most, got 1",
+    ),
+    "static method": (
+        lambda: mg.ImageBatch.allocate(mg.Device("cpu"), IMAGE, "2"),
+        "ImageBatch.allocate: count must be an int, got str",
+    ),
+    "function": (
+        lambda: mg.set_num_threads("2"),
+        "set_num_threads: count must be an int, got str",
+    ),
 }
 
 

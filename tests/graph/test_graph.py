@@ -404,7 +404,7 @@ def test_every_label_is_for_a_node(device, rng):
 
 def test_a_command_buffer_is_needed(device, rng):
     graph = float_graph(device, [linear(g.ImageNode())])
-    with pytest.raises(TypeError, match="incompatible function arguments"):
+    with pytest.raises(TypeError, match="Graph: command_buffer must be a CommandBuffer, got"):
         graph.encode_batch(None, [batch(device, sample(rng))])
 
 

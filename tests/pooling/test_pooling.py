@@ -172,6 +172,24 @@ def test_any_number_of_channels(device, channels, stride):
         check_gradient(p, actual, incoming, source)
 
 
+@pytest.mark.parametrize("channels", range(1, 17))
+@pytest.mark.parametrize("side", [2, 3, 5])
+def test_windows_side_by_side(device, side, channels):
+    """Whose pixels fill no vector, and a column that no window reads."""
+    window = (side, side), (side, side)
+    shape = (1, 2 * side, 19 * side + 1, channels)
+    case = cases.PoolingCase("side by side", shape, *window, method=cases.VALID)
+    for p in cases.kernels(case):
+        rng = rng_for(f"{side} {channels} {p}")
+        source = cases.untied(rng, case.shape)
+        forward, gradient = kernels(p, device)
+        result, states = pool(device, forward, source, case.result_shape)
+        check_forward(p, result, source, case.size)
+        incoming = grid(rng, case.result_shape)
+        actual = pool_gradient(device, gradient, incoming, source, states)
+        check_gradient(p, actual, incoming, source)
+
+
 @pytest.mark.parametrize("kind", ["batch", "list", "container"])
 @pytest.mark.parametrize("fmt", DTYPES)
 @pytest.mark.parametrize("name", PLAIN)
@@ -404,7 +422,7 @@ TIED = {
 
 
 @pytest.mark.parametrize("edge", ["zero", "clamp"])
-@pytest.mark.parametrize("channels", [3, 16, 37, 150])
+@pytest.mark.parametrize("channels", [3, 6, 16, 37, 150])
 @pytest.mark.parametrize("method", [cases.SAME, cases.VALID])
 @pytest.mark.parametrize("fmt", ["float32", "float16"])
 @pytest.mark.parametrize("window", TIED.values(), ids=TIED)

@@ -1,5 +1,7 @@
 // bind_arithmetic: kernels of the arithmetic family; their documentation is in
 // python/mpsgrad/arithmetic.py.
+#include <pybind11/native_enum.h>
+
 #include "core/arguments_py.hpp"
 #include "kernels/arithmetic/arithmetic.hpp"
 
@@ -56,15 +58,16 @@ void bind_operation(py::module_& m, const char* name) {
 }
 
 void bind_compare(py::module_& m) {
-  py::enum_<ComparisonType>(m, "ComparisonType",
-                            "What `Compare` asks, the primary source on the left "
-                            "(``MPSNNComparisonType``).")
+  py::native_enum<ComparisonType>(m, "ComparisonType", "mpsgrad.enums.Enumeration",
+                                  "What `Compare` asks, the primary source on the left "
+                                  "(``MPSNNComparisonType``).")
       .value("EQUAL", ComparisonType::Equal)
       .value("NOT_EQUAL", ComparisonType::NotEqual)
       .value("LESS", ComparisonType::Less)
       .value("LESS_OR_EQUAL", ComparisonType::LessOrEqual)
       .value("GREATER", ComparisonType::Greater)
-      .value("GREATER_OR_EQUAL", ComparisonType::GreaterOrEqual);
+      .value("GREATER_OR_EQUAL", ComparisonType::GreaterOrEqual)
+      .finalize();
   py::class_<Compare, Arithmetic, py::smart_holder> c(m, "Compare");
   c.def(py::init<std::shared_ptr<Device>>(), "device"_a.none(false));
   c.def_property("comparison_type", &Compare::comparison_type, &Compare::set_comparison_type,

@@ -1,5 +1,7 @@
 // bind_convolution: descriptors, data sources written in Python, states and kernels;
 // python/mpsgrad/convolution.py documents the kernels.
+#include <pybind11/native_enum.h>
+
 #include "core/numbers_py.hpp"
 #include "core/often_called_py.hpp"
 #include "kernels/convolution/convolution_transpose.hpp"
@@ -589,11 +591,12 @@ Image or ImageBatch, or with ``with_state`` a pair of it and the state or list o
 void bind_convolution(py::module_& m) {
   bind_descriptor(m);
   bind_states(m);
-  py::enum_<AccumulatorPrecision>(
-      m, "ConvolutionAccumulatorPrecision",
+  py::native_enum<AccumulatorPrecision>(
+      m, "ConvolutionAccumulatorPrecision", "mpsgrad.enums.Enumeration",
       "Precision of sums (``MPSNNConvolutionAccumulatorPrecisionOption``).")
       .value("HALF", AccumulatorPrecision::Half)
-      .value("FLOAT", AccumulatorPrecision::Float);
+      .value("FLOAT", AccumulatorPrecision::Float)
+      .finalize();
 
   py::class_<Convolution, UnaryKernel, py::smart_holder> forward(m, "Convolution");
   bind_forward(forward);

@@ -14,11 +14,6 @@ bool LossDescriptor::smooths() const {
 }
 
 void check_loss_fields(const char* who, const LossDescriptor& loss) {
-  require(loss.type <= LossType::KullbackLeiblerDivergence, who, ": loss_type ",
-          static_cast<std::uint32_t>(loss.type), " is unknown");
-  require(
-      loss.reduction >= ReductionType::None && loss.reduction <= ReductionType::SumByNonZeroWeights,
-      who, ": reduction_type ", static_cast<std::int32_t>(loss.reduction), " is unknown");
   require(loss.label_smoothing >= 0.0F && loss.label_smoothing <= 1.0F, who,
           ": label_smoothing must be in [0, 1], got ", loss.label_smoothing);
   require(loss.number_of_classes >= 1, who, ": number_of_classes must be at least 1, got ",

@@ -1,5 +1,6 @@
 // bind_loss: descriptors, labels and kernels of the loss family; the kernels are documented in
 // python/mpsgrad/loss.py, and those of object detection are bound in yolo_loss_py.cpp.
+#include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 
 #include <cstring>
@@ -46,7 +47,8 @@ constexpr const char* kDeltaDoc =
     "Distance of prediction and label from which HUBER is linear, above 0";
 
 void bind_loss_descriptor(py::module_& m) {
-  py::enum_<LossType>(m, "LossType", "A loss function (``MPSCNNLossType``).")
+  py::native_enum<LossType>(m, "LossType", "mpsgrad.enums.Enumeration",
+                            "A loss function (``MPSCNNLossType``).")
       .value("MEAN_ABSOLUTE_ERROR", LossType::MeanAbsoluteError)
       .value("MEAN_SQUARED_ERROR", LossType::MeanSquaredError)
       .value("SOFT_MAX_CROSS_ENTROPY", LossType::SoftMaxCrossEntropy)
@@ -56,13 +58,15 @@ void bind_loss_descriptor(py::module_& m) {
       .value("HUBER", LossType::Huber)
       .value("COSINE_DISTANCE", LossType::CosineDistance)
       .value("LOG", LossType::Log)
-      .value("KULLBACK_LEIBLER_DIVERGENCE", LossType::KullbackLeiblerDivergence);
-  py::enum_<ReductionType>(m, "ReductionType",
-                           "How element losses become one number (``MPSCNNReductionType``).")
+      .value("KULLBACK_LEIBLER_DIVERGENCE", LossType::KullbackLeiblerDivergence)
+      .finalize();
+  py::native_enum<ReductionType>(m, "ReductionType", "mpsgrad.enums.Enumeration",
+                                 "How element losses become one number (``MPSCNNReductionType``).")
       .value("NONE", ReductionType::None)
       .value("SUM", ReductionType::Sum)
       .value("MEAN", ReductionType::Mean)
-      .value("SUM_BY_NON_ZERO_WEIGHTS", ReductionType::SumByNonZeroWeights);
+      .value("SUM_BY_NON_ZERO_WEIGHTS", ReductionType::SumByNonZeroWeights)
+      .finalize();
   py::class_<LossDescriptor> c(m, "LossDescriptor");
   c.def(py::init([](LossType type, ReductionType reduction, bool across, float weight,
                     float smoothing, Index classes, float epsilon, float delta) {

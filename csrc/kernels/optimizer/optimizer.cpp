@@ -29,9 +29,6 @@ void check_settings(const char* who, const OptimizerDescriptor& settings) {
   check_finite(who, "regularization_scale", settings.regularization_scale);
   check_finite(who, "gradient_clip_max", settings.gradient_clip_max.value_or(0.0F));
   check_finite(who, "gradient_clip_min", settings.gradient_clip_min.value_or(0.0F));
-  require(settings.regularization_type <= RegularizationType::L2, who,
-          ": regularization_type must be NONE, L1 or L2, got ",
-          static_cast<std::uint32_t>(settings.regularization_type));
   check_clipping(who, settings);
 }
 

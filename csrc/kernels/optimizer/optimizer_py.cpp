@@ -1,5 +1,7 @@
 // bind_optimizer: the optimizers; what their constructors take is documented in
 // python/mpsgrad/optimizer.py.
+#include <pybind11/native_enum.h>
+
 #include "core/arguments_py.hpp"
 #include "kernels/optimizer/optimizer.hpp"
 
@@ -231,12 +233,13 @@ void bind_adam_states(py::class_<Adam, Optimizer, py::smart_holder>& c) {
 }
 
 void bind_optimizer_descriptor(py::module_& m) {
-  py::enum_<RegularizationType>(
-      m, "RegularizationType",
+  py::native_enum<RegularizationType>(
+      m, "RegularizationType", "mpsgrad.enums.Enumeration",
       "What is added to the gradient of a value (``MPSNNRegularizationType``).")
       .value("NONE", RegularizationType::None)
       .value("L1", RegularizationType::L1)
-      .value("L2", RegularizationType::L2);
+      .value("L2", RegularizationType::L2)
+      .finalize();
   py::class_<OptimizerDescriptor>(m, "OptimizerDescriptor")
       .def(py::init([](float learning_rate, float gradient_rescale, bool clip,
                        std::optional<float> maximum, std::optional<float> minimum,

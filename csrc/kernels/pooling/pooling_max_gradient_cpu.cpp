@@ -15,9 +15,8 @@
 namespace mpsgrad::cpu::pooling {
 namespace {
 
-// Windows of so many pixels and more are compared column by column, in vectors that go over whole
-// rows, where pixels have so few channels or fewer.
-constexpr Index kNine = 9, kFewChannels = 3;
+constexpr Index kNine = 9;     // pixels of a window that a loop keeps in registers, at most
+constexpr Index kVector = 16;  // channels that fill one, at most
 
 // A task's rows of G while windows give to them: opened before the first does, finished after the
 // last did. kAlone: no pixel is read by two windows, so nothing is added.
@@ -231,7 +230,7 @@ bool MaxGradient<Element, kAlone>::goes_by_column() const {
   // Windows of nine pixels have a loop that keeps them in registers, for channels in whole vectors.
   // Where there are too few registers it meets each pixel more than once, and none stays in the
   // nearest cache if all columns fall into the same place.
-  constexpr Index kVector = 16;
+  constexpr Index kFewChannels = 3;
   constexpr Index kSamePlace = 1024;  // floats
   const Index pixels = work_.geometry.window_pixels();
   const Index channels = columns_.channels;
@@ -376,7 +375,6 @@ void run(const GradientWork& work, const Columns& windows) {
                             whole.make(sample, first, last);
                           });
   }
-  constexpr Index kVector = 16;
   const Index channels = windows.channels;
   const Index each = chunks_of(chunks_of(channels, slices), kVector) * kVector;
   std::vector<Slice> parts;
@@ -400,8 +398,9 @@ void run_max_gradient(const GradientWork& work) {
   const Columns windows = work.columns();
   const bool halves =
       work.gradient.has_halves() && work.source.has_halves() && work.destination.has_halves();
-  const bool few = windows.channels <= kFewChannels && work.geometry.window_pixels() >= kNine;
-  if (work.whole() && windows.disjoint && work.rows_are_disjoint() && !few) {
+  // Column by column, vectors go over whole rows.
+  const bool by_column = windows.channels < kVector && work.geometry.window_pixels() > kNine;
+  if (work.whole() && windows.disjoint && work.rows_are_disjoint() && !by_column) {
     halves ? run<Half, true>(work, windows) : run<float, true>(work, windows);
   } else {
     halves ? run<Half, false>(work, windows) : run<float, false>(work, windows);

@@ -37,6 +37,50 @@ MPSGRAD_INLINE void for_stretches(Index elements, const Body& body) {
              [&](auto block, Index c) MPSGRAD_MELT { body(Exactly<1>{}, block, wide + c); });
 }
 
+// Calls body(Exactly) with as many lanes as the narrowest vector that has `count`, which the widest
+// has.
+template <class Body>
+MPSGRAD_INLINE void with_lanes_above(Index count, const Body& body) {
+  if constexpr (kWidest >= 16) {
+    if (count > 8) {
+      return body(Exactly<16>{});
+    }
+  }
+  if constexpr (kWidest >= 8) {
+    if (count > 4) {
+      return body(Exactly<8>{});
+    }
+  }
+  body(Exactly<4>{});
+}
+
+// Calls body(vectors, block, offset in a row of pixels, offset in the row of windows) for stretches
+// of so many vectors of every window of a run. `spills`: what is written behind a window's elements
+// is written again with the windows that follow, so pixels of fewer channels than a vector has
+// lanes may go as one vector each, as long as that ends within the run.
+template <Index kTogether, class Body>
+MPSGRAD_INLINE void for_windows_in_stretches(const PoolingRow& row, const PoolingRun& run,
+                                             bool spills, const Body& body) {
+  const Index channels = row.channels;
+  PoolingRun rest = run;
+  if (spills && row.stride > 1 && channels < kWidest) {
+    with_lanes_above(channels, [&](auto lanes) MPSGRAD_MELT {
+      const Index reached = (lanes - 1) / channels;  // windows behind one
+      for (; rest.windows > reached; --rest.windows) {
+        body(Exactly<1>{}, WholeBlock<decltype(lanes){}>{}, rest.pixel * channels,
+             rest.window * channels);
+        rest.pixel += row.stride;
+        ++rest.window;
+      }
+    });
+  }
+  for_windows(row, rest, [&](Index from, Index to, Index elements) MPSGRAD_MELT {
+    for_stretches<kTogether>(elements, [&](auto vectors, auto block, Index c) MPSGRAD_MELT {
+      body(vectors, block, from + c, to + c);
+    });
+  });
+}
+
 // Calls visit(run, taps, rows) for every run; the usual windows have constants.
 template <class Visit>
 MPSGRAD_INLINE void for_runs(const PoolingRow& row, Index rows, const Visit& visit) {

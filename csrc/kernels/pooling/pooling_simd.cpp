@@ -106,30 +106,28 @@ MPSGRAD_INLINE void reduce(const PoolingRow& row, const PoolingSource<Element>* 
     for (Index r = 0; r < rows; ++r) {
       from_row[r] = sources[r];
     }
-    for_windows(row, run, [&](Index from, Index to, Index elements) MPSGRAD_MELT {
-      for_stretches<kStretch<decltype(taps)>>(
-          elements, [&](auto vectors, auto block, Index c) MPSGRAD_MELT {
-            using V = typename decltype(block)::Floats;
-            constexpr Index kVectors = decltype(vectors){};
-            constexpr Index kLanes = sizeof(V) / sizeof(float);
-            V values[kVectors];
-            for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-              values[v] = begins ? V{} + fold.start : block.floats(pooled + to + c + v * kLanes);
-            });
-            for (Index r = 0; r < rows; ++r) {
-              const Element* x = from_row[r].x + from + c;
-              for (Index t = 0; t < taps; ++t) {
-                for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-                  values[v] = fold.tap(values[v], block.floats(x + t * step + v * kLanes),
-                                       from_row[r].weight);
-                });
-              }
-            }
-            for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-              put_result<kStream>(block, pooled + to + c + v * kLanes, fold.finish(values[v]));
-            });
+    const auto pool = [&](auto vectors, auto block, Index from, Index to) MPSGRAD_MELT {
+      using V = typename decltype(block)::Floats;
+      constexpr Index kVectors = decltype(vectors){};
+      constexpr Index kLanes = sizeof(V) / sizeof(float);
+      V values[kVectors];
+      for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+        values[v] = begins ? V{} + fold.start : block.floats(pooled + to + v * kLanes);
+      });
+      for (Index r = 0; r < rows; ++r) {
+        const Element* x = from_row[r].x + from;
+        for (Index t = 0; t < taps; ++t) {
+          for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+            values[v] =
+                fold.tap(values[v], block.floats(x + t * step + v * kLanes), from_row[r].weight);
           });
-    });
+        }
+      }
+      for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+        put_result<kStream>(block, pooled + to + v * kLanes, fold.finish(values[v]));
+      });
+    };
+    for_windows_in_stretches<kStretch<decltype(taps)>>(row, run, begins, pool);
   });
 }
 
@@ -338,47 +336,46 @@ MPSGRAD_INLINE void award(const PoolingRow& row, const PoolingSource<Element>* s
         }
       }
     }
-    for_windows(row, run, [=](Index from, Index window, Index elements) MPSGRAD_MELT {
-      for_stretches<kGivenVectors<kHow, Out>>(elements, [=](auto vectors, auto block,
-                                                            Index c) MPSGRAD_MELT {
-        using V = typename decltype(block)::Floats;
-        constexpr bool kKept = !std::is_same_v<decltype(taps), Index>;
-        constexpr Index kVectors = decltype(vectors){};
-        constexpr Index kLanes = sizeof(V) / sizeof(float);
-        V kept[kKept ? 9 : 1][kVectors];
-        V best[kVectors], share[kVectors];
-        for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-          best[v] = V{} + w.start;
-          share[v] = block.floats(w.gradient + window + c + v * kLanes);
-        });
-        for (Index r = 0; r < rows; ++r) {
-          for (Index t = 0; t < taps; ++t) {
-            const Element* x = w.x[r] + from + c + t * w.column;
-            for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-              const V value = number_or(block.floats(x + v * kLanes), lowest);
-              best[v] = value > best[v] ? value : best[v];
-              if constexpr (kKept) {
-                kept[r * taps + t][v] = value;
-              }
-            });
-          }
-        }
-        for (Index r = 0; r < rows; ++r) {
-          for (Index t = 0; t < taps; ++t) {
-            const Index at = from + c + t * w.column;
-            for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
-              V value;
-              if constexpr (kKept) {
-                value = kept[r * taps + t][v];
-              } else {
-                value = number_or(block.floats(w.x[r] + at + v * kLanes), lowest);
-              }
-              give<kHow>(block, w.out[r] + at + v * kLanes, take(block, value, best[v], share[v]));
-            });
-          }
-        }
+    const auto award_window = [=](auto vectors, auto block, Index from, Index window) MPSGRAD_MELT {
+      using V = typename decltype(block)::Floats;
+      constexpr bool kKept = !std::is_same_v<decltype(taps), Index>;
+      constexpr Index kVectors = decltype(vectors){};
+      constexpr Index kLanes = sizeof(V) / sizeof(float);
+      V kept[kKept ? 9 : 1][kVectors];
+      V best[kVectors], share[kVectors];
+      for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+        best[v] = V{} + w.start;
+        share[v] = block.floats(w.gradient + window + v * kLanes);
       });
-    });
+      for (Index r = 0; r < rows; ++r) {
+        for (Index t = 0; t < taps; ++t) {
+          const Element* x = w.x[r] + from + t * w.column;
+          for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+            const V value = number_or(block.floats(x + v * kLanes), lowest);
+            best[v] = value > best[v] ? value : best[v];
+            if constexpr (kKept) {
+              kept[r * taps + t][v] = value;
+            }
+          });
+        }
+      }
+      for (Index r = 0; r < rows; ++r) {
+        for (Index t = 0; t < taps; ++t) {
+          const Index at = from + t * w.column;
+          for_each_vector<kVectors>([&](Index v) MPSGRAD_MELT {
+            V value;
+            if constexpr (kKept) {
+              value = kept[r * taps + t][v];
+            } else {
+              value = number_or(block.floats(w.x[r] + at + v * kLanes), lowest);
+            }
+            give<kHow>(block, w.out[r] + at + v * kLanes, take(block, value, best[v], share[v]));
+          });
+        }
+      }
+    };
+    const bool spills = kHow == Give::kWrite && row.stride == run.taps;
+    for_windows_in_stretches<kGivenVectors<kHow, Out>>(row, run, spills, award_window);
   });
 }
 

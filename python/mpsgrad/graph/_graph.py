@@ -323,7 +323,7 @@ class Graph(_core.Graph):
         if isinstance(labels, np.ndarray) or not isinstance(labels, (list, tuple, dict)):
             labels = [] if labels is None else [labels]
         arrays = [
-            as_image_array(array, "images")
+            as_image_array(self, array, "images")
             for array in self._inputs("images", images, compiled.input_images)
         ]
         single = bool(arrays) and all(one for _, one in arrays)
@@ -367,7 +367,7 @@ class Graph(_core.Graph):
         """Labels of one loss node as states."""
         if isinstance(labels, (list, tuple)) and labels and isinstance(labels[0], LossLabels):
             return list(labels)
-        array, _ = as_image_array(labels, "labels")
+        array, _ = as_image_array(self, labels, "labels")
         producer = node._producer
         assert isinstance(producer, SelfGradientNode)
         whole = producer.loss_descriptor.reduction_type == ReductionType.NONE
