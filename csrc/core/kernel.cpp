@@ -163,10 +163,7 @@ void check_source_channel_offset(const KernelBase& kernel, const char* property,
 void check_source_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode) {
   if (dynamic_cast<const ReadsAnywhere*>(&kernel) == nullptr) {
     check_edge_mode(kernel, property, mode);
-    return;
   }
-  require(mode <= EdgeMode::Constant, kernel.class_name(), ": ", property,
-          " must be an EdgeMode, got ", mode);
 }
 
 void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode) {

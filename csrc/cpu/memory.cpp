@@ -12,6 +12,8 @@
 #include <new>
 #include <optional>
 
+#include "base/memory_limits.hpp"
+
 namespace mpsgrad::cpu {
 namespace {
 
@@ -205,7 +207,8 @@ MemoryPool::ThreadCache* MemoryPool::own_cache() {
 
 std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
   if (bytes > physical_memory()) {
-    throw std::bad_alloc();
+    throw OutOfMemory("the CPU device has no room for ", bytes, " bytes: this machine has ",
+                      physical_memory());
   }
   const std::size_t wanted = round_up(bytes);
   std::byte* data = nullptr;
@@ -224,7 +227,8 @@ std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
       data = request_memory(wanted);
     }
     if (!data) {
-      throw std::bad_alloc();
+      throw OutOfMemory("the CPU device has no room for ", bytes, " bytes more, beside ",
+                        statistics().in_use);
     }
     const std::lock_guard lock(mutex_);
     count_use(wanted);

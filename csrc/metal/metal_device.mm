@@ -2,8 +2,8 @@
 #include "metal/metal_device.hpp"
 
 #include <cstring>
-#include <new>
 
+#include "base/memory_limits.hpp"
 #include "metal/metal_objects.hpp"
 
 namespace mpsgrad::metal {
@@ -91,7 +91,8 @@ std::shared_ptr<ImageStorage> MetalDeviceBase::make_temporary_images(
   hidden.storage_mode = StorageMode::Private;
   check_supported(hidden);
   if (!has_room_for(hidden)) {
-    throw std::bad_alloc();
+    throw OutOfMemory("the Metal device has no room for an image of ", hidden.texel_bytes(),
+                      " bytes");
   }
   MPSCommandBuffer* buffer = own.for_transfer();
   auto images = make_each(count, [&, made_from = to_mps(hidden)] {
@@ -132,7 +133,7 @@ Retained<id<MTLBuffer>> MetalDeviceBase::new_buffer(std::size_t bytes,
                        " bytes are more than this device's limit of ", [get() maxBufferLength]);
   auto buffer = Retained<id<MTLBuffer>>::adopt([get() newBufferWithLength:length options:options]);
   if (!buffer) {
-    throw std::bad_alloc();
+    throw OutOfMemory("the Metal device has no room for a buffer of ", bytes, " bytes");
   }
   return buffer;
 }

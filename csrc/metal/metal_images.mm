@@ -1,7 +1,7 @@
 // Images of the Metal device: transfer, views, and the end of temporaries.
 #include <algorithm>
-#include <new>
 
+#include "base/memory_limits.hpp"
 #include "metal/metal_objects.hpp"
 
 namespace mpsgrad::metal {
@@ -76,7 +76,7 @@ void MetalImageStorage::fill_zero(MPSImage* image) const {
 
 MPSImage* MetalImageStorage::image(Index index) {
   if (!has_room_) {
-    throw std::bad_alloc();
+    throw OutOfMemory("the Metal device has no room for the texels of this image");
   }
   MPSImage* result = [images_.get() objectAtIndex:static_cast<NSUInteger>(index)];
   if (slot(index).zero_when_used) {

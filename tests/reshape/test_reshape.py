@@ -540,12 +540,6 @@ def test_pad_rejects(device):
             kernel.encode(work.buffer, filled(device, x), empty(device, (1, 3, 5, 5)))
 
 
-@pytest.mark.parametrize("value", [5, 77])
-def test_edge_modes_have_names(device, value):
-    with rejects(ValueError, "Pad: edge_mode must be an EdgeMode, got EdgeMode("):
-        mg.Pad(device=device).edge_mode = mg.EdgeMode(value)
-
-
 # --- The gradient of pad --------------------------------------------------------------------
 
 
