@@ -164,7 +164,7 @@ Raises
 CommandBufferError
     If 64 buffers exist of which none is committed.
 )");
-  queue.def(py::init([](Device& device) { return device.make_queue(); }), "device"_a)
+  queue.def(py::init([](Device& device) { return device.make_queue(); }), "device"_a.none(false))
       .def_property_readonly("device", &CommandQueue::device,
                              "`Device` that runs the command buffers; read only.")
       .def_readwrite("label", &CommandQueue::label,
@@ -313,13 +313,13 @@ data : buffer of float32 or uint32, or int
                          static_cast<std::size_t>(array.nbytes()));
              return buffer;
            }),
-           "device"_a, "data"_a)
+           "device"_a.none(false), "data"_a)
       .def(py::init([](Device& device, Index size) {
              require(size > 0 && size % 4 == 0,
                      "Buffer: size must be a positive multiple of 4, got ", size);
              return device.make_buffer(static_cast<std::size_t>(size));
            }),
-           "device"_a, "size"_a)
+           "device"_a.none(false), "size"_a)
       .def_property_readonly("device", &Buffer::device, "`Device` whose memory it is; read only.")
       .def_property_readonly("nbytes", &Buffer::size, "Bytes of memory; read only.")
       .def("to_numpy", &buffer_array, R"(Return a copy as a one-dimensional float32 array.

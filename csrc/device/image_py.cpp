@@ -349,7 +349,7 @@ RuntimeError
            "first"_a, "channels"_a,
            "Return a view of some channels; both numbers are multiples of 4, over-long ranges are "
            "cut.")
-      .def("synchronize", &Image::synchronize, "command_buffer"_a,
+      .def("synchronize", &Image::synchronize, "command_buffer"_a.none(false),
            "Make the device's results visible to the CPU when the command buffer has completed.")
       .def("__repr__",
            [](const Image& self) { return text(self.class_name(), "(", self.descriptor(), ")"); });
@@ -539,7 +539,7 @@ resources : int, TextureInfo, ResourceList or Buffer
       .def("resource_at", &State::resource_at, "index"_a, "allocate"_a = true,
            "Return the resource's memory, or None if it does not exist yet and ``allocate`` is "
            "false.")
-      .def("synchronize", &State::synchronize, "command_buffer"_a,
+      .def("synchronize", &State::synchronize, "command_buffer"_a.none(false),
            "Make the device's results visible to the CPU when the command buffer has completed.")
       .def("__repr__", [](const State& self) {
         return text(self.class_name(), "(", self.device()->kind(),
@@ -595,7 +595,7 @@ int
               return 0;
             });
       },
-      "batch"_a, "command_buffer"_a,
+      "batch"_a, "command_buffer"_a.none(false),
       "Synchronise the distinct objects of a batch (``MPSImageBatchSynchronize``).");
   m.def(
       "iterate",

@@ -32,7 +32,7 @@ void bind_prober(py::module_& m) {
         return tuple_of(
             prober_of(device).pooling_descriptor(device, width, kernel, stride, padding_method));
       },
-      "device"_a, "width"_a, "kernel"_a, "stride"_a, "padding_method"_a);
+      "device"_a.none(false), "width"_a, "kernel"_a, "stride"_a, "padding_method"_a);
   m.def(
       "_probe_descriptors",
       [](Device& device, ChannelFormat format, Index destination_channel_offset) {
@@ -43,16 +43,19 @@ void bind_prober(py::module_& m) {
         }
         return result;
       },
-      "device"_a, "channel_format"_a, "destination_feature_channel_offset"_a);
+      "device"_a.none(false), "channel_format"_a, "destination_feature_channel_offset"_a);
   m.def(
       "_probe_reads_of_shared_source",
-      [](Device& device) { return prober_of(device).reads_of_shared_source(device); }, "device"_a);
+      [](Device& device) { return prober_of(device).reads_of_shared_source(device); },
+      "device"_a.none(false));
   m.def(
       "_probe_steps_of_state_encode",
-      [](Device& device) { return prober_of(device).steps_of_state_encode(device); }, "device"_a);
+      [](Device& device) { return prober_of(device).steps_of_state_encode(device); },
+      "device"_a.none(false));
   m.def(
       "_probe_archived_properties",
-      [](Device& device) { return prober_of(device).archived_properties(device); }, "device"_a);
+      [](Device& device) { return prober_of(device).archived_properties(device); },
+      "device"_a.none(false));
 }
 
 }  // namespace mpsgrad

@@ -264,7 +264,7 @@ void bind_arrays(py::module_& m) {
           [](const DeviceArray& self) { return data_type_object(self.layout().data_type); },
           "`DataType` of an element; read only.")
       .def_readwrite("label", &DeviceArray::label, "Free text, empty by default.")
-      .def("synchronize", &DeviceArray::synchronize, "command_buffer"_a,
+      .def("synchronize", &DeviceArray::synchronize, "command_buffer"_a.none(false),
            "Make the device's results visible to the CPU when the command buffer has completed.")
       .def("to_numpy", &copied_array, R"(Return a copy as an array of `shape`.
 
@@ -319,13 +319,14 @@ Raises
 ValueError
     If the elements do not fit the buffer.
 )")
-      .def(py::init<std::shared_ptr<Device>, const VectorDescriptor&>(), "device"_a, "descriptor"_a)
+      .def(py::init<std::shared_ptr<Device>, const VectorDescriptor&>(), "device"_a.none(false),
+           "descriptor"_a)
       .def(py::init([](std::shared_ptr<Buffer> buffer, const VectorDescriptor& descriptor,
                        Index offset) {
              return std::make_shared<Vector>(std::move(buffer), offset, descriptor);
            }),
-           "buffer"_a, "descriptor"_a, "offset"_a = 0)
-      .def_static("from_array", &vector_from_array, "device"_a, "array"_a.noconvert(),
+           "buffer"_a.none(false), "descriptor"_a, "offset"_a = 0)
+      .def_static("from_array", &vector_from_array, "device"_a.none(false), "array"_a.noconvert(),
                   R"(Return a vector over an array.
 
 Parameters
@@ -367,13 +368,14 @@ Raises
 ValueError
     If the elements do not fit the buffer.
 )")
-      .def(py::init<std::shared_ptr<Device>, const MatrixDescriptor&>(), "device"_a, "descriptor"_a)
+      .def(py::init<std::shared_ptr<Device>, const MatrixDescriptor&>(), "device"_a.none(false),
+           "descriptor"_a)
       .def(py::init([](std::shared_ptr<Buffer> buffer, const MatrixDescriptor& descriptor,
                        Index offset) {
              return std::make_shared<Matrix>(std::move(buffer), offset, descriptor);
            }),
-           "buffer"_a, "descriptor"_a, "offset"_a = 0)
-      .def_static("from_array", &matrix_from_array, "device"_a, "array"_a.noconvert(),
+           "buffer"_a.none(false), "descriptor"_a, "offset"_a = 0)
+      .def_static("from_array", &matrix_from_array, "device"_a.none(false), "array"_a.noconvert(),
                   R"(Return a matrix over an array.
 
 Parameters
@@ -413,7 +415,7 @@ command_buffer : CommandBuffer
 descriptor : VectorDescriptor
 )");
   temporary_vector.def(py::init<const std::shared_ptr<CommandBuffer>&, const VectorDescriptor&>(),
-                       "command_buffer"_a, "descriptor"_a);
+                       "command_buffer"_a.none(false), "descriptor"_a);
   read_count(temporary_vector);
   py::class_<TemporaryMatrix, Matrix, py::smart_holder> temporary_matrix(
       m, "TemporaryMatrix", R"(Scratch matrix of one command buffer (``MPSTemporaryMatrix``).
@@ -424,7 +426,7 @@ command_buffer : CommandBuffer
 descriptor : MatrixDescriptor
 )");
   temporary_matrix.def(py::init<const std::shared_ptr<CommandBuffer>&, const MatrixDescriptor&>(),
-                       "command_buffer"_a, "descriptor"_a);
+                       "command_buffer"_a.none(false), "descriptor"_a);
   read_count(temporary_matrix);
 }
 

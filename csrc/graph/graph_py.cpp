@@ -316,7 +316,7 @@ void bind_graph(py::module_& m) {
       m, "Graph", "What a graph of nodes is compiled to; `mpsgrad.graph.Graph` is its face.");
   c.def(py::init(
             [](const std::shared_ptr<Device>& device) { return std::make_shared<Graph>(device); }),
-        "device"_a);
+        "device"_a.none(false));
   c.def("_add_image", [](Graph& self, std::string name, ChannelFormat format,
                          const py::object& allocator, bool synchronize) {
     GraphImage image;

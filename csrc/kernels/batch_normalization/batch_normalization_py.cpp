@@ -86,7 +86,7 @@ void bind_batch_normalization(py::module_& m) {
   bind_state(m);
   py::class_<BatchNormalizationStatistics, UnaryKernel, py::smart_holder>(
       m, "BatchNormalizationStatistics")
-      .def(py::init<std::shared_ptr<Device>>(), "device"_a)
+      .def(py::init<std::shared_ptr<Device>>(), "device"_a.none(false))
       .def(
           "encode_batch",
           [](BatchNormalizationStatistics& self, const Commands& command_buffer,
@@ -127,7 +127,7 @@ ReadCountError
                  std::move(device),
                  normalization_source_argument("BatchNormalization", source, protocol), neuron);
            }),
-           "device"_a, "data_source"_a, "fused_neuron_descriptor"_a)
+           "device"_a.none(false), "data_source"_a, "fused_neuron_descriptor"_a)
       .def_property_readonly(
           "data_source",
           [](const BatchNormalization& self) {
@@ -155,7 +155,7 @@ ReadCountError
              const std::shared_ptr<NormalizationGammaAndBetaState>& state) {
             self.reload(command_buffer, state);
           },
-          "command_buffer"_a.none(false), "gamma_and_beta_state"_a,
+          "command_buffer"_a.none(false), "gamma_and_beta_state"_a.none(false),
           "Encode a copy of a state's scale and offset into the kernel, for the encodes after it. "
           "Reads the state once.")
       .def(
@@ -164,7 +164,7 @@ ReadCountError
              const std::shared_ptr<NormalizationMeanAndVarianceState>& state) {
             self.reload(command_buffer, state);
           },
-          "command_buffer"_a.none(false), "mean_and_variance_state"_a,
+          "command_buffer"_a.none(false), "mean_and_variance_state"_a.none(false),
           "Encode a copy of a state's mean and variance into the kernel's stored statistics, for "
           "the encodes after it. Reads the state once.");
   def_often_called(normalization, "encode", &encode_forward, "command_buffer"_a.none(false),
@@ -205,7 +205,7 @@ ValueError
                    "Encode a batch in one call; see `encode`.");
   py::class_<BatchNormalizationStatisticsGradient, GradientKernel, py::smart_holder>(
       m, "BatchNormalizationStatisticsGradient")
-      .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a,
+      .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a.none(false),
            "fused_neuron_descriptor"_a)
       .def_property_readonly("_neuron", &BatchNormalizationStatisticsGradient::neuron)
       .def(
@@ -246,7 +246,7 @@ ReadCountError
 )");
   py::class_<BatchNormalizationGradient, GradientKernel, py::smart_holder>(
       m, "BatchNormalizationGradient")
-      .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a,
+      .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a.none(false),
            "fused_neuron_descriptor"_a)
       .def_property_readonly("_neuron", &BatchNormalizationGradient::neuron);
 }

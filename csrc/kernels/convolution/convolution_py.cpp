@@ -352,13 +352,13 @@ biases : Buffer, optional
                  return std::make_shared<Weights>(std::move(device), std::move(weights),
                                                   biases.value_or(nullptr));
                }),
-           "weights"_a, "biases"_a = py::none())
+           "weights"_a.none(false), "biases"_a = py::none())
       .def_static(
           "for_descriptor",
           [](std::shared_ptr<Device> device, const ConvolutionDescriptor& descriptor) {
             return std::make_shared<Weights>(std::move(device), descriptor.weight_shape(), true);
           },
-          "device"_a, "descriptor"_a,
+          "device"_a.none(false), "descriptor"_a,
           "Return a zero-filled state for the weights and biases a descriptor describes.")
       .def_static(
           "temporary",
@@ -366,7 +366,8 @@ biases : Buffer, optional
              const ConvolutionDescriptor& descriptor) {
             return std::make_shared<Weights>(command_buffer, descriptor.weight_shape(), true);
           },
-          "command_buffer"_a, "descriptor"_a, "Return a state that lives on one command buffer.")
+          "command_buffer"_a.none(false), "descriptor"_a,
+          "Return a state that lives on one command buffer.")
       .def_static(
           "with_offsets",
           [](std::shared_ptr<Buffer> weights, Index weights_offset, std::shared_ptr<Buffer> biases,
@@ -376,7 +377,8 @@ biases : Buffer, optional
                                              std::move(weights), weights_offset, std::move(biases),
                                              biases_offset);
           },
-          "weights"_a, "weights_offset"_a, "biases"_a, "biases_offset"_a, "descriptor"_a,
+          "weights"_a.none(false), "weights_offset"_a, "biases"_a, "biases_offset"_a,
+          "descriptor"_a,
           "Return a state over parts of buffers; offsets in bytes, multiples of 4. Both may be one "
           "buffer.")
       .def_property_readonly("weights", &Weights::weights,
@@ -404,7 +406,7 @@ void bind_forward(py::class_<Class, UnaryKernel, py::smart_holder>& c) {
   c.def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
           return std::make_shared<Class>(std::move(device), source_argument(weights));
         }),
-        "device"_a, "weights"_a)
+        "device"_a.none(false), "weights"_a)
       .def_property_readonly(
           "descriptor", [](const Class& self) { return self.descriptor(); }, kDescriptorDoc)
       .def_property_readonly(
@@ -416,8 +418,9 @@ void bind_forward(py::class_<Class, UnaryKernel, py::smart_holder>& c) {
                     "a ValueError for kernel weights of FLOAT32.")
       .def("reload_weights_and_biases_from_data_source", &Class::reload_from_data_source,
            kReloadFromSourceDoc)
-      .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a, "state"_a, kReloadDoc)
-      .def("export_weights_and_biases", &Class::export_weights, "command_buffer"_a,
+      .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a.none(false),
+           "state"_a.none(false), kReloadDoc)
+      .def("export_weights_and_biases", &Class::export_weights, "command_buffer"_a.none(false),
            "temporary_ok"_a = false,
            R"(Encode a copy of the weights the kernel multiplies with, as float32.
 
@@ -433,7 +436,7 @@ void bind_backward(py::class_<Class, GradientKernel, py::smart_holder>& c) {
   c.def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
           return std::make_shared<Class>(std::move(device), source_argument(weights));
         }),
-        "device"_a, "weights"_a)
+        "device"_a.none(false), "weights"_a)
       .def_property_readonly(
           "descriptor", [](const Class& self) { return self.descriptor(); }, kDescriptorDoc)
       .def_property_readonly(
@@ -447,7 +450,8 @@ void bind_backward(py::class_<Class, GradientKernel, py::smart_holder>& c) {
           "default, ValueError for no bit or others.")
       .def("reload_weights_and_biases_from_data_source", &Class::reload_from_data_source,
            kReloadFromSourceDoc)
-      .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a, "state"_a, kReloadDoc);
+      .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a.none(false),
+           "state"_a.none(false), kReloadDoc);
 }
 
 // States of a convolution, where one stands for all images.
@@ -604,7 +608,7 @@ void bind_convolution(py::module_& m) {
       .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
              return std::make_shared<FullyConnected>(std::move(device), source_argument(weights));
            }),
-           "device"_a, "weights"_a);
+           "device"_a.none(false), "weights"_a);
   py::class_<ConvolutionGradient, GradientKernel, py::smart_holder> backward(m,
                                                                              "ConvolutionGradient");
   bind_backward(backward);
@@ -614,7 +618,7 @@ void bind_convolution(py::module_& m) {
              return std::make_shared<FullyConnectedGradient>(std::move(device),
                                                              source_argument(weights));
            }),
-           "device"_a, "weights"_a);
+           "device"_a.none(false), "weights"_a);
   bind_transpose(m);
 }
 

@@ -61,7 +61,7 @@ py::class_<Kernel, UnaryKernel, py::smart_holder> bind_forward(py::module_& m, c
              const std::shared_ptr<NormalizationGammaAndBetaState>& state) {
             self.reload_gamma_and_beta(command_buffer, state);
           },
-          "command_buffer"_a.none(false), "gamma_and_beta_state"_a,
+          "command_buffer"_a.none(false), "gamma_and_beta_state"_a.none(false),
           "Encode a copy of a state's scale and offset into the kernel, for the encodes after it. "
           "Reads the state once.");
 }

@@ -307,7 +307,7 @@ ValueError
                                      size_argument("LossLabels: loss_image_size", loss_image_size))
                  .front();
            }),
-           "device"_a, "labels"_a, "weights"_a = py::none(),
+           "device"_a.none(false), "labels"_a, "weights"_a = py::none(),
            "loss_image_size"_a = py::make_tuple(1, 1, 1))
       .def_static(
           "batch",
@@ -322,7 +322,7 @@ ValueError
             return LossLabels::make(device, *own, factors.get(),
                                     size_argument("LossLabels: loss_image_size", loss_image_size));
           },
-          "device"_a, "labels"_a, "weights"_a = py::none(), py::kw_only(),
+          "device"_a.none(false), "labels"_a, "weights"_a = py::none(), py::kw_only(),
           "loss_image_size"_a = py::make_tuple(1, 1, 1), "copy"_a = true,
           R"(Return one object for each image of a batch, over one allocation where the device can.
 
@@ -476,7 +476,8 @@ TypeError, ValueError
                    "labels"_a, "destinations"_a = py::none(), py::kw_only(),
                    "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.");
   py::class_<Loss, LabelledLoss, py::smart_holder> loss(m, "Loss");
-  loss.def(py::init<std::shared_ptr<Device>, const LossDescriptor&>(), "device"_a, "descriptor"_a);
+  loss.def(py::init<std::shared_ptr<Device>, const LossDescriptor&>(), "device"_a.none(false),
+           "descriptor"_a);
   bind_settings(loss);
 }
 
@@ -495,7 +496,8 @@ void bind_forward(py::module_& m) {
   forbid_construction(state);
 
   py::class_<ForwardLoss, UnaryKernel, py::smart_holder> c(m, "ForwardLoss");
-  c.def(py::init<std::shared_ptr<Device>, const LossDescriptor&>(), "device"_a, "descriptor"_a);
+  c.def(py::init<std::shared_ptr<Device>, const LossDescriptor&>(), "device"_a.none(false),
+        "descriptor"_a);
   bind_settings(c);
   c.def(
       "encode",
@@ -569,7 +571,8 @@ ImageBatch, or with ``with_state`` a pair of it and the list of states
 
 void bind_gradient(py::module_& m) {
   py::class_<LossGradient, BinaryKernel, py::smart_holder> c(m, "LossGradient");
-  c.def(py::init<std::shared_ptr<Device>, const LossDescriptor&>(), "device"_a, "descriptor"_a);
+  c.def(py::init<std::shared_ptr<Device>, const LossDescriptor&>(), "device"_a.none(false),
+        "descriptor"_a);
   bind_settings(c);
   c.def_readwrite("compute_label_gradients", &LossGradient::compute_label_gradients,
                   "Gradients with respect to the labels instead of the predictions.");
@@ -644,7 +647,7 @@ void bind_loss(py::module_& m) {
   bind_forward(m);
   bind_gradient(m);
   py::class_<InitialGradient, UnaryKernel, py::smart_holder>(m, "InitialGradient")
-      .def(py::init<std::shared_ptr<Device>>(), "device"_a);
+      .def(py::init<std::shared_ptr<Device>>(), "device"_a.none(false));
 }
 
 }  // namespace mpsgrad

@@ -149,7 +149,7 @@ void bind_kernel(py::module_& m) {
           descriptor.classes = classes;
           return std::make_shared<YOLOLoss>(std::move(device), descriptor);
         }),
-        "device"_a, "descriptor"_a, "xy"_a, "wh"_a, "confidence"_a, "classes"_a);
+        "device"_a.none(false), "descriptor"_a, "xy"_a, "wh"_a, "confidence"_a, "classes"_a);
   const auto fixed = [&](const char* name, auto member, const char* doc) {
     c.def_property_readonly(
         name, [member](const YOLOLoss& k) { return k.loss().*member; },

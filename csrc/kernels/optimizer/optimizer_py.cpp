@@ -321,8 +321,9 @@ void bind_optimizer(py::module_& m) {
   bind_base(m);
   py::class_<StochasticGradientDescent, Optimizer, py::smart_holder> sgd(
       m, "StochasticGradientDescent");
-  sgd.def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, float, bool>(), "device"_a,
-          "optimizer_descriptor"_a, "momentum_scale"_a, "use_nesterov_momentum"_a)
+  sgd.def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, float, bool>(),
+          "device"_a.none(false), "optimizer_descriptor"_a, "momentum_scale"_a,
+          "use_nesterov_momentum"_a)
       .def_property_readonly(
           "momentum_scale", [](const Optimizer& self) { return self.rule().momentum_scale; },
           "Factor of the old momentum in the new one; no effect without momentum storage. Read "
@@ -341,8 +342,8 @@ void bind_optimizer(py::module_& m) {
 
   py::class_<RMSProp, Optimizer, py::smart_holder> rmsprop(m, "RMSProp");
   rmsprop
-      .def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, double, float>(), "device"_a,
-           "optimizer_descriptor"_a, "decay"_a, "epsilon"_a)
+      .def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, double, float>(),
+           "device"_a.none(false), "optimizer_descriptor"_a, "decay"_a, "epsilon"_a)
       .def_property_readonly(
           "decay", [](const Optimizer& self) { return self.rule().decay; },
           "Factor of the old mean of squares in the new one, 0 to 1; read only.")
@@ -359,7 +360,8 @@ void bind_optimizer(py::module_& m) {
 
   py::class_<Adam, Optimizer, py::smart_holder> adam(m, "Adam");
   adam.def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, double, double, float, Index>(),
-           "device"_a, "optimizer_descriptor"_a, "beta1"_a, "beta2"_a, "epsilon"_a, "time_step"_a)
+           "device"_a.none(false), "optimizer_descriptor"_a, "beta1"_a, "beta2"_a, "epsilon"_a,
+           "time_step"_a)
       .def_property_readonly(
           "beta1", [](const Optimizer& self) { return self.rule().beta1; },
           "Factor of the old momentum in the new one, 0 to below 1; read only.")

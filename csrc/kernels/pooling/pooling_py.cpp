@@ -14,7 +14,7 @@ py::class_<Kernel, Base, py::smart_holder> bind_kernel(py::module_& m, const cha
                   Index stride_y) {
         return std::make_shared<Kernel>(device, Window{width, height, stride_x, stride_y, 1, 1});
       }),
-      "device"_a, "kernel_width"_a, "kernel_height"_a, "stride_in_pixels_x"_a,
+      "device"_a.none(false), "kernel_width"_a, "kernel_height"_a, "stride_in_pixels_x"_a,
       "stride_in_pixels_y"_a);
 }
 
@@ -26,8 +26,8 @@ void bind_dilated(py::module_& m, const char* name) {
         return std::make_shared<Kernel>(
             device, Window{width, height, stride_x, stride_y, dilation_x, dilation_y});
       }),
-      "device"_a, "kernel_width"_a, "kernel_height"_a, "dilation_rate_x"_a, "dilation_rate_y"_a,
-      "stride_in_pixels_x"_a, "stride_in_pixels_y"_a);
+      "device"_a.none(false), "kernel_width"_a, "kernel_height"_a, "dilation_rate_x"_a,
+      "dilation_rate_y"_a, "stride_in_pixels_x"_a, "stride_in_pixels_y"_a);
 }
 
 template <class Class>

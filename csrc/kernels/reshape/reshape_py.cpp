@@ -67,7 +67,7 @@ py::tuple padding_size_out(const PaddingSize& size) {
 void bind_reshape_kernels(py::module_& m) {
   using Device = std::shared_ptr<Device>;
   py::class_<Reshape, UnaryKernel, py::smart_holder> reshape(m, "Reshape");
-  reshape.def(py::init<Device>(), "device"_a);
+  reshape.def(py::init<Device>(), "device"_a.none(false));
   def_often_called(reshape, "encode", &encode_reshape, "command_buffer"_a.none(false), "source"_a,
                    "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
                    "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
@@ -108,10 +108,10 @@ ValueError
       "reshaped_width"_a = py::none(), "reshaped_height"_a = py::none(),
       "reshaped_feature_channels"_a = py::none(), "Encode a batch in one call; see `encode`.");
   py::class_<ReshapeGradient, GradientKernel, py::smart_holder>(m, "ReshapeGradient")
-      .def(py::init<Device>(), "device"_a);
+      .def(py::init<Device>(), "device"_a.none(false));
 
   py::class_<Slice, UnaryKernel, py::smart_holder> slice(m, "Slice");
-  slice.def(py::init<Device>(), "device"_a);
+  slice.def(py::init<Device>(), "device"_a.none(false));
   def_often_called(slice, "encode", &encode_slice, "command_buffer"_a.none(false), "source"_a,
                    "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
                    "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
@@ -157,7 +157,8 @@ void bind_pad_kernels(py::module_& m) {
              return std::make_shared<Pad>(device, padding_size(before, "padding_size_before"),
                                           padding_size(after, "padding_size_after"), fill_values);
            }),
-           "device"_a, "padding_size_before"_a, "padding_size_after"_a, "fill_value_array"_a)
+           "device"_a.none(false), "padding_size_before"_a, "padding_size_after"_a,
+           "fill_value_array"_a)
       .def_property(
           "padding_size_before",
           [](const Pad& self) { return padding_size_out(self.settings().before); },
@@ -187,7 +188,7 @@ void bind_pad_kernels(py::module_& m) {
           "The same for each channel that is written, from the first one on; None if there is "
           "none.");
   py::class_<PadGradient, GradientKernel, py::smart_holder>(m, "PadGradient")
-      .def(py::init<Device>(), "device"_a);
+      .def(py::init<Device>(), "device"_a.none(false));
 }
 
 }  // namespace

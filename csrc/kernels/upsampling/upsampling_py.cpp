@@ -23,8 +23,8 @@ void bind_factors(Class&& c) {
 template <class Kernel, class Base>
 void bind_kernel(py::module_& m, const char* name) {
   py::class_<Kernel, Base, py::smart_holder>(m, name).def(
-      py::init<std::shared_ptr<Device>, double, double>(), "device"_a, "integer_scale_factor_x"_a,
-      "integer_scale_factor_y"_a);
+      py::init<std::shared_ptr<Device>, double, double>(), "device"_a.none(false),
+      "integer_scale_factor_x"_a, "integer_scale_factor_y"_a);
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ void bind_upsampling(py::module_& m) {
                                  "Whether the corner pixels of source and result coincide."));
   bind_kernel<UpsamplingNearest, Upsampling>(m, "UpsamplingNearest");
   py::class_<UpsamplingBilinear, Upsampling, py::smart_holder>(m, "UpsamplingBilinear")
-      .def(py::init<std::shared_ptr<Device>, double, double, bool>(), "device"_a,
+      .def(py::init<std::shared_ptr<Device>, double, double, bool>(), "device"_a.none(false),
            "integer_scale_factor_x"_a, "integer_scale_factor_y"_a, "align_corners"_a);
 
   bind_factors(py::class_<UpsamplingGradient, GradientKernel, py::smart_holder>(

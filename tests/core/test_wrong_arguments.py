@@ -1,0 +1,64 @@
+"""Arguments that no signature has: every call says what is wrong, and none ends the process."""
+
+from __future__ import annotations
+
+from tests.core.support import python
+
+CALL_EVERYTHING = """
+import inspect
+from mpsgrad import _core
+
+device = _core.Device("cpu")
+descriptor = _core.ImageDescriptor(width=2, height=2, feature_channels=2)
+vectors = _core.VectorDescriptor(4)
+objects = [
+    device,
+    device.command_queue(),
+    device.command_queue().command_buffer(),
+    descriptor,
+    vectors,
+    _core.Image(device, descriptor),
+    _core.ImageBatch.allocate(device, descriptor, 2),
+    _core.Buffer(device, 16),
+    _core.Vector(device, vectors),
+    _core.State(device, _core.ResourceList()),
+    _core.SoftMax(device),
+    _core.SoftMaxGradient(device),
+    _core.Add(device),
+    _core.BatchNormalizationStatistics(device),
+]
+calls = 0
+
+def call(name, function, *arguments, **named):
+    global calls
+    calls += 1
+    try:
+        function(*arguments, **named)
+    except TypeError as error:
+        if "incompatible" in str(error):
+            print(name, arguments, named, error)
+    except (ValueError, RuntimeError, IndexError, OverflowError):
+        pass
+
+def call_in_many_ways(name, function):
+    for wrong in (None, object(), "no number", 2**70, -1.5):
+        for count in range(9):
+            call(name, function, *[wrong] * count)
+            call(name, function, device, *[wrong] * count)
+        call(name, function, nothing=wrong)
+
+for name, value in vars(_core).items():
+    if inspect.isclass(value) or name in ("set_num_threads", "resource_size", "synchronize"):
+        call_in_many_ways(name, value)
+for thing in objects:
+    for name in dir(thing):
+        method = getattr(thing, name)
+        if callable(method) and not name.startswith("__") and not name.startswith("wait"):
+            call_in_many_ways(f"{type(thing).__name__}.{name}", method)
+print(calls > 20000)
+"""
+
+
+def test_no_call_shows_signatures_or_ends_the_process():
+    run = python(CALL_EVERYTHING, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "True\n", "")
