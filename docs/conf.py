@@ -1,5 +1,6 @@
 """Sphinx configuration: the Markdown pages, and a reference that is made of the docstrings."""
 
+import enum
 import importlib
 import inspect
 import pkgutil
@@ -113,8 +114,20 @@ def shorten_signatures(_app, _what, _name, _found, _options, signature, result):
     )
 
 
+def list_members(_app, what, _name, shown, _options, lines):
+    """Name an enumeration's members, with Apple's numbers."""
+    if what == "class" and issubclass(shown, enum.Enum):
+        numbers = {name: member.value for name, member in shown.__members__.items()}
+        lines += [
+            "",
+            *(f"- ``{name}``: {n if n < 256 else hex(n)}" for name, n in numbers.items()),
+            "",
+        ]
+
+
 def setup(app):
     """Connect what is above to Sphinx."""
     app.connect("builder-inited", write_reference)
     app.connect("autodoc-process-bases", name_public_bases)
     app.connect("autodoc-process-signature", shorten_signatures)
+    app.connect("autodoc-process-docstring", list_members)
