@@ -198,6 +198,9 @@ inline std::shared_ptr<py::object> share_python(py::object object) {
           }};
 }
 
+// What native_enum makes enumerations from.
+inline constexpr const char* kEnumeration = "mpsgrad.enums.Enumeration";
+
 // Calls visit(cls) for every class that is bound in the module so far.
 template <class Visit>
 void for_bound_classes(const py::module_& m, const Visit& visit) {

@@ -9,7 +9,7 @@ namespace mpsgrad {
 
 void bind_neuron_descriptor(py::module_& m) {
   using namespace pybind11::literals;
-  py::native_enum<NeuronType>(m, "NeuronType", "mpsgrad.enums.Enumeration",
+  py::native_enum<NeuronType>(m, "NeuronType", kEnumeration,
                               "Activation functions (``MPSCNNNeuronType``).")
       .value("NONE", NeuronType::None)
       .value("RELU", NeuronType::ReLU)

@@ -16,7 +16,7 @@ namespace {
 using namespace pybind11::literals;
 
 void bind_enumerations(py::module_& m) {
-  py::native_enum<ChannelFormat>(m, "ChannelFormat", "mpsgrad.enums.Enumeration",
+  py::native_enum<ChannelFormat>(m, "ChannelFormat", kEnumeration,
                                  "Storage of one channel value (``MPSImageFeatureChannelFormat``).")
       .value("NONE", ChannelFormat::None)
       .value("UNORM8", ChannelFormat::Unorm8)
@@ -24,7 +24,7 @@ void bind_enumerations(py::module_& m) {
       .value("FLOAT16", ChannelFormat::Float16)
       .value("FLOAT32", ChannelFormat::Float32)
       .finalize();
-  py::native_enum<EdgeMode>(m, "EdgeMode", "mpsgrad.enums.Enumeration",
+  py::native_enum<EdgeMode>(m, "EdgeMode", kEnumeration,
                             "What lies outside an image (``MPSImageEdgeMode``).")
       .value("ZERO", EdgeMode::Zero)
       .value("CLAMP", EdgeMode::Clamp)
@@ -32,19 +32,19 @@ void bind_enumerations(py::module_& m) {
       .value("MIRROR_WITH_EDGE", EdgeMode::MirrorWithEdge)
       .value("CONSTANT", EdgeMode::Constant)
       .finalize();
-  py::native_enum<DataLayout>(m, "DataLayout", "mpsgrad.enums.Enumeration",
+  py::native_enum<DataLayout>(m, "DataLayout", kEnumeration,
                               "Order of axes in CPU memory (``MPSDataLayout``).")
       .value("HWC", DataLayout::HeightWidthChannels)
       .value("CHW", DataLayout::ChannelsHeightWidth)
       .finalize();
-  py::native_enum<StorageMode>(m, "StorageMode", "mpsgrad.enums.Enumeration",
+  py::native_enum<StorageMode>(m, "StorageMode", kEnumeration,
                                "Who can see an image's memory (``MTLStorageMode``).")
       .value("SHARED", StorageMode::Shared)
       .value("MANAGED", StorageMode::Managed)
       .value("PRIVATE", StorageMode::Private)
       .value("MEMORYLESS", StorageMode::Memoryless)
       .finalize();
-  py::native_enum<CommandBufferStatus>(m, "CommandBufferStatus", "mpsgrad.enums.Enumeration",
+  py::native_enum<CommandBufferStatus>(m, "CommandBufferStatus", kEnumeration,
                                        "Life of a command buffer (``MTLCommandBufferStatus``).")
       .value("NOT_ENQUEUED", CommandBufferStatus::NotEnqueued)
       .value("ENQUEUED", CommandBufferStatus::Enqueued)

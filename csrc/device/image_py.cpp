@@ -462,7 +462,7 @@ void bind_states(py::module_& m) {
                     "``MTLTextureType`` number, by default 2, which is 2D; read only.")
       .def_readonly("usage", &TextureInfo::usage,
                     "Bits of `TextureUsage`, by default SHADER_READ and SHADER_WRITE; read only.");
-  py::native_enum<StateResourceType>(m, "StateResourceType", "mpsgrad.enums.Enumeration",
+  py::native_enum<StateResourceType>(m, "StateResourceType", kEnumeration,
                                      "Kind of a state's resource (``MPSStateResourceType``).")
       .value("NONE", StateResourceType::None)
       .value("BUFFER", StateResourceType::Buffer)

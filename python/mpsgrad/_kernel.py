@@ -89,6 +89,8 @@ class KernelFacade(Settings):
         """Have messages about a constructor that classes share name the class that was called."""
         super().__init_subclass__()
         shared = cls.__init__
+        if not isinstance(shared, FunctionType) or not shared.__module__.startswith("mpsgrad."):
+            return
         if shared.__qualname__.startswith("_") and not cls.__name__.startswith("_"):
             own = FunctionType(
                 shared.__code__,

@@ -61,9 +61,11 @@ def wrong_call(
         if complaint is None:
             return None
         complaints.append(complaint)
-    fitting = max((fits for fits, _ in complaints), default=0)
-    words = dict.fromkeys(words for fits, words in complaints if fits == fitting)
-    return who + "; or ".join([*words][:1] + [each.lstrip(": ") for each in [*words][1:]]) or None
+    if not complaints:
+        return None
+    fitting = max(fits for fits, _ in complaints)
+    first, *others = dict.fromkeys(words for fits, words in complaints if fits == fitting)
+    return who + "; or ".join([first, *(each.lstrip(": ") for each in others)])
 
 
 def _parameters(signature: str) -> Iterator[_Parameter]:

@@ -58,7 +58,7 @@ void bind_operation(py::module_& m, const char* name) {
 }
 
 void bind_compare(py::module_& m) {
-  py::native_enum<ComparisonType>(m, "ComparisonType", "mpsgrad.enums.Enumeration",
+  py::native_enum<ComparisonType>(m, "ComparisonType", kEnumeration,
                                   "What `Compare` asks, the primary source on the left "
                                   "(``MPSNNComparisonType``).")
       .value("EQUAL", ComparisonType::Equal)

@@ -596,7 +596,7 @@ void bind_convolution(py::module_& m) {
   bind_descriptor(m);
   bind_states(m);
   py::native_enum<AccumulatorPrecision>(
-      m, "ConvolutionAccumulatorPrecision", "mpsgrad.enums.Enumeration",
+      m, "ConvolutionAccumulatorPrecision", kEnumeration,
       "Precision of sums (``MPSNNConvolutionAccumulatorPrecisionOption``).")
       .value("HALF", AccumulatorPrecision::Half)
       .value("FLOAT", AccumulatorPrecision::Float)

@@ -47,8 +47,7 @@ constexpr const char* kDeltaDoc =
     "Distance of prediction and label from which HUBER is linear, above 0";
 
 void bind_loss_descriptor(py::module_& m) {
-  py::native_enum<LossType>(m, "LossType", "mpsgrad.enums.Enumeration",
-                            "A loss function (``MPSCNNLossType``).")
+  py::native_enum<LossType>(m, "LossType", kEnumeration, "A loss function (``MPSCNNLossType``).")
       .value("MEAN_ABSOLUTE_ERROR", LossType::MeanAbsoluteError)
       .value("MEAN_SQUARED_ERROR", LossType::MeanSquaredError)
       .value("SOFT_MAX_CROSS_ENTROPY", LossType::SoftMaxCrossEntropy)
@@ -60,7 +59,7 @@ void bind_loss_descriptor(py::module_& m) {
       .value("LOG", LossType::Log)
       .value("KULLBACK_LEIBLER_DIVERGENCE", LossType::KullbackLeiblerDivergence)
       .finalize();
-  py::native_enum<ReductionType>(m, "ReductionType", "mpsgrad.enums.Enumeration",
+  py::native_enum<ReductionType>(m, "ReductionType", kEnumeration,
                                  "How element losses become one number (``MPSCNNReductionType``).")
       .value("NONE", ReductionType::None)
       .value("SUM", ReductionType::Sum)

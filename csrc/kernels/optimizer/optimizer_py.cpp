@@ -234,7 +234,7 @@ void bind_adam_states(py::class_<Adam, Optimizer, py::smart_holder>& c) {
 
 void bind_optimizer_descriptor(py::module_& m) {
   py::native_enum<RegularizationType>(
-      m, "RegularizationType", "mpsgrad.enums.Enumeration",
+      m, "RegularizationType", kEnumeration,
       "What is added to the gradient of a value (``MPSNNRegularizationType``).")
       .value("NONE", RegularizationType::None)
       .value("L1", RegularizationType::L1)
