@@ -10,7 +10,7 @@ namespace mpsgrad {
 namespace {
 
 // A function that does what another does, and finds words for its complaint. It hands over the
-// arguments as they came, so what it adds to a call that succeeds is some ten nanoseconds.
+// arguments as they came, so a call that succeeds hardly takes longer.
 class Worded {
  public:
   // `cls`: the class whose object comes first among the arguments, or None. `who`: what messages

@@ -120,6 +120,19 @@ def check_gradient(p, actual, incoming, source, **where):
         assert_close(actual, exact, ulps=ulps, scale=scale, floor=1e-30, nonzero=0.02)
 
 
+def check_kernels(device, case, seed, *, nonzero=0.25):
+    """Compare all kernels that a case is for, forward and gradient, with the oracle."""
+    for p in cases.kernels(case):
+        rng = rng_for(f"{seed} {p}")
+        source = cases.untied(rng, case.shape)
+        forward, gradient = kernels(p, device)
+        result, states = pool(device, forward, source, case.result_shape)
+        check_forward(p, result, source, case.size, nonzero=nonzero)
+        incoming = grid(rng, case.result_shape)
+        actual = pool_gradient(device, gradient, incoming, source, states)
+        check_gradient(p, actual, incoming, source)
+
+
 def reads(p, axis, count, length):
     """How many windows read each pixel of an axis, clamped ones included."""
     at = positions(
@@ -135,16 +148,8 @@ def reads(p, axis, count, length):
 
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_forward_and_gradient(device, case):
-    for p in cases.kernels(case):
-        rng = rng_for(f"{case} {p}")
-        source = cases.untied(rng, case.shape)
-        forward, gradient = kernels(p, device)
-        result, states = pool(device, forward, source, case.result_shape)
-        # Zeros stand for windows outside the source, and hide negative maxima.
-        check_forward(p, result, source, case.size, nonzero=0.02)
-        incoming = grid(rng, case.result_shape)
-        actual = pool_gradient(device, gradient, incoming, source, states)
-        check_gradient(p, actual, incoming, source)
+    # Zeros stand for windows outside the source, and hide negative maxima.
+    check_kernels(device, case, case, nonzero=0.02)
 
 
 @pytest.mark.parametrize("fmt", ["float32", "float16"])
@@ -161,15 +166,7 @@ def test_wide_pixels(device, case, fmt):
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_any_number_of_channels(device, channels, stride):
     case = cases.PoolingCase("channels", (2, 5, 6, channels), (3, 2), (stride, 2))
-    for p in cases.kernels(case):
-        rng = rng_for(f"{channels} {stride} {p}")
-        source = cases.untied(rng, case.shape)
-        forward, gradient = kernels(p, device)
-        result, states = pool(device, forward, source, case.result_shape)
-        check_forward(p, result, source, case.size)
-        incoming = grid(rng, case.result_shape)
-        actual = pool_gradient(device, gradient, incoming, source, states)
-        check_gradient(p, actual, incoming, source)
+    check_kernels(device, case, f"{channels} {stride}")
 
 
 @pytest.mark.parametrize("channels", range(1, 17))
@@ -179,15 +176,7 @@ def test_windows_side_by_side(device, side, channels):
     window = (side, side), (side, side)
     shape = (1, 2 * side, 19 * side + 1, channels)
     case = cases.PoolingCase("side by side", shape, *window, method=cases.VALID)
-    for p in cases.kernels(case):
-        rng = rng_for(f"{side} {channels} {p}")
-        source = cases.untied(rng, case.shape)
-        forward, gradient = kernels(p, device)
-        result, states = pool(device, forward, source, case.result_shape)
-        check_forward(p, result, source, case.size)
-        incoming = grid(rng, case.result_shape)
-        actual = pool_gradient(device, gradient, incoming, source, states)
-        check_gradient(p, actual, incoming, source)
+    check_kernels(device, case, f"{side} {channels}")
 
 
 @pytest.mark.parametrize("kind", ["batch", "list", "container"])
