@@ -68,7 +68,7 @@ def as_image_array(
         If it has neither 3 nor 4 axes.
     """
     if not isinstance(array, np.ndarray):
-        array = np.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
+        array = _as_array(owner, array, name)
     if array.dtype != np.float32 and not (halves and array.dtype == np.float16):
         kinds = "float32 or float16" if halves else "float32"
         raise TypeError(f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}")
@@ -81,6 +81,21 @@ def as_image_array(
     if single:
         array = array[np.newaxis]
     return np.require(array, requirements=["C", "A"]), single
+
+
+def _as_array(owner: object, given: Any, name: str) -> npt.NDArray[Any]:
+    if hasattr(given, "__dlpack__"):
+        return np.from_dlpack(given)
+    try:
+        array = np.asarray(given)
+    except ValueError as error:  # for one, lists of different lengths
+        raise ValueError(f"{type(owner).__name__}: {name} is no array: {error}") from error
+    if array.dtype.kind not in "biufc":
+        raise TypeError(
+            f"{type(owner).__name__}: {name} must be an array of float32 or float16, got "
+            f"{type(given).__name__}"
+        )
+    return array
 
 
 def pair_of_arrays(

@@ -67,6 +67,12 @@ def _rebuild_tensorflow_padding(valid_only: bool) -> _core.DefaultPadding:
     return _core.DefaultPadding.tensorflow_average_pooling()
 
 
+def _is_private(method: FunctionType) -> bool:
+    """Whether a method is of a class that users do not know."""
+    package, _, module = method.__module__.partition(".")
+    return package == "mpsgrad" and (module.startswith("_") or method.__qualname__.startswith("_"))
+
+
 class Settings:
     """Mixed into classes whose attributes are settings, where a misspelt one is an error."""
 
@@ -86,12 +92,14 @@ class KernelFacade(Settings):
     _own_settings: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
-        """Have messages about a constructor that classes share name the class that was called."""
+        """Have messages about what classes share name the class that was called."""
         super().__init_subclass__()
-        shared = cls.__init__
-        if not isinstance(shared, FunctionType) or not shared.__module__.startswith("mpsgrad."):
+        if cls.__name__.startswith("_"):
             return
-        if shared.__qualname__.startswith("_") and not cls.__name__.startswith("_"):
+        for name in ("__init__", "__call__"):
+            shared = getattr(cls, name)
+            if not isinstance(shared, FunctionType) or not _is_private(shared):
+                continue
             own = FunctionType(
                 shared.__code__,
                 shared.__globals__,
@@ -101,8 +109,8 @@ class KernelFacade(Settings):
             )
             functools.update_wrapper(own, shared)
             own.__kwdefaults__ = shared.__kwdefaults__
-            own.__qualname__ = f"{cls.__name__}.__init__"
-            cls.__init__ = own  # type: ignore[method-assign]
+            own.__qualname__ = f"{cls.__name__}.{name}"
+            setattr(cls, name, own)
 
     def _arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, without the device."""

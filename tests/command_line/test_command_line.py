@@ -158,7 +158,7 @@ X = np.zeros((20, 4, 4, 1), np.float32)
 Y = np.arange(20) % 2
 BAD = {
     "missing": (lambda _: None, "no such file"),
-    "not an archive": (lambda path: path.write_text("hello"), "not a readable .npz file"),
+    "not an archive": (lambda path: path.write_text("hello"), "not a readable .npz file\n"),
     "truncated": (lambda path: path.write_bytes(b"PK\x03\x04rubbish"), "not a readable .npz file"),
     "objects": (save(x=X, y=np.array([{}] * 20)), "not a readable .npz file"),
     "no y": (save(x=X), "no array y; it holds ['x']"),

@@ -392,7 +392,12 @@ def test_gradient_arguments(device, command_buffer):
     kernel = linear_gradient(device)
     pooling_state = mg.PoolingMax(1, 1, device=device).result_state(source, y)
     cases = [
-        ((y, source, None), ValueError, "gradient_state has 0 entries, expected 1"),
+        (
+            (y, source, None),
+            ValueError,
+            "gradient_state has 0 entries, expected 1, one an image; the forward kernel returns "
+            "them with with_state=True",
+        ),
         ((y, source, 3), TypeError, "state must be a State or a list of states, got int"),
         ((y, source, [None]), TypeError, "state must hold states, got NoneType"),
         ((y, source, mg.State(device, 4)), TypeError, "state must come from Neuron, got State"),

@@ -3,6 +3,7 @@
 import re
 
 import mpsgrad as mg
+import numpy as np
 import pytest
 
 
@@ -65,6 +66,7 @@ def test_a_setter_names_class_attribute_and_types():
 
 
 IMAGE = mg.ImageDescriptor(width=1, height=1, feature_channels=1)
+ARRAY = np.ones((2, 3, 4), np.float32)
 WRONG = {
     "enumeration": (
         lambda: mg.LossDescriptor("HUBER", mg.ReductionType.SUM),
@@ -121,6 +123,10 @@ WRONG = {
     "constructor that classes share": (
         lambda: mg.PoolingMax(2, device="cpu"),
         "PoolingMax.__init__() missing 1 required positional argument: 'kernel_height'",
+    ),
+    "call that classes share": (
+        lambda: mg.SoftMaxGradient(device="cpu")(ARRAY, ARRAY),
+        "SoftMaxGradient.__call__() missing 1 required positional argument: 'state'",
     ),
     "method": (
         lambda: mg.Device("cpu").command_queue().command_buffer("fast"),

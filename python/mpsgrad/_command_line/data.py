@@ -78,12 +78,16 @@ def load_file(path: str) -> Examples:
         If the file cannot be read or its arrays are not that.
     """
     try:
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            missing = {"x", "y"} - set(archive.files)
-            if missing:
-                names = " and ".join(sorted(missing))
-                raise UserError(f"{path}: no array {names}; it holds {sorted(archive.files)}")
-            x, y = archive["x"], archive["y"]
+        with Path(path).open("rb") as file:
+            if not zipfile.is_zipfile(file):  # NumPy would say how to unpickle it
+                raise UserError(f"{path}: not a readable .npz file")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                missing = {"x", "y"} - set(archive.files)
+                if missing:
+                    names = " and ".join(sorted(missing))
+                    raise UserError(f"{path}: no array {names}; it holds {sorted(archive.files)}")
+                x, y = archive["x"], archive["y"]
     except UserError:
         raise
     except FileNotFoundError as error:
