@@ -9,7 +9,7 @@
 
 namespace mpsgrad {
 
-class BatchNormalizationState final : public GradientState {
+class BatchNormalizationState final : public GradientState, public GammaAndBetaGradients {
  public:
   // The buffers, one float32 a channel each, and what the device keeps beside them.
   struct Contents {
@@ -31,7 +31,7 @@ class BatchNormalizationState final : public GradientState {
   const char* class_name() const override { return "BatchNormalizationState"; }
   const std::shared_ptr<KernelBase>& producer() const { return producer_; }
   float epsilon() const { return epsilon_; }  // the kernel's when the state was made
-  Index channels() const { return snapshot().consumed_channels; }
+  Index channels() const override { return snapshot().consumed_channels; }
 
   // Null where the data source has none.
   const std::shared_ptr<Buffer>& gamma() const { return live_.gamma_and_beta->first(); }
@@ -46,8 +46,8 @@ class BatchNormalizationState final : public GradientState {
   // The state's own buffers, for encodes; whether they hold anything is a question of the phase.
   std::shared_ptr<Buffer> batch_mean() { return resource_at(0, false); }
   std::shared_ptr<Buffer> batch_variance() { return resource_at(1, false); }
-  std::shared_ptr<Buffer> gamma_sums() { return resource_at(2, false); }
-  std::shared_ptr<Buffer> beta_sums() { return resource_at(3, false); }
+  std::shared_ptr<Buffer> gamma_sums() override { return resource_at(2, false); }
+  std::shared_ptr<Buffer> beta_sums() override { return resource_at(3, false); }
 
   bool has_statistics() const { return phase_ != Phase::Initial; }
   bool has_gradients() const { return phase_ >= Phase::Gradients; }
@@ -62,8 +62,8 @@ class BatchNormalizationState final : public GradientState {
   void require_statistics_turn(const char* who, const ImageDescriptor& image, Index images) const;
   void require_size(const char* who, const ImageDescriptor& image) const;
   void require_statistics_gradient_turn(const char* who, Index images) const;
-  // Throws StateError unless the sums are of the whole batch.
-  void require_complete_gradients(const char* who) const;
+  // The sums are of the whole batch.
+  void require_complete_gradients(const char* who) const override;
 
   // An encode has been made.
   void note_statistics(const ImageDescriptor& image, Index images);

@@ -84,9 +84,10 @@ void ConvolutionWeightsAndBiasesState::check_fit() {
     require(buffer.device() == device(), class_name(), ": ", name, " is on another device");
     require(offset >= 0 && offset % 4 == 0, class_name(), ": ", name,
             "_offset must be a multiple of 4 and not negative, got ", offset);
-    const Index needed = offset + count * static_cast<Index>(sizeof(float));
-    require(needed <= static_cast<Index>(buffer.size()), class_name(), ": ", name, " needs ",
-            needed, " bytes from its buffer's start, but the buffer has ", buffer.size());
+    const Index needed = count * static_cast<Index>(sizeof(float));
+    require(offset <= static_cast<Index>(buffer.size()) - needed, class_name(), ": ", name,
+            " needs ", needed, " bytes from ", name, "_offset ", offset, " on, but the buffer has ",
+            buffer.size());
   };
   fits("weights", *weights(), weights_offset_, weight_count_);
   if (has_biases()) {

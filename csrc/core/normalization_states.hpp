@@ -62,6 +62,18 @@ class NormalizationMeanAndVarianceState final : public NormalizationPairState {
   std::shared_ptr<Buffer> variance() { return second(); }
 };
 
+// A state that holds gradients of gamma and beta, of one image or of a batch: what an optimizer
+// needs of it. One float32 a channel each.
+class GammaAndBetaGradients {
+ public:
+  virtual ~GammaAndBetaGradients() = default;
+  virtual Index channels() const = 0;
+  // Throws StateError, naming `who`, unless an encode has made all of them.
+  virtual void require_complete_gradients(const char* who) const = 0;
+  virtual std::shared_ptr<Buffer> gamma_sums() = 0;
+  virtual std::shared_ptr<Buffer> beta_sums() = 0;
+};
+
 // Gamma and beta, or mean and variance, of one kernel: what its encodes bind and its states show.
 // An array the data source does not have is null.
 class NormalizationPair {

@@ -150,9 +150,10 @@ DeviceArray::DeviceArray(const char* class_name, std::shared_ptr<Buffer> buffer,
   const Index item = data_type_size(layout.data_type);
   require(offset >= 0 && offset % item == 0, class_name, ": offset must be a multiple of ", item,
           " and not negative, got ", offset);
-  const Index needed = offset + layout.span();
-  require(needed <= static_cast<Index>(buffer_->size()), class_name, ": ", layout, " needs ",
-          needed, " bytes from the buffer's start, but the buffer has ", buffer_->size());
+  const Index needed = layout.span();
+  require(offset <= static_cast<Index>(buffer_->size()) - needed, class_name, ": ", layout,
+          " needs ", needed, " bytes from offset ", offset, " on, but the buffer has ",
+          buffer_->size());
 }
 
 DeviceArray::DeviceArray(const char* class_name, const std::shared_ptr<CommandBuffer>& owner,

@@ -209,7 +209,21 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module("mpsgrad.graph")
-    raise AttributeError(f"module 'mpsgrad' has no attribute {name!r}")
+    message = f"module 'mpsgrad' has no attribute {name!r}"
+    if not name.startswith("_"):
+        import difflib
+
+        own = name.removeprefix("MPS").removeprefix("CNN").removeprefix("NN").lower()
+        by_letters = {each.lower(): each for each in __all__}
+        if own not in by_letters:
+            own = own.removeprefix("optimizer")
+        if close := difflib.get_close_matches(own, by_letters, 1, 0.8):
+            message += f"; did you mean {by_letters[close[0]]!r}?"
+    raise AttributeError(message, name=name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
 
 
 __all__ = [

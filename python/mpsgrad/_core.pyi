@@ -5201,6 +5201,42 @@ class StochasticGradientDescent(Optimizer):
             If no gradients have been encoded into ``gradient_state``.
         """
 
+    def encode_gamma_beta(
+        self,
+        command_buffer: CommandBuffer,
+        states: typing.Any,
+        source_state: State,
+        momentum_vectors: collections.abc.Sequence[Vector] | None,
+        result_state: State,
+    ) -> None:
+        """
+        Encode one update of gamma and beta by the sum of several states' gradients.
+
+        Apple's optimizers have no such encode: instance and group normalization keep the gradients of each image in a state of its
+        own, which are added up here before a single step.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        states : list of State
+            Of instance or group normalization, one an image, or a `BatchNormalizationState`. Each is read once.
+        source_state : NormalizationGammaAndBetaState
+            Holds the current values.
+        momentum_vectors : list of Vector, or None
+            For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With one
+            vector the biases (beta) stay.
+            None for descent without momentum, biases (beta) included where there are some.
+        result_state : NormalizationGammaAndBetaState
+            Where the new ones go; may be ``source_state``. The kernel sees them after ``reload_gamma_and_beta``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, size or device, a state comes twice, or memory is shared with a history.
+        StateError
+            If a state has no gradients, or not those of the whole batch.
+        """
+
     def encode_matrix(
         self,
         command_buffer: CommandBuffer,
@@ -5344,6 +5380,41 @@ class RMSProp(Optimizer):
             If an argument is of another class, size or device, or shares memory with a history.
         StateError
             If no gradients have been encoded into ``gradient_state``.
+        """
+
+    def encode_gamma_beta(
+        self,
+        command_buffer: CommandBuffer,
+        states: typing.Any,
+        source_state: State,
+        sum_of_squares_vectors: collections.abc.Sequence[Vector] | None,
+        result_state: State,
+    ) -> None:
+        """
+        Encode one update of gamma and beta by the sum of several states' gradients.
+
+        Apple's optimizers have no such encode: instance and group normalization keep the gradients of each image in a state of its
+        own, which are added up here before a single step.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        states : list of State
+            Of instance or group normalization, one an image, or a `BatchNormalizationState`. Each is read once.
+        source_state : NormalizationGammaAndBetaState
+            Holds the current values.
+        sum_of_squares_vectors : list of Vector
+            For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With one
+            vector the biases (beta) stay.
+        result_state : NormalizationGammaAndBetaState
+            Where the new ones go; may be ``source_state``. The kernel sees them after ``reload_gamma_and_beta``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, size or device, a state comes twice, or memory is shared with a history.
+        StateError
+            If a state has no gradients, or not those of the whole batch.
         """
 
     def encode_matrix(
@@ -5500,6 +5571,46 @@ class Adam(Optimizer):
             If an argument is of another class, size or device, or shares memory with a history.
         StateError
             If no gradients have been encoded into ``gradient_state``.
+        """
+
+    def encode_gamma_beta(
+        self,
+        command_buffer: CommandBuffer,
+        states: typing.Any,
+        source_state: State,
+        momentum_vectors: collections.abc.Sequence[Vector] | None,
+        velocity_vectors: collections.abc.Sequence[Vector] | None,
+        result_state: State,
+        *,
+        maximum_velocity_vectors: collections.abc.Sequence[Vector] | None = None,
+    ) -> None:
+        """
+        Encode one update of gamma and beta by the sum of several states' gradients.
+
+        Apple's optimizers have no such encode: instance and group normalization keep the gradients of each image in a state of its
+        own, which are added up here before a single step.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        states : list of State
+            Of instance or group normalization, one an image, or a `BatchNormalizationState`. Each is read once.
+        source_state : NormalizationGammaAndBetaState
+            Holds the current values.
+        momentum_vectors, velocity_vectors : list of Vector
+            For the weights (gamma), or for weights and biases (gamma and beta); overwritten. With one
+            vector the biases (beta) stay.
+        maximum_velocity_vectors : list of Vector, optional
+            Overwritten; makes it AMSGrad.
+        result_state : NormalizationGammaAndBetaState
+            Where the new ones go; may be ``source_state``. The kernel sees them after ``reload_gamma_and_beta``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, size or device, a state comes twice, or memory is shared with a history.
+        StateError
+            If a state has no gradients, or not those of the whole batch.
         """
 
     def encode_matrix(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
+import inspect
 import pickle
 from types import FunctionType
 from typing import Any, Self, cast
+
+import numpy as np
 
 from mpsgrad import _core
 
@@ -73,17 +77,44 @@ def _is_private(method: FunctionType) -> bool:
     return package == "mpsgrad" and (module.startswith("_") or method.__qualname__.startswith("_"))
 
 
+def _declared(cls: type) -> set[str]:
+    """Find the attributes that a class annotates, for only its objects have them."""
+    return {name for base in cls.__mro__ for name in getattr(base, "__annotations__", ())}
+
+
+def _copied(source: Any, device: _core.Device | None) -> Any:
+    """Copy a data source as well as it can be: for a device, anyhow, or not at all."""
+    if not hasattr(source, "copy"):
+        return copy.copy(source) if hasattr(source, "__copy__") else source
+    try:
+        parameters = inspect.signature(source.copy).parameters.values()
+    except ValueError:  # compiled
+        return source.copy()
+    takes_device = any(
+        each.name == "device" or each.kind == each.VAR_KEYWORD for each in parameters
+    )
+    return source.copy(device=device) if takes_device else source.copy()
+
+
 class Settings:
     """Mixed into classes whose attributes are settings, where a misspelt one is an error."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = name.startswith("_") or hasattr(type(self), name)
+        known = name.startswith("_") or hasattr(type(self), name) or name in _declared(type(self))
         if not known and type(self).__module__.partition(".")[0] == "mpsgrad":
             text = f"{type(self).__name__} has no attribute {name!r}"
-            if close := difflib.get_close_matches(name, dir(type(self)), 1):
+            names = [*dir(type(self)), *_declared(type(self))]
+            if close := difflib.get_close_matches(name, names, 1):
                 text += f"; did you mean {close[0]!r}?"
             raise AttributeError(text, name=name, obj=self)
         super().__setattr__(name, value)
+
+
+def _shown(value: Any) -> str:
+    """Show a number that was rounded to float32 in as few digits as tell it from others."""
+    if isinstance(value, float) and float(np.float32(value)) == value:
+        return repr(float(str(np.float32(value))))
+    return repr(value)
 
 
 class KernelFacade(Settings):
@@ -136,9 +167,7 @@ class KernelFacade(Settings):
             Where the copy runs; by default where this kernel does.
         """
         arguments = {
-            name: value.copy(device=device)
-            if hasattr(value, "load") and hasattr(value, "copy")
-            else value
+            name: _copied(value, device) if hasattr(value, "load") else value
             for name, value in self._arguments().items()
         }
         chosen = device if device is not None else self.device  # type: ignore[attr-defined]
@@ -180,6 +209,6 @@ class KernelFacade(Settings):
         """Show the class, its parameters and its device."""
         if not _core._is_constructed(self):
             return f"<{type(self).__name__} that was never constructed>"
-        arguments = [f"{name}={value!r}" for name, value in self._arguments().items()]
+        arguments = [f"{name}={_shown(value)}" for name, value in self._arguments().items()]
         device = self.device.kind  # type: ignore[attr-defined]
         return f"{type(self).__name__}({', '.join([*arguments, f'device={device!r}'])})"

@@ -135,20 +135,20 @@ class ArrayUpdates:
         )
         master.synchronize(command_buffer)
 
-    def step_vectors(self, command_buffer: Any, gradients: dict[str, _core.Vector]) -> None:
-        """Encode a step of every parameter, in place."""
-        histories = self._histories(tuple(self._attributes))
-        first = self._steps
-        for i, (name, gradient) in enumerate(gradients.items()):
-            self._steps = first  # one step, of several parameters
-            values = self.vector(name)
-            own = [None if kind is None else kind[i] for kind in histories]
-
-            def encode(values: Any = values, gradient: Any = gradient, own: Any = own) -> None:
-                self.optimizer.encode_vector(command_buffer, gradient, values, *own, values)
-
-            self._step(command_buffer, encode)
-            values.synchronize(command_buffer)
+    def step_gamma_and_beta(
+        self, command_buffer: Any, states: list[Any]
+    ) -> _core.NormalizationGammaAndBetaState:
+        """Encode a step by the summed gradients of some states, and return the new values."""
+        values = _core.NormalizationGammaAndBetaState(self.buffer("gamma"), self.buffer("beta"))
+        histories = self._histories(("gamma", "beta"))
+        self._step(
+            command_buffer,
+            lambda: self.optimizer.encode_gamma_beta(
+                command_buffer, states, values, *histories, values
+            ),
+        )
+        values.synchronize(command_buffer)
+        return values
 
     def move_average(
         self, command_buffer: Any, name: str, statistic: _core.Buffer, decay: float
@@ -164,16 +164,6 @@ class ArrayUpdates:
         values.synchronize(command_buffer)
         self._queue = command_buffer.queue
 
-    def sum_of(self, command_buffer: Any, parts: list[_core.Buffer], count: int) -> _core.Vector:
-        """Encode the sum of buffers of ``count`` numbers: of the gradients of a batch's images."""
-        device = self.optimizer.device
-        descriptor = _core.VectorDescriptor(count)
-        total = _core.Vector(device, descriptor)
-        add = StochasticGradientDescent(-1.0, device=device)  # w - (-1) * g
-        for part in parts:
-            add.encode_vector(command_buffer, _vector_over(part, count), total, None, total)
-        return total
-
 
 def _vector_over(buffer: _core.Buffer, count: int) -> _core.Vector:
     return _core.Vector(buffer, _core.VectorDescriptor(count))
@@ -186,25 +176,3 @@ def _average_descriptor(decay: float) -> Any:
         regularization_type=RegularizationType.L2,
         regularization_scale=-1.0,
     )
-
-
-def step_gamma_and_beta(
-    updates: ArrayUpdates, command_buffer: Any, states: list[Any], channels: int
-) -> _core.NormalizationGammaAndBetaState:
-    """Encode a step of gamma and beta with the summed gradients of some states."""
-    if len(states) == 1:
-        gradients = {
-            "gamma": _vector_over(states[0].gradient_for_gamma, channels),
-            "beta": _vector_over(states[0].gradient_for_beta, channels),
-        }
-    else:
-        parts = {
-            "gamma": [state.gradient_for_gamma for state in states],
-            "beta": [state.gradient_for_beta for state in states],
-        }
-        gradients = {
-            name: updates.sum_of(command_buffer, buffers, channels)
-            for name, buffers in parts.items()
-        }
-    updates.step_vectors(command_buffer, gradients)
-    return _core.NormalizationGammaAndBetaState(updates.buffer("gamma"), updates.buffer("beta"))

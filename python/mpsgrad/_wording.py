@@ -122,9 +122,11 @@ def _fits(value: Any, wanted: str) -> bool:
     if wanted == _FLOAT:
         if isinstance(value, int):
             return abs(value) <= sys.float_info.max
+        if isinstance(value, np.ndarray) and value.ndim > 0:
+            return False
         return hasattr(value, "__float__") or hasattr(value, "__index__")
     if wanted == "bool":
-        return value is None or hasattr(value, "__bool__")
+        return value is None or (hasattr(value, "__bool__") and not isinstance(value, np.ndarray))
     if wanted == "collections.abc.Callable":
         return callable(value)
     if wanted == "numpy.typing.NDArray[numpy.float32]":
@@ -135,7 +137,9 @@ def _fits(value: Any, wanted: str) -> bool:
         return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
     if wanted.startswith(_OWN):
         cls = getattr(_core, wanted.removeprefix(_OWN), object)
-        return isinstance(value, (cls, tuple) if cls is _core.Offset else cls)
+        if cls is _core.Offset and isinstance(value, tuple):
+            return len(value) in (2, 3) and all(_fits(each, _INT) for each in value)
+        return isinstance(value, cls)
     plain = {"str": str, "tuple": tuple, "dict": dict, "numpy.ndarray": np.ndarray}
     return isinstance(value, plain.get(wanted, object))
 

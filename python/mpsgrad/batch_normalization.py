@@ -17,7 +17,7 @@ from mpsgrad._arrays import (
     resolve_device,
 )
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates, step_gamma_and_beta
+from mpsgrad._updates import ArrayUpdates
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
 
 if TYPE_CHECKING:
@@ -214,9 +214,7 @@ class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
         """Encode a step of the optimizer on the master copy; None without an optimizer."""
         if self._updates is None:
             return None
-        return step_gamma_and_beta(
-            self._updates, command_buffer, [state], self.number_of_feature_channels
-        )
+        return self._updates.step_gamma_and_beta(command_buffer, [state])
 
     def update_mean_and_variance(
         self, command_buffer: _core.CommandBuffer, state: _core.BatchNormalizationState
@@ -227,6 +225,8 @@ class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
             return None
         for what, statistic in (("mean", state.mean), ("variance", state.variance)):
             updates.move_average(command_buffer, what, statistic, self.statistics_decay)
+        if state.is_temporary:
+            state.read_count -= 1
         return _core.NormalizationMeanAndVarianceState(
             updates.buffer("mean"), updates.buffer("variance")
         )

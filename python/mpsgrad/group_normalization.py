@@ -13,7 +13,7 @@ import numpy as np
 from mpsgrad import _core
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates, step_gamma_and_beta
+from mpsgrad._updates import ArrayUpdates
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -135,9 +135,7 @@ class _Arrays(InstanceNormalizationDataSource):
         """Encode a step of the optimizer by the sum of all images' gradients; None without one."""
         if self._updates is None:
             return None
-        return step_gamma_and_beta(
-            self._updates, command_buffer, states, self.number_of_feature_channels
-        )
+        return self._updates.step_gamma_and_beta(command_buffer, states)
 
     def _given(self) -> dict[str, Any]:
         return {

@@ -949,6 +949,103 @@ def test_first_weights_come_from_the_states_convolution(queue):
     assert backward(ONE, ONE, state).item() == 2
 
 
+def test_a_reload_keeps_the_descriptor(device):
+    """What changes in a descriptor after a kernel was made does not reach the kernel."""
+    descriptor = mg.ConvolutionDescriptor(1, 1, input_feature_channels=1, output_feature_channels=1)
+    data_source = mg.ArrayConvolutionDataSource(
+        np.full((1, 1, 1, 1), 3, np.float32), [1.0], descriptor=descriptor
+    )
+    forward = mg.Convolution(data_source, device=device)
+    backward = mg.ConvolutionGradient(data_source, device=device)
+    data_source.descriptor().set_batch_normalization_parameters_for_inference(
+        None, None, [10.0], None, 0.0
+    )
+    data_source.weights_array = data_source.weights_array * 2
+    y, state = forward(ONE, with_state=True)
+    assert y.item() == 4
+    assert backward(ONE, ONE, state).item() == 6  # read when first used
+    forward.reload_weights_and_biases_from_data_source()
+    backward.reload_weights_and_biases_from_data_source()
+    assert forward(ONE).item() == 7
+    assert backward(ONE, ONE, state).item() == 6
+
+
+def test_a_reload_may_bring_biases_or_take_them(queue):
+    data_source = pointwise(2)
+    kernel = mg.Convolution(data_source, device=queue.device)
+    for bias in ([5.0], None):
+        data_source.bias_array = None if bias is None else np.array(bias, np.float32)
+        kernel.reload_weights_and_biases_from_data_source()
+        assert kernel(ONE).item() == 2 + (0 if bias is None else 5)
+        exported = kernels.run(queue, kernel.export_weights_and_biases)
+        assert (None if exported.biases is None else exported.biases.to_numpy().tolist()) == bias
+
+
+def test_a_reload_cannot_contradict_the_accumulator(device):
+    recorder = Recorder()
+    kernel = mg.Convolution(recorder, device=device)
+    kernel.accumulator_precision = mg.ConvolutionAccumulatorPrecision.HALF
+    recorder.kernel_weights_data_type = lambda: mg.DataType.FLOAT32
+    with pytest.raises(ValueError, match="FLOAT32 need accumulator_precision FLOAT"):
+        kernel.reload_weights_and_biases_from_data_source()
+    kernel.accumulator_precision = mg.ConvolutionAccumulatorPrecision.FLOAT
+    kernel.reload_weights_and_biases_from_data_source()
+    with pytest.raises(ValueError, match="FLOAT32 need accumulator_precision FLOAT"):
+        kernel.accumulator_precision = mg.ConvolutionAccumulatorPrecision.HALF
+
+
+def test_first_weights_cannot_be_bytes(device):
+    class Bytes(mg.ConvolutionDataSource):
+        def descriptor(self):
+            return pointwise(1).descriptor()
+
+        def data_type(self):
+            return mg.DataType.UINT8
+
+        def weights(self):
+            return np.ones((1, 1, 1, 1), np.uint8)
+
+        def bias_terms(self):
+            return None
+
+        def weights_quantization_type(self):
+            return mg.WeightsQuantizationType.LOOKUP_TABLE
+
+        def lookup_table_for_uint8_kernel(self):
+            return np.arange(256, dtype=np.float32)
+
+    _, state = mg.Convolution(Bytes(), device=device)(ONE, with_state=True)
+    backward = mg.ConvolutionGradient(pointwise(2), device=device)
+    with pytest.raises(ValueError, match="uint8 weights cannot be trained"):
+        backward(ONE, ONE, state)
+
+
+def test_a_state_is_of_one_kernel(queue):
+    first, second = (mg.Convolution(pointwise(w), device=queue.device) for w in (1, 100))
+    x = mg.ImageBatch.from_array(queue.device, ONE)
+    y = mg.ImageBatch.allocate(queue.device, x[0].descriptor, 1)
+    states = first.result_state_batch(x, y)
+    with pytest.raises(ValueError, match="Convolution: destination_state was made by another"):
+        second.encode_batch(queue.command_buffer(), x, y, destination_states=states)
+
+
+@pytest.mark.parametrize("cls", [mg.ConvolutionGradient, mg.FullyConnectedGradient])
+def test_gradients_have_the_channels_of_the_result(device, cls):
+    data_source = mg.ArrayConvolutionDataSource(np.ones((5, 1, 1, 2), np.float32))
+    forward = {
+        mg.ConvolutionGradient: mg.Convolution,
+        mg.FullyConnectedGradient: mg.FullyConnected,
+    }[cls](data_source, device=device)
+    x = np.ones((1, 1, 1, 2), np.float32)
+    _, state = forward(x, with_state=True)
+    wide = np.ones((1, 1, 1, 8), np.float32)
+    backward = cls(data_source, device=device)
+    with pytest.raises(ValueError, match="has 8 channels, but the forward pass wrote 5"):
+        backward(wide, x, state)
+    backward.primary_source_feature_channel_max_count = 5
+    assert backward(wide, x, state).ravel().tolist() == [5, 5]
+
+
 def test_export_and_offsets(queue):
     data_source = mg.ArrayConvolutionDataSource(np.arange(6, dtype=np.float32).reshape(2, 1, 3, 1))
     kernel = mg.Convolution(data_source, device=queue.device)
@@ -1045,6 +1142,52 @@ def test_failing_sources(device):
     with pytest.raises(KeyError):
         mg.Convolution(recorder, device=device)
     assert recorder.calls[-1] == "purge"
+
+
+class Copied(mg.ConvolutionDataSource):
+    """Notes how it was copied."""
+
+    how = "not"
+
+    def descriptor(self):
+        return pointwise(1).descriptor()
+
+    def weights(self):
+        return np.ones((1, 1, 1, 1), np.float32)
+
+    def bias_terms(self):
+        return None
+
+    def noted(self, how):
+        other = type(self)()
+        other.how = how
+        return other
+
+
+class ForDevice(Copied):
+    def copy(self, device=None):
+        return self.noted(f"for {device.kind}")
+
+
+class Plainly(Copied):
+    def copy(self):
+        return self.noted("plainly")
+
+
+class ByPython(Copied):
+    def __copy__(self):
+        return self.noted("by Python")
+
+
+def test_data_sources_are_copied_as_they_can_be(device):
+    ways = {ForDevice: f"for {device.kind}", Plainly: "plainly", ByPython: "by Python"}
+    for cls, how in ways.items():
+        kernel = mg.Convolution(cls(), device=device)
+        assert kernel.copy(device).data_source.how == how
+    shared = Copied()
+    assert mg.Convolution(shared, device=device).copy().data_source is shared
+    own = mg.ArrayConvolutionDataSource(np.ones((1, 1, 1, 1), np.float32))
+    assert mg.Convolution(own, device=device).copy(device).data_source is not own
 
 
 def test_copies_do_not_share_weights(device):
@@ -1488,7 +1631,9 @@ def test_reload_is_checked(queue):
     d = kernel.data_source.descriptor()
     with pytest.raises(ValueError, match="multiple of 4 and not negative, got 2"):
         mg.ConvolutionWeightsAndBiasesState.with_offsets(biases, 2, biases, 4, d)
-    with pytest.raises(ValueError, match="needs 12 bytes from its buffer's start"):
+    with pytest.raises(ValueError, match="biases needs 4 bytes from biases_offset 8 on"):
         mg.ConvolutionWeightsAndBiasesState.with_offsets(biases, 0, biases, 8, d)
+    with pytest.raises(ValueError, match="weights needs 4 bytes from weights_offset"):
+        mg.ConvolutionWeightsAndBiasesState.with_offsets(biases, 2**63 - 4, biases, 4, d)
     with pytest.raises(TypeError, match="made by a kernel"):
         mg.ConvolutionGradientState()

@@ -37,6 +37,36 @@ def test_a_misspelt_setting_is_an_error():
             setattr(descriptor, name, 0.1)
 
 
+def test_numbers_of_float32_are_short():
+    adam = mg.Adam(0.1, beta1=0.9, epsilon=1e-8, device="cpu")
+    assert "beta1=0.9," in repr(adam)
+    assert "epsilon=1e-08" in repr(adam)
+    assert "momentum_scale=0.9," in repr(mg.SGD(0.1, momentum_scale=0.9, device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("MPSCNNPoolingMaxGradient", "PoolingMaxGradient"),
+        ("MPSNNOptimizerAdam", "Adam"),
+        ("Softmax", "SoftMax"),
+        ("MPSImage", "Image"),
+        ("PoolingMaxx", "PoolingMax"),
+        ("qqq", None),
+    ],
+)
+def test_unknown_names(name, meant):
+    asked = f"; did you mean {meant!r}?" if meant else ""
+    with pytest.raises(AttributeError, match=re.escape(f"has no attribute {name!r}{asked}") + "$"):
+        getattr(mg, name)
+
+
+def test_names_that_are_shown():
+    names = dir(mg)
+    assert set(mg.__all__) <= set(names)
+    assert all(name in mg.__all__ or name.startswith("__") for name in names)
+
+
 def test_a_class_of_ones_own_may_have_more():
     class Named(mg.PoolingMax):
         pass
@@ -56,6 +86,14 @@ def test_a_setter_names_class_attribute_and_types():
         (pool, "source_feature_channel_offset", 2.5, "channel_offset must be an int, got float"),
         (pool, "source_feature_channel_offset", 2**70, f"channel_offset is out of range: {2**70}"),
         (image, "label", 3, "Image.label must be a str, got int"),
+        (
+            mg.Adam(0.1, device="cpu"),
+            "learning_rate",
+            np.array([0.1]),
+            "Adam.learning_rate must be a float, got ndarray of float64",
+        ),
+        (pool, "offset", (0.5, 0.5), "PoolingMax.offset must be an Offset, got tuple"),
+        (pool, "offset", (1,), "PoolingMax.offset must be an Offset, got tuple"),
         (neuron, "a", None, "NeuronDescriptor.a must be a float, got NoneType"),
         (neuron, "data", 3, r"NeuronDescriptor.data must be a Sequence\[float\], got int"),
     ):

@@ -10,6 +10,7 @@ import pytest
 from mpsgrad import graph as g
 
 from tests.graph.networks import loss_of
+from tests.images import Work, filled
 from tests.tolerance import assert_exact, assert_same_bytes
 
 X = (2, 4, 4, 8)
@@ -128,8 +129,10 @@ ONE_SOURCE = {
     "PoolingL2NormNode": window_case(
         lambda x: g.PoolingL2NormNode(x, 2), "PoolingL2Norm", 2, 2, 2, 2
     ),
-    "DilatedPoolingMaxNode": window_case(
-        lambda x: g.DilatedPoolingMaxNode(x, 2, 1, 3), "DilatedPoolingMax", 2, 2, 3, 3, 1, 1
+    "DilatedPoolingMaxNode": (
+        lambda x: g.DilatedPoolingMaxNode(x, 2, 1, 3),
+        lambda d: mg.DilatedPoolingMax(2, 2, 3, 3, 1, 1, device=d),
+        lambda d: mg.DilatedPoolingMaxGradient(2, 2, 3, 3, 1, 1, device=d),
     ),
     "SpatialNormalizationNode": local_case(
         lambda x: g.SpatialNormalizationNode(x, 3),
@@ -386,13 +389,107 @@ def test_the_gradients_of_two_sources(device, rng, name, limited):
 
 def test_copies_do_not_run(device, rng):
     node = g.AdditionNode(g.ImageNode("x"), g.NeuronLinearNode(g.ImageNode("y"), 2.0))
-    termini = node.training_graph(g.ImageNode("dr"))
+    termini = g.NeuronLinearNode(node, 4.0).training_graph(g.ImageNode("dr"))
     graph = float_graph(device, termini, results_are_needed=[False, True])
-    y, dr = sample(rng), sample(rng)
+    x, y, dr = sample(rng), sample(rng), sample(rng)
     assert "no copy" in graph.debug_description
 
-    assert_exact(graph({"y": y, "dr": dr}).intermediates[0], 2 * dr)
-    assert graph.source_image_handles == ["dr", "y"]
+    assert_exact(graph({"x": x, "y": y, "dr": dr}).intermediates[0], 8 * dr)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_sums_check_a_gradient_from_outside(device, rng, scale):
+    node = g.AdditionNode(g.ImageNode("x"), g.ImageNode("y"))
+    node.primary_scale = node.secondary_scale = scale
+    graph = float_graph(device, node.training_graph(g.ImageNode("dr")))
+    x, y = sample(rng), sample(rng)
+    with pytest.raises(ValueError, match="source_gradient is"):
+        graph({"x": x, "y": y, "dr": np.ones((*x.shape[:-3], 3, 2, 8), np.float32)})
+
+
+class ToTheRight(mg.Padding):
+    """Reads the first source one column to the right."""
+
+    def padding_method(self):
+        return mg.PaddingMethod.CUSTOM
+
+    def destination_descriptor(self, sources, states, kernel, suggested):  # noqa: ARG002
+        kernel.primary_offset = (1, 0, 0)
+        return suggested
+
+
+@pytest.mark.parametrize("cls", [g.AdditionNode, g.SubtractionNode])
+@pytest.mark.parametrize("returned", [False, True])
+def test_sums_with_a_policy_have_gradients_of_their_own(device, cls, returned):
+    p = g.NeuronLinearNode(g.ImageNode("x"), 1.0)
+    node = cls(p, g.ImageNode("y"))
+    node.padding_policy = ToTheRight()
+    top = g.NeuronLinearNode(node, 1.0)
+    termini = top.training_graph(g.ImageNode("dr"))
+    (dx,) = (each for each in termini if isinstance(each, g.NeuronGradientNode))
+    of_p = dx._sources[0]._producer
+    results = [dx, of_p] if returned else [dx]
+    graph = float_graph(device, results)
+    x = np.arange(4, dtype=np.float32).reshape(1, 1, 4, 1)
+    result = graph({"x": x, "y": x, "dr": x + 1})
+    assert result.result.ravel().tolist() == [0, 1, 2, 3]
+
+
+def test_dilated_nodes_read_zeros_beyond_the_edges(device):
+    graph = float_graph(device, [g.DilatedPoolingMaxNode(g.ImageNode("x"), 2, 1, 2)])
+    x = -np.arange(1, 10, dtype=np.float32).reshape(1, 3, 3, 1)
+    kernel = mg.DilatedPoolingMax(2, 2, 2, 2, 1, 1, device=device)
+    assert kernel.edge_mode == mg.EdgeMode.ZERO
+    assert_same_bytes(graph({"x": x}).result, kernel(x))
+
+
+@pytest.mark.parametrize("node", ["ConvolutionNode", "InstanceNormalizationNode"])
+def test_gradients_run_for_an_exported_state(device, rng, node):
+    """Even where nobody needs the result and nothing is updated."""
+    x = g.ImageNode("x")
+    if node == "ConvolutionNode":
+        weights = np.ones((3, 1, 1, 3), np.float32)
+        first = g.ConvolutionNode(x, mg.ArrayConvolutionDataSource(weights))
+    else:
+        source = mg.ArrayInstanceNormalizationDataSource(number_of_feature_channels=3)
+        first = g.InstanceNormalizationNode(x, source)
+    first.training_style = g.TrainingStyle.NONE
+    first.result_state.export_from_graph = True
+    first.result_state.synchronize_resource = True
+    top = g.NeuronLinearNode(first, 2.0)
+    termini = top.training_graph(g.ImageNode("dr"))
+    values, dr = (rng.standard_normal((2, 3, 4, 3)).astype(np.float32) for _ in range(2))
+    outcomes = []
+    for needed in (True, False):
+        graph = float_graph(device, termini, results_are_needed=[needed])
+        with Work(device) as work:
+            images = {"x": filled(device, values), "dr": filled(device, dr)}
+            sources = [images[handle] for handle in graph.source_image_handles]
+            (states,) = graph.encode_batch(work.buffer, sources).states
+        names = (
+            ("gradient_for_weights", "gradient_for_biases")
+            if node == "ConvolutionNode"
+            else ("gradient_for_gamma", "gradient_for_beta")
+        )
+        outcomes.append([np.array(getattr(states[0], name).to_numpy()) for name in names])
+    assert any(array.any() for array in outcomes[0])
+    for needed, not_needed in zip(*outcomes, strict=True):
+        assert_same_bytes(needed, not_needed)
+
+
+def test_misspelt_settings(device):
+    x = g.ImageNode("x")
+    node = g.SpatialNormalizationNode(x, 3)
+    graph = float_graph(device, [node])
+    for owner, name, words in (
+        (graph, "fromat", "Graph has no attribute 'fromat'; did you mean 'format'"),
+        (x, "stop_gradients", "did you mean 'stop_gradient'"),
+        (node, "alhpa", "SpatialNormalizationNode has no attribute 'alhpa'"),
+        (node.result_state, "exported_from_graph", "did you mean 'export_from_graph'"),
+    ):
+        with pytest.raises(AttributeError, match=words):
+            setattr(owner, name, 1)
+    node.alpha = 2.0
 
 
 def test_limited_sums_have_gradients_of_their_own(device, rng):

@@ -108,6 +108,41 @@ def run(device, kind, x, g, gamma=None, beta=None, *, groups, epsilon=0.25, nonz
     return y, dx, states
 
 
+# --- What the formulas say exactly -----
+
+
+@kinds
+@pytest.mark.parametrize("channels", [1, 3, 16, 37])
+def test_one_value_lets_nothing_through(device, kind, channels, rng):
+    """The smallest epsilon there is multiplies what is left of a difference by 1e19."""
+    gamma, beta = rng.standard_normal((2, channels)).astype(np.float32)
+    forward, backward = kernels(device, kind, gamma, beta, groups=channels)
+    x, g = rng.standard_normal((2, 3, 1, 1, channels)).astype(np.float32)
+    y, states = forward(x, with_state=True)
+    assert_exact(y, np.broadcast_to(beta, x.shape))
+    assert not backward(g, x, states).any()
+    assert not weights(states, "gradient_for_gamma").any()
+    assert_exact(weights(states, "gradient_for_beta"), g.reshape(3, channels))
+
+
+@kinds
+@pytest.mark.parametrize("shape", [(1, 16, 16, 3), (1, 40, 40, 32), (9, 7, 7, 64)], ids=str)
+def test_a_mean_far_from_zero_costs_no_digits(kind, shape, rng):
+    """The CPU device rounds neither sums nor means: results are as exact as the source."""
+    device = mg.Device("cpu")
+    forward, backward = kernels(device, kind, groups=1, channels=shape[3], epsilon=1e-5)
+    x = (1e4 + rng.standard_normal(shape)).astype(np.float32)
+    g = rng.standard_normal(shape).astype(np.float32)
+    y, states = forward(x, with_state=True)
+    groups = shape[3] if kind == INSTANCE else 1
+    given = {"groups": groups, "epsilon": 1e-5}
+    expected = oracle.forward(x, **given)
+    assert np.abs(y - expected).max() < 8 * np.finfo(np.float32).eps * np.abs(expected).max()
+    exact = oracle.gradients(g, x, **given).data
+    dx = backward(g, x, states)
+    assert np.abs(dx - exact).max() < 8 * np.finfo(np.float32).eps * np.abs(exact).max()
+
+
 # --- Against the oracles --------------------------------------------------------
 
 

@@ -430,6 +430,13 @@ def foreign_states(encode):
     return other.result_state_batch(encode.sources, encode.images(3, 1, 1, 1))
 
 
+def states_of_two_encodes(encode):
+    forward = kernels(encode.loss, encode.device)[0]
+    first = forward.result_state_batch(encode.sources, encode.gradients)
+    forward.weight = 10
+    return [*first[:2], forward.result_state_batch(encode.sources, encode.gradients)[2]]
+
+
 BOTH = {
     "label size": (use(labels=lambda e: e.images(3, 2, 4, 3)), ValueError,
                    "labels are 4x2x3, but the source is 5x2x3"),
@@ -503,6 +510,8 @@ GRADIENT = {
         e.sources, e.gradients)[:2]), ValueError, "source_states has 2 entries, expected 3"),
     "state of another loss": (use(states=foreign_states), ValueError,
                               "made by a ForwardLoss of another type or reduction"),
+    "states of two encodes": (use(states=states_of_two_encodes), ValueError,
+                              "source_states must come from one encode"),
 }  # fmt: skip
 REJECTED = {
     **{f"{part} {name}": (part == "gradient", *row)

@@ -146,7 +146,7 @@ def test_extreme_inputs(device, kind, x, given, expected):
 
 def test_not_a_number_comes_through(device):
     x = np.full((1, 1, 1, 1), np.nan, np.float32)
-    for kind in ("NONE", "LINEAR", "SIGMOID", "TANH", "ABSOLUTE", "SOFT_SIGN", "GELU"):
+    for kind in ("NONE", "LINEAR", "SIGMOID", "TANH", "ABSOLUTE", "SOFT_SIGN", "RELUN", "GELU"):
         assert np.isnan(kernels(cases.Neuron(kind), device)[0](x)).all(), kind
 
 

@@ -560,6 +560,8 @@ def test_time_step_counts_encodes(device, queue):
     for bad in (-1, -(2**40)):
         with pytest.raises(ValueError, match="time_step must not be negative"):
             optimizer.time_step = bad
+    with pytest.raises(ValueError, match=f"time_step must be below {2**63 - 1}"):
+        optimizer.time_step = 2**63 - 1
     command_buffer.commit()
     command_buffer.wait_until_completed()
 

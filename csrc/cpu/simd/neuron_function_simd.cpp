@@ -79,7 +79,7 @@ struct ReLUN {
   float a, b;
   MPSGRAD_INLINE float value(float x) const {
     const float r = x >= 0.0F ? x : a * x;
-    return r < b ? r : b;
+    return r > b ? b : r;  // NaN comes through
   }
   MPSGRAD_INLINE float slope(float x) const {
     const float r = x >= 0.0F ? x : a * x;

@@ -65,11 +65,26 @@ const ConvolutionBackend& backend_of(const Device& device, const char* who) {
   return *backend;
 }
 
-// A reload must not change what a kernel is.
-void check_same_shape(const char* who, const ConvolutionDescriptor& now,
-                      const ConvolutionDescriptor& loaded) {
-  require(now.weight_shape() == loaded.weight_shape(), who,
+// New weights and biases. A reload does not change what a kernel is: its descriptor is the one that
+// it was made with.
+ConvolutionParameters read_again(const char* who, ConvolutionKind kind,
+                                 const std::shared_ptr<ConvolutionDataSource>& source,
+                                 const ConvolutionDescriptor& descriptor) {
+  ConvolutionParameters parameters = read_parameters(who, kind, source);
+  require(descriptor.weight_shape() == parameters.descriptor.weight_shape(), who,
           ": the data source now describes other weights than when the kernel was made");
+  parameters.descriptor = descriptor;
+  return parameters;
+}
+
+void check_precision(const char* who, AccumulatorPrecision precision,
+                     const ConvolutionParameters& parameters) {
+  require(precision == AccumulatorPrecision::Float || parameters.half_weights, who,
+          ": kernel weights of FLOAT32 need accumulator_precision FLOAT");
+}
+
+void check_trainable(const char* who, const ConvolutionParameters& parameters) {
+  require(!parameters.is_quantized, who, ": uint8 weights cannot be trained");
 }
 
 void check_reload(const char* who, const Device& device, const CommandBuffer& command_buffer,
@@ -135,18 +150,22 @@ Convolution::Convolution(std::shared_ptr<Device> device,
 }
 
 void Convolution::set_accumulator_precision(AccumulatorPrecision precision) {
-  require(precision == AccumulatorPrecision::Float || parameters_.half_weights, class_name(),
-          ": kernel weights of FLOAT32 need accumulator_precision FLOAT");
+  check_precision(class_name(), precision, parameters_);
   precision_ = precision;
 }
 
 ConvolutionParameters Convolution::read_data_source() const {
-  ConvolutionParameters parameters = read_parameters(class_name(), kind_, source_);
-  check_same_shape(class_name(), descriptor(), parameters.descriptor);
+  ConvolutionParameters parameters = read_again(class_name(), kind_, source_, descriptor());
+  check_precision(class_name(), precision_, parameters);
   return parameters;
 }
 
-void Convolution::reload_from_data_source() { encoder_->set(read_data_source()); }
+void Convolution::reload_from_data_source() {
+  const ConvolutionParameters parameters = read_data_source();
+  encoder_->set(parameters);
+  parameters_.has_biases = parameters.has_biases;
+  parameters_.half_weights = parameters.half_weights;
+}
 
 void Convolution::check_reload(const CommandBuffer& command_buffer,
                                const ConvolutionWeightsAndBiasesState& state) const {
@@ -179,7 +198,13 @@ void Convolution::adjust_destination(const ImageBatch::Images&, Index, ImageDesc
   result.height *= descriptor().sub_pixel_scale_factor;
 }
 
-void Convolution::check_call(const UnaryCall& call) const { check_stated_depth(call); }
+void Convolution::check_call(const UnaryCall& call) const {
+  check_stated_depth(call);
+  for (const auto& state : call.states) {
+    require(static_cast<const ConvolutionGradientState&>(*state).producer().get() == this,
+            class_name(), ": destination_state was made by another kernel");
+  }
+}
 
 void Convolution::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
   encoder_->encode(command_buffer, call, precision_);
@@ -233,7 +258,7 @@ ConvolutionGradient::ConvolutionGradient(std::shared_ptr<Device> device,
       descriptor_(parameters.descriptor) {
   const std::string reason = descriptor_.untrainable();
   require(reason.empty(), class_name(), ": ", reason);
-  require(!parameters.is_quantized, class_name(), ": uint8 weights cannot be trained");
+  check_trainable(class_name(), parameters);
   label = parameters.label;
   encoder_ =
       backend_of(*this->device(), class_name()).make_gradient(*this->device(), parameters, kind_);
@@ -245,11 +270,16 @@ void ConvolutionGradient::set_gradient_option(int option) {
   option_ = static_cast<ConvolutionGradientOption>(option);
 }
 
-void ConvolutionGradient::reload_from_data_source() {
-  ConvolutionParameters parameters = read_parameters(class_name(), kind_, source_);
-  check_same_shape(class_name(), descriptor_, parameters.descriptor);
+void ConvolutionGradient::read_weights(const std::shared_ptr<ConvolutionDataSource>& source) {
+  const ConvolutionParameters parameters =
+      read_again(class_name(), kind_, source, descriptor_);
+  check_trainable(class_name(), parameters);
   encoder_->set(parameters);
   has_weights_ = true;
+}
+
+void ConvolutionGradient::reload_from_data_source() {
+  read_weights(source_);
 }
 
 void ConvolutionGradient::reload(const std::shared_ptr<CommandBuffer>& command_buffer,
@@ -301,7 +331,15 @@ void ConvolutionGradient::check_call(const GradientCall& call) const {
   require<StateError>(
       static_cast<const ConvolutionGradientState&>(call.state()).has_forward(), class_name(),
       ": no forward encode has filled this state; encode the forward kernel with it first");
-  const Offset& offset = properties_.primary.offset;
+  const SourceProperties& primary = properties_.primary;
+  const Index outputs = descriptor_.output_feature_channels;
+  // Where a window of channels is chosen, or the forward result had others too, some go unread.
+  require(primary.channel_offset > 0 || primary.channel_maximum < kUnlimited ||
+              gradient.feature_channels == outputs ||
+              gradient.feature_channels == shot.destination_channels,
+          class_name(), ": source_gradient has ", gradient.feature_channels,
+          " channels, but the forward pass wrote ", outputs);
+  const Offset& offset = primary.offset;
   const bool shifted = offset.x != 0 || offset.y != 0;
   require(!shifted || option_ == ConvolutionGradientOption::Data, class_name(),
           ": primary_offset must be 0 where weight gradients are wanted");
@@ -325,10 +363,7 @@ void ConvolutionGradient::encode_on_device(CommandBuffer& command_buffer,
   auto& state = static_cast<ConvolutionGradientState&>(*call.states.front());
   if (!has_weights_) {
     if (const auto* producer = dynamic_cast<const Convolution*>(state.producer().get())) {
-      ConvolutionParameters parameters =
-          read_parameters(class_name(), kind_, producer->data_source());
-      check_same_shape(class_name(), descriptor_, parameters.descriptor);
-      encoder_->set(parameters);
+      read_weights(producer->data_source());
     }
     has_weights_ = true;
   }

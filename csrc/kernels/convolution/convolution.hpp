@@ -145,6 +145,7 @@ class ConvolutionGradient : public GradientKernel {
  private:
   ConvolutionGradient(std::shared_ptr<Device> device, std::shared_ptr<ConvolutionDataSource> source,
                       ConvolutionKind kind, const ConvolutionParameters& parameters);
+  void read_weights(const std::shared_ptr<ConvolutionDataSource>& source);
 
   ConvolutionKind kind_;
   std::shared_ptr<ConvolutionDataSource> source_;

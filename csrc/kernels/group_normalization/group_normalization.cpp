@@ -63,6 +63,11 @@ void StateBase::require_gradients(const char* what) const {
                       " before a gradient encode with this state");
 }
 
+void StateBase::require_complete_gradients(const char* who) const {
+  require<StateError>(has_gradients_, who, ": the ", class_name(),
+                      " has no gradients yet; encode the gradient kernel with it first");
+}
+
 std::shared_ptr<Buffer> StateBase::gradient_for_gamma() {
   require_gradients("gradient_for_gamma");
   return gamma_sums();

@@ -22,7 +22,7 @@ struct GroupNormalizationSettings {
 };
 
 // What the forward kernel leaves for its gradient kernel, and the weight gradients of one image.
-class GroupNormalizationGradientStateBase : public GradientState {
+class GroupNormalizationGradientStateBase : public GradientState, public GammaAndBetaGradients {
  public:
   // The buffers, one float32 a channel each, and what the device keeps beside them.
   struct Contents {
@@ -41,8 +41,10 @@ class GroupNormalizationGradientStateBase : public GradientState {
   std::shared_ptr<Buffer> gradient_for_gamma();
   std::shared_ptr<Buffer> gradient_for_beta();
   // The same for encodes.
-  std::shared_ptr<Buffer> gamma_sums() { return resource_at(0, false); }
-  std::shared_ptr<Buffer> beta_sums() { return resource_at(1, false); }
+  std::shared_ptr<Buffer> gamma_sums() override { return resource_at(0, false); }
+  std::shared_ptr<Buffer> beta_sums() override { return resource_at(1, false); }
+  Index channels() const override { return snapshot().consumed_channels; }
+  void require_complete_gradients(const char* who) const override;
 
   bool was_encoded() const { return was_encoded_; }
   void note_encoded() { was_encoded_ = true; }

@@ -54,10 +54,13 @@ void forward(const ChannelGroups& in, const GroupStatistics* statistics, const f
   for (Index group = 0; group < in.groups; ++group) {
     const Index first = group * in.channels;
     const auto [own_mean, r] = statistics[group];
+    const auto rounded = static_cast<float>(own_mean);
+    const double rest = own_mean - double{rounded};
     for (Index c = first; c < first + in.channels; ++c) {
-      mean[c] = static_cast<float>(own_mean);
-      scale[c] = static_cast<float>(in.gamma != nullptr ? double{in.gamma[c]} * r : r);
-      offset[c] = beta != nullptr ? beta[c] : 0.0F;
+      const double factor = in.gamma != nullptr ? double{in.gamma[c]} * r : r;
+      mean[c] = rounded;
+      scale[c] = static_cast<float>(factor);
+      offset[c] = static_cast<float>((beta != nullptr ? double{beta[c]} : 0.0) - factor * rest);
     }
   }
 }
@@ -78,12 +81,17 @@ MPSGRAD_INLINE void gradient_with(const Gamma& gamma_at, const ChannelGroups& in
         channels, [=](Index i) MPSGRAD_MELT { return gamma_at(first + i) * sum_g[first + i]; });
     const double by_gamma = sum_of(
         channels, [=](Index i) MPSGRAD_MELT { return gamma_at(first + i) * centred(first + i); });
-    const auto constant = static_cast<float>(r * (by_beta / in.count));
-    const auto slope = static_cast<float>(r * (r * (by_gamma / in.count)));
+    // One value is its own mean, whatever it is: nothing comes through.
+    const double factor = in.count > 1.0 ? r : 0.0;
+    const double steepness = factor * (r * (by_gamma / in.count));
+    const auto rounded = static_cast<float>(mean);
+    const double rest = mean - double{rounded};
+    const auto constant = static_cast<float>(factor * (by_beta / in.count) - rest * steepness);
+    const auto slope = static_cast<float>(steepness);
     MPSGRAD_VECTOR_LOOP
     for (Index c = first; c < first + channels; ++c) {
-      out.mean[c] = static_cast<float>(mean);
-      out.scale[c] = static_cast<float>(gamma_at(c) * r);
+      out.mean[c] = rounded;
+      out.scale[c] = static_cast<float>(gamma_at(c) * factor);
       out.constant[c] = constant;
       out.slope[c] = slope;
       out.beta_sums[c] = static_cast<float>(sum_g[c]);

@@ -33,12 +33,12 @@ struct GroupNormalizationLoops {
   // From sums of x - shift and of its square.
   void (*statistics)(const ChannelGroups& in, const double* sums, const double* squares,
                      double epsilon, GroupStatistics* statistics);
-  // scale = gamma * r
+  // scale = gamma * r, offset = beta less what rounding takes off the mean, times scale
   void (*forward)(const ChannelGroups& in, const GroupStatistics* statistics, const float* beta,
                   float* mean, float* scale, float* offset);
   // From sums of g and of g * (x - shift). Gamma varies within a group, so it belongs inside the
   // means that a gradient takes off: constant = r * mean of gamma * g and slope = r^2 * mean of
-  // gamma * g * (x - mean) * r.
+  // gamma * g * (x - mean) * r. The constant makes up for the mean's rounding.
   void (*gradient)(const ChannelGroups& in, const GroupStatistics* statistics, const double* sum_g,
                    const double* sum_gx, const GroupGradientArrays& out);
 };

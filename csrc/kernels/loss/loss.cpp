@@ -450,6 +450,8 @@ Index LossGradient::check_sources(const CommandBuffer& command_buffer,
                   own->loss().reduce_across_batch == loss_.reduce_across_batch,
               class_name(),
               ": source_states were made by a ForwardLoss of another type or reduction");
+      require(own->loss() == static_cast<const ForwardLossState&>(*states.front()).loss(),
+              class_name(), ": source_states must come from one encode, but their settings differ");
     }
   }
   return channels;

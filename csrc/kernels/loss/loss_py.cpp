@@ -82,7 +82,7 @@ void bind_loss_descriptor(py::module_& m) {
         [member](LossDescriptor& self, std::remove_reference_t<decltype(self.*member)> value) {
           LossDescriptor changed = self;
           changed.*member = value;
-          check_loss_fields("LossDescriptor", changed);
+          check_loss("LossDescriptor", changed);
           self = changed;
         },
         doc.c_str());

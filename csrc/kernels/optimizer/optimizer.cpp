@@ -1,7 +1,9 @@
 // Rules of the optimizers: everything is checked before a time step or a read count moves.
 #include "kernels/optimizer/optimizer.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/errors.hpp"
 
@@ -277,6 +279,85 @@ void Optimizer::encode_batch_normalization(const std::shared_ptr<CommandBuffer>&
   reads.spend();
 }
 
+void Optimizer::encode_gamma_beta(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                  const StateBatch& states,
+                                  const std::shared_ptr<State>& source_state,
+                                  const std::vector<HistoryVectors>& histories,
+                                  const std::shared_ptr<State>& result_state) {
+  check_command_buffer(*command_buffer);
+  using Values = NormalizationGammaAndBetaState;
+  constexpr const char* kValues = "NormalizationGammaAndBetaState";
+  require(!states.empty(), class_name(), ": states must hold one state at least");
+  std::vector<GammaAndBetaGradients*> gradients;
+  for (const auto& state : states) {
+    auto* const own = dynamic_cast<GammaAndBetaGradients*>(state.get());
+    require<TypeError>(own != nullptr, class_name(),
+                       ": states must hold gradients of gamma and beta, got ",
+                       state ? state->class_name() : "None");
+    state->require_usable(class_name(), *command_buffer);
+    own->require_complete_gradients(class_name());
+    require(std::find(gradients.begin(), gradients.end(), own) == gradients.end(), class_name(),
+            ": states hold a ", state->class_name(), " twice");
+    gradients.push_back(own);
+    require(own->channels() == gradients.front()->channels(), class_name(),
+            ": states must be of as many channels, got ", gradients.front()->channels(), " and ",
+            own->channels());
+  }
+  auto& source =
+      state_as<Values>(class_name(), "source_state", kValues, source_state, *command_buffer);
+  auto& result =
+      state_as<Values>(class_name(), "result_state", kValues, result_state, *command_buffer);
+  const Index channels = gradients.front()->channels();
+  const auto holds = [&](const char* name, Index count) {
+    require(count >= channels, class_name(), ": ", name, " holds ", count,
+            " values an array, but the states are of ", channels, " channels");
+  };
+  holds("source_state", source.channels());
+  holds("result_state", result.channels());
+  const Index vectors = check_histories(*command_buffer, histories);
+  const auto updates_by = [&](const std::shared_ptr<Buffer>& gamma,
+                              const std::shared_ptr<Buffer>& beta) {
+    std::vector<ParameterUpdate> updates;
+    const auto view = [&](const std::shared_ptr<Buffer>& buffer) {
+      return float_view(buffer, 0, channels);
+    };
+    add_update(updates, histories, 0, "gamma", view(gamma), view(source.gamma()),
+               view(result.gamma()));
+    if (vectors != 1) {
+      add_update(updates, histories, 1, "beta", view(beta), view(source.beta()),
+                 view(result.beta()));
+    }
+    check_updates(updates);
+    return updates;
+  };
+  Reads reads;
+  reads.add(states);
+  reads.add(StateBatch{source_state});
+  reads.check();
+
+  auto updates = updates_by(gradients.front()->gamma_sums(), gradients.front()->beta_sums());
+  if (gradients.size() > 1) {
+    std::vector<std::vector<ParameterUpdate>> others;
+    for (std::size_t i = 1; i < gradients.size(); ++i) {
+      others.push_back(updates_by(gradients[i]->gamma_sums(), gradients[i]->beta_sums()));
+    }
+    OptimizerDescriptor settings;
+    settings.learning_rate = -1.0F;
+    StochasticGradientDescent added(device(), settings, 0.0F, false);
+    Optimizer& adder = added;  // values - (-1) * gradient
+    for (std::size_t k = 0; k < updates.size(); ++k) {
+      Vector sum(device(), VectorDescriptor{.length = channels});
+      for (const auto& other : others) {
+        adder.encode_updates(command_buffer,
+                             {{"", other[k].gradient, updates[k].gradient, sum.view(), {}}});
+        updates[k].gradient = sum.view();
+      }
+    }
+  }
+  encode_updates(command_buffer, updates);
+  reads.spend();
+}
+
 namespace {
 
 enum class Role { Gradient, Values, Result, History };
@@ -378,6 +459,8 @@ Adam::Adam(std::shared_ptr<Device> device, OptimizerDescriptor settings, double 
 
 void Adam::set_time_step(Index value) {
   require(value >= 0, class_name(), ": time_step must not be negative, got ", value);
+  require(value < std::numeric_limits<Index>::max(), class_name(), ": time_step must be below ",
+          std::numeric_limits<Index>::max(), ", for the next encode adds 1");
   time_step_ = value;
 }
 

@@ -106,6 +106,12 @@ class Optimizer : public KernelBase {
                                   const std::vector<HistoryVectors>& histories,
                                   const std::shared_ptr<State>& result_state);
 
+  // Gamma, and beta unless there is one history only, by the summed gradients of several states.
+  void encode_gamma_beta(const std::shared_ptr<CommandBuffer>& command_buffer,
+                         const StateBatch& states, const std::shared_ptr<State>& source_state,
+                         const std::vector<HistoryVectors>& histories,
+                         const std::shared_ptr<State>& result_state);
+
  protected:
   Optimizer(std::shared_ptr<Device> device, const char* class_name, OptimizerDescriptor settings,
             const OptimizerRule& rule);

@@ -89,6 +89,30 @@ StateError
     If the gradients are not those of the whole batch.
 )";
 
+constexpr const char* kGammaBetaDoc =
+    R"(Encode one update of gamma and beta by the sum of several states' gradients.
+
+Apple's optimizers have no such encode: instance and group normalization keep the gradients of each image in a state of its
+own, which are added up here before a single step.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+states : list of State
+    Of instance or group normalization, one an image, or a `BatchNormalizationState`. Each is read once.
+source_state : NormalizationGammaAndBetaState
+    Holds the current values.
+{1}result_state : NormalizationGammaAndBetaState
+    Where the new ones go; may be ``source_state``. The kernel sees them after ``reload_gamma_and_beta``.
+
+Raises
+------
+TypeError, ValueError
+    If an argument is of another class, size or device, a state comes twice, or memory is shared with a history.
+StateError
+    If a state has no gradients, or not those of the whole batch.
+)";
+
 // The docstring of one method: its vectors or matrices, its histories.
 std::string documented(const char* pattern, const char* array, const char* histories) {
   std::string result = pattern;
@@ -177,6 +201,22 @@ void bind_single_normalization(Class& c, const char* history, const char* doc) {
       documented(kNormalizationDoc, "", doc).c_str());
 }
 
+template <class Class>
+void bind_single_gamma_beta(Class& c, const char* history, const char* doc) {
+  using Self = typename Class::type;
+  c.def(
+      "encode_gamma_beta",
+      [history](Self& self, const Commands& command_buffer, const py::object& states,
+                const States& source, const VectorList& vectors, const States& result) {
+        const StateBatch gradients = state_argument(states, "states");
+        const py::gil_scoped_release unlocked;
+        self.encode_gamma_beta(command_buffer, gradients, source, {{history, list_of(vectors)}},
+                               result);
+      },
+      "command_buffer"_a.none(false), "states"_a, "source_state"_a, py::arg(history),
+      "result_state"_a, documented(kGammaBetaDoc, "", doc).c_str());
+}
+
 template <class Array, class Class>
 void bind_adam(Class& c, const char* method, const char* array) {
   using Arrays = std::shared_ptr<Array>;
@@ -230,6 +270,23 @@ void bind_adam_states(py::class_<Adam, Optimizer, py::smart_holder>& c) {
       "velocity_vectors"_a, "result_state"_a, py::kw_only(),
       "maximum_velocity_vectors"_a = py::none(), "source_state"_a = py::none(),
       documented(kNormalizationDoc, "", kVelocityVectors).c_str());
+  c.def(
+      "encode_gamma_beta",
+      [](Adam& self, const Commands& command_buffer, const py::object& states, const States& source,
+         const VectorList& momentum, const VectorList& velocity, const States& result,
+         const VectorList& maximum) {
+        const StateBatch gradients = state_argument(states, "states");
+        const py::gil_scoped_release unlocked;
+        self.encode_gamma_beta(command_buffer, gradients, source,
+                               {{"momentum_vectors", list_of(momentum)},
+                                {"velocity_vectors", list_of(velocity)},
+                                {"maximum_velocity_vectors", list_of(maximum)}},
+                               result);
+      },
+      "command_buffer"_a.none(false), "states"_a, "source_state"_a, "momentum_vectors"_a,
+      "velocity_vectors"_a, "result_state"_a, py::kw_only(),
+      "maximum_velocity_vectors"_a = py::none(),
+      documented(kGammaBetaDoc, "", kVelocityVectors).c_str());
 }
 
 void bind_optimizer_descriptor(py::module_& m) {
@@ -339,6 +396,7 @@ void bind_optimizer(py::module_& m) {
                                                               "momentum", kMomentum);
   bind_single_states(sgd, "momentum_vectors", kMomentumVectors);
   bind_single_normalization(sgd, "momentum_vectors", kMomentumVectors);
+  bind_single_gamma_beta(sgd, "momentum_vectors", kMomentumVectors);
 
   py::class_<RMSProp, Optimizer, py::smart_holder> rmsprop(m, "RMSProp");
   rmsprop
@@ -357,6 +415,7 @@ void bind_optimizer(py::module_& m) {
                                                kSquares);
   bind_single_states(rmsprop, "sum_of_squares_vectors", kSquaresVectors);
   bind_single_normalization(rmsprop, "sum_of_squares_vectors", kSquaresVectors);
+  bind_single_gamma_beta(rmsprop, "sum_of_squares_vectors", kSquaresVectors);
 
   py::class_<Adam, Optimizer, py::smart_holder> adam(m, "Adam");
   adam.def(py::init<std::shared_ptr<Device>, OptimizerDescriptor, double, double, float, Index>(),

@@ -12,6 +12,7 @@ import numpy as np
 from mpsgrad import _core
 from mpsgrad._arrays import array_queue, as_image_array, batch_of, resolve_device
 from mpsgrad._core import ChannelFormat
+from mpsgrad._kernel import Settings
 from mpsgrad.errors import GraphError
 from mpsgrad.graph._compiler import Compiler
 from mpsgrad.graph._flat import flatten, restore
@@ -66,7 +67,7 @@ class ArraysResult(NamedTuple):
     """Losses, in the order and by the handles of the labels."""
 
 
-class Graph(_core.Graph):
+class Graph(Settings, _core.Graph):
     """Nodes, compiled to kernels that are encoded in one call (``MPSNNGraph``).
 
     Everything that the results need is included, and of that only what a needed result, an export,

@@ -80,6 +80,11 @@ class BinaryArithmeticNode(FilterNode):
     secondary_stride_in_pixels_x: int
     secondary_stride_in_pixels_y: int
     secondary_stride_in_feature_channels: int
+    primary_scale: float
+    secondary_scale: float
+    bias: float
+    minimum_value: float
+    maximum_value: float
 
     def __init__(self, left_source: Any, right_source: Any, *, label: str | None = None) -> None:
         super().__init__(
@@ -221,6 +226,8 @@ class ComparisonNode(BinaryArithmeticNode):
     _kernel: ClassVar[Any] = arithmetic.Compare
     _state_node = None
 
+    comparison_type: ComparisonType
+
     def __init__(
         self,
         left_source: Any,
@@ -308,10 +315,12 @@ class ArithmeticGradientNode(GradientFilterNode):
         return {"primary_scale": self._own_scale()}
 
     def _copied_image(self) -> ImageNode | None:
-        """Without scale, broadcast and limits the incoming gradient is the result."""
+        """Without scale, broadcast, limits and a policy the incoming gradient is the result."""
         forward = self._forward
         plain = (
-            self._own_scale() == 1.0
+            self._sources[0]._producer is not None  # a caller's has to be checked
+            and forward._padding is None
+            and self._own_scale() == 1.0
             and forward._is_unlimited()
             and all(getattr(forward, name) == 1 for name in _STRIDES)
         )

@@ -86,6 +86,8 @@ class ConvolutionNode(TrainableNode):
         super().__init__([source], label=label)
         self._take_weights(weights)
 
+    accumulator_precision: ConvolutionAccumulatorPrecision
+
     def _take_weights(self, weights: Any) -> None:
         for method in ("load", "purge", "descriptor", "weights", "bias_terms"):
             if not hasattr(weights, method):
@@ -252,6 +254,9 @@ class ConvolutionGradientNode(TrainableNode, GradientFilterNode):
 
     def _updates_weights(self) -> bool:
         return self.training_style != TrainingStyle.NONE
+
+    def _fills_exported_state(self) -> bool:
+        return self._forward._state is not None and self._forward._state.export_from_graph
 
     def _make_kernel(self, device: Any, **more: Any) -> Any:
         kernel = super()._make_kernel(device, **more)

@@ -33,6 +33,10 @@ class NormalizationNode(FilterNode):
     _state_node = GradientStateNode
     _numbers: ClassVar[tuple[str, ...]] = ("alpha", "beta", "delta")
 
+    alpha: float
+    beta: float
+    delta: float
+
     def __init__(self, source: Any, *, label: str | None = None) -> None:
         super().__init__([source], label=label)
         self.alpha = 1.0
@@ -48,6 +52,9 @@ class NormalizationNode(FilterNode):
 
 class _PixelWindow(NormalizationNode):
     """A window of pixels in each channel."""
+
+    kernel_width: int
+    kernel_height: int
 
     def __init__(self, source: Any, kernel_size: int = 5, *, label: str | None = None) -> None:
         super().__init__(source, label=label)
@@ -96,6 +103,10 @@ class LocalContrastNormalizationNode(_PixelWindow):
     _kernel: ClassVar[Any] = kernels.LocalContrastNormalization
     _numbers = (*NormalizationNode._numbers, "pm", "ps", "p0")
 
+    pm: float
+    ps: float
+    p0: float
+
     def __init__(self, source: Any, kernel_size: int = 5, *, label: str | None = None) -> None:
         super().__init__(source, kernel_size, label=label)
         self.beta = 0.5
@@ -122,6 +133,8 @@ class CrossChannelNormalizationNode(NormalizationNode):
     """
 
     _kernel: ClassVar[Any] = kernels.CrossChannelNormalization
+
+    kernel_size_in_feature_channels: int
 
     def __init__(self, source: Any, kernel_size: int = 5, *, label: str | None = None) -> None:
         super().__init__(source, label=label)

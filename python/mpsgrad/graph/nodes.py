@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from mpsgrad import _core
+from mpsgrad._kernel import Settings
 from mpsgrad.errors import GradientUnavailableError, GraphError
 from mpsgrad.graph._flat import flatten, next_serial, restore_one
 
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 
-class _Node:
+class _Node(Settings):
     """What image, state and filter nodes share: how they are pickled and copied."""
 
     _graph_node = True
@@ -94,6 +95,11 @@ class ImageNode(_Node):
     TypeError
         If the handle is not hashable.
     """
+
+    format: _core.ChannelFormat
+    export_from_graph: bool
+    synchronize_resource: bool
+    stop_gradient: bool
 
     def __init__(self, handle: Hashable | None = None) -> None:
         self.handle = handle
@@ -461,6 +467,10 @@ class FilterNode(_Node):
 
     def _updates_weights(self) -> bool:
         """Whether encodes have an effect beyond the result."""
+        return False
+
+    def _fills_exported_state(self) -> bool:
+        """Whether what encodes return besides images has gradients from this node."""
         return False
 
     def _copied_image(self) -> ImageNode | None:

@@ -70,9 +70,6 @@ class _Window(FilterNode):
             "stride_in_pixels_y": self.stride_in_pixels_y,
         }
 
-    def _kernel_settings(self) -> dict[str, Any]:
-        return {"edge_mode": EdgeMode.CLAMP}
-
 
 class PoolingNode(_Window):
     """What max, average and L2 norm pooling nodes are (``MPSCNNPoolingNode``).
@@ -105,6 +102,9 @@ class PoolingNode(_Window):
         self._kernel_width, self._kernel_height = width, height
         self._stride_in_pixels_x = width if across is None else across
         self._stride_in_pixels_y = height if down is None else down
+
+    def _kernel_settings(self) -> dict[str, Any]:
+        return {"edge_mode": EdgeMode.CLAMP}
 
 
 class PoolingMaxNode(PoolingNode):

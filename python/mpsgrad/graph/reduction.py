@@ -50,9 +50,11 @@ class UnaryReductionNode(FilterNode):
 
     _abstract = True
 
+    clip_rect_source: Region
+
     def __init__(self, source: Any, *, label: str | None = None) -> None:
         super().__init__([source], label=label)
-        self.clip_rect_source: Region = NO_CLIP
+        self.clip_rect_source = NO_CLIP
 
     def _kernel_settings(self) -> dict[str, Any]:
         return {"clip_rect_source": self.clip_rect_source}
@@ -139,6 +141,8 @@ class ReductionFeatureChannelsSumNode(UnaryReductionNode):
     """
 
     _kernel: ClassVar[Any] = reduction.ReduceFeatureChannelsSum
+
+    weight: float
 
     def __init__(self, source: Any, *, label: str | None = None) -> None:
         super().__init__(source, label=label)

@@ -194,6 +194,8 @@ class PadNode(FilterNode):
     _kernel: ClassVar[Any] = reshape.Pad
     _state_node = GradientStateNode
 
+    fill_value: float
+
     def __init__(
         self,
         source: Any,

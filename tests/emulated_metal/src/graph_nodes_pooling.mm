@@ -28,7 +28,9 @@ struct PoolingFamily : FamilyOf<PoolingFamily> {
   }
   MPSKernel* forward(id<MTLDevice> device) const override {
     MPSKernel* made_kernel = made(kernel, device);
-    [static_cast<MPSCNNKernel*>(made_kernel) setEdgeMode:MPSImageEdgeModeClamp];
+    if (dx == 0) {  // the header says nothing of dilated ones
+      [static_cast<MPSCNNKernel*>(made_kernel) setEdgeMode:MPSImageEdgeModeClamp];
+    }
     return made_kernel;
   }
   MPSKernel* backward(id<MTLDevice> device, size_t slot) const override {
