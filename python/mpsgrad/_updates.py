@@ -19,7 +19,7 @@ from mpsgrad.optimizer import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["ArrayUpdates"]
+__all__ = ["ArrayUpdates", "rebuild_source"]
 
 _time_steps = threading.Lock()
 
@@ -163,6 +163,18 @@ class ArrayUpdates:
         )
         values.synchronize(command_buffer)
         self._queue = command_buffer.queue
+
+
+def rebuild_source(cls: Any, arguments: dict[str, Any]) -> Any:
+    """Make a data source out of a pickle, whose buffers from outside of it may be read-only."""
+    if arguments["optimizer"] is not None:
+        arguments = {
+            name: np.array(value)
+            if isinstance(value, np.ndarray) and not value.flags.writeable
+            else value
+            for name, value in arguments.items()
+        }
+    return cls(**arguments)
 
 
 def _vector_over(buffer: _core.Buffer, count: int) -> _core.Vector:

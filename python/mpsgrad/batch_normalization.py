@@ -17,7 +17,7 @@ from mpsgrad._arrays import (
     resolve_device,
 )
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates
+from mpsgrad._updates import ArrayUpdates, rebuild_source
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle arrays and settings; the optimizer begins anew."""
         self.load()
-        return _rebuild_source, (
+        return rebuild_source, (
             type(self),
             {
                 "gamma": self.gamma,
@@ -269,10 +269,6 @@ class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
             f"ArrayBatchNormalizationDataSource({self.number_of_feature_channels} channels, "
             f"{', '.join(names) or 'no arrays'}, epsilon={self.epsilon:g})"
         )
-
-
-def _rebuild_source(cls: Any, arguments: dict[str, Any]) -> Any:
-    return cls(**arguments)
 
 
 class BatchNormalizationStatistics(KernelFacade, _core.BatchNormalizationStatistics):

@@ -12,7 +12,7 @@ from mpsgrad import _core
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
 from mpsgrad._core import ConvolutionAccumulatorPrecision
 from mpsgrad._kernel import KernelFacade, Settings
-from mpsgrad._updates import ArrayUpdates
+from mpsgrad._updates import ArrayUpdates, rebuild_source
 from mpsgrad.enums import DataType
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
 
@@ -453,10 +453,11 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle arrays and settings; the optimizer begins anew."""
         self.load()
-        return _rebuild_source, (
+        return rebuild_source, (
             type(self),
-            (self.weights_array, self.bias_array),
             {
+                "weights": self.weights_array,
+                "biases": self.bias_array,
                 "descriptor": self._descriptor,
                 "kernel_weights_data_type": self._kernel_type,
                 "quantization": self._quantization,
@@ -472,10 +473,6 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
         biases = "no biases" if self.bias_array is None else "biases"
         weights = f"{self.weights_array.dtype} {self.weights_array.shape}"
         return f"ArrayConvolutionDataSource({weights}, {biases})"
-
-
-def _rebuild_source(cls: Any, arrays: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    return cls(*arrays, **settings)
 
 
 class _ConvolutionKernel(KernelFacade):

@@ -13,7 +13,7 @@ import numpy as np
 from mpsgrad import _core
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates
+from mpsgrad._updates import ArrayUpdates, rebuild_source
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -74,10 +74,6 @@ class GroupNormalizationDataSource(InstanceNormalizationDataSource):
 
     number_of_groups: int
     """Groups of consecutive channels, a divisor of their number; read once."""
-
-
-def _rebuild_source(cls: Any, arguments: dict[str, Any]) -> Any:
-    return cls(**arguments)
 
 
 class _Arrays(InstanceNormalizationDataSource):
@@ -150,7 +146,7 @@ class _Arrays(InstanceNormalizationDataSource):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle arrays and settings; the optimizer begins anew."""
         self.load()
-        return _rebuild_source, (type(self), self._given())
+        return rebuild_source, (type(self), self._given())
 
     def copy(self, device: _core.Device | None = None) -> Self:
         """Return a source with arrays of its own, and an optimizer that begins anew."""

@@ -79,6 +79,8 @@ def test_a_seed_gives_the_same_weights(capsys, kind, stripes, tmp_path):
     assert digests[0] == digests[1] != digests[2]
     assert saved[0].keys() == saved[2].keys()
     assert len(saved[0]) == 6
+    assert result["saved"] == str(path)
+    assert saved[0]["convolution_1_weights"].ndim == 4
     for name, array in saved[0].items():
         assert array.tobytes() == saved[1][name].tobytes()
         if name.endswith("weights"):

@@ -838,3 +838,38 @@ def test_a_network_learns(device, rng):
     assert losses[-1] < 0.2 * losses[0]
     inference.reload_from_data_sources()
     assert np.mean(inference(x).result[:, 0, 0].argmax(-1) == classes) > 0.9
+
+
+SOURCES = {
+    "convolution": (
+        lambda **more: mg.ArrayConvolutionDataSource(
+            np.ones((2, 1, 1, 3), np.float32), np.zeros(2, np.float32), **more
+        ),
+        lambda source: [source.weights_array, source.bias_array],
+    ),
+    "batch normalization": (
+        lambda **more: mg.ArrayBatchNormalizationDataSource(
+            *np.ones((4, 3), np.float32).copy(), **more
+        ),
+        lambda source: [source.gamma, source.beta, source.mean, source.variance],
+    ),
+    "instance normalization": (
+        lambda **more: mg.ArrayInstanceNormalizationDataSource(
+            *np.ones((2, 3), np.float32).copy(), **more
+        ),
+        lambda source: [source.gamma, source.beta],
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "arrays"), SOURCES.values(), ids=list(SOURCES))
+@pytest.mark.parametrize("trained", [False, True])
+def test_pickles_whose_buffers_are_read_only(device, make, arrays, trained):
+    """What is trained needs arrays of its own; what is not shares the buffers."""
+    source = make(optimizer=mg.SGD(0.1, device=device) if trained else None)
+    buffers = []
+    header = pickle.dumps(source, protocol=5, buffer_callback=buffers.append)
+    copy = pickle.loads(header, buffers=[bytes(buffer.raw()) for buffer in buffers])
+    for old, new in zip(arrays(source), arrays(copy), strict=True):
+        np.testing.assert_array_equal(old, new)
+        assert new.flags.writeable == trained

@@ -80,6 +80,7 @@ class _Weighted:
         self._optimizer = mg.Adam(learning_rate, beta1=_BETA1, beta2=_BETA2, device=device)
         biases = source.bias_terms()
         arrays = [source.weights(), *([] if biases is None else [biases])]
+        self.weight_shape = arrays[0].shape
         self.master = mg.ConvolutionWeightsAndBiasesState(
             *(mg.Buffer(device, np.ascontiguousarray(array).ravel()) for array in arrays)
         )
@@ -322,7 +323,7 @@ class Network:
         return np.concatenate(found)
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return copies of all weights and biases, flat, by layer, and of running averages."""
+        """Return copies of all weights, (O, H, W, I), and biases, and of running averages."""
         buffer = self._queue.command_buffer()
         layers: list[_Weighted | _Normalized] = [
             *self._weighted.values(),
@@ -334,7 +335,8 @@ class Network:
         buffer.wait_until_completed()
         result = {}
         for name, weighted in self._weighted.items():
-            result[f"{name}_weights"] = weighted.master.weights.to_numpy()
+            flat = weighted.master.weights.to_numpy()
+            result[f"{name}_weights"] = flat.reshape(weighted.weight_shape)
             result[f"{name}_biases"] = weighted.master.biases.to_numpy()
         for name, normalized in self._normalized.items():
             result[f"{name}_gamma"] = normalized.master.gamma.to_numpy()

@@ -64,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="normalize each convolution's result over the batch",
     )
-    parser.add_argument("--save", metavar="FILE.npz", help="write the trained weights")
+    parser.add_argument(
+        "--save",
+        metavar="FILE.npz",
+        help="write the trained weights, (O, H, W, I) in layers",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object, and no bar")
 
 
@@ -163,11 +167,13 @@ def run(options: argparse.Namespace) -> int:
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(weights[name].tobytes())
+    saved = None
     if options.save:
+        saved = options.save if options.save.endswith(".npz") else f"{options.save}.npz"
         try:
-            np.savez(options.save, allow_pickle=False, **weights)
+            np.savez(saved, allow_pickle=False, **weights)
         except OSError as error:
-            raise UserError(f"{options.save}: cannot be written ({error})") from error
+            raise UserError(f"{saved}: cannot be written ({error})") from error
     result = {
         "device": device.kind,
         "device_name": device.name,
@@ -183,6 +189,7 @@ def run(options: argparse.Namespace) -> int:
         "images_per_second": options.epochs * len(parts.training) / seconds,
         "held_out_accuracy": accuracy,
         "weights_sha256": digest.hexdigest(),
+        "saved": saved,
     }
     if options.json:
         print_json(result)
@@ -194,9 +201,11 @@ def run(options: argparse.Namespace) -> int:
 def _summary(result: dict[str, Any]) -> None:
     """Print the result for people."""
     images = result["images"]
+    size = "x".join(str(extent) for extent in result["shape"])
+    epochs = "1 epoch" if result["epochs"] == 1 else f"{result['epochs']} epochs"
     rows = [
         ("device", f"{result['device']} ({result['device_name']})"),
-        ("trained on", f"{images['training']} images, {result['epochs']} epochs"),
+        ("trained on", f"{images['training']} images of {size} (H, W, C), {epochs}"),
         (
             "loss",
             f"{result['losses'][0]:.4f} in the first epoch, {result['losses'][-1]:.4f} in the last",
@@ -205,5 +214,7 @@ def _summary(result: dict[str, Any]) -> None:
         ("accuracy", f"{result['held_out_accuracy']:.2%} of {images['held_out']} held-out images"),
         ("weights", f"sha256 {result['weights_sha256'][:16]}, seed {result['seed']}"),
     ]
+    if result["saved"]:
+        rows.append(("saved", f"{result['saved']}, weights as (O, H, W, I)"))
     for name, value in rows:
         print(f"{name:<11}{value}")
