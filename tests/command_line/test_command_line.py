@@ -126,7 +126,12 @@ def test_bytes_are_scaled(capsys, kind, stripes, tmp_path):
 def test_text_for_people(capsys, kind, stripes):
     code, out, _ = run(capsys, "train", "--device", kind, "--data", str(stripes), "--epochs", "2")
     assert code == 0
-    for words in ("trained on 96 images, 2 epochs", "images/s", "held-out images", "sha256"):
+    for words in (
+        "trained on 96 images of 7x5x2 (H, W, C), 2 epochs",
+        "images/s",
+        "held-out images",
+        "sha256",
+    ):
         assert words in out
 
 
@@ -140,13 +145,13 @@ def test_repeated_steps_take_no_memory(kind, stripes):
     network = Network(mg.Device("cpu"), (7, 5, 2), 3, np.random.default_rng(0))
     x, one_hot = examples.x[:32].copy(), examples.one_hot()[:32]
     requests = []
-    for _ in range(5):  # a thread that had no part in the first steps still takes its scratch later
+    for _ in range(10):
         before = mg.memory_statistics()["system_requests"]
         for _ in range(20):
             network.train_step(x, one_hot)
         requests.append(mg.memory_statistics()["system_requests"] - before)
-    assert 0 in requests[:3]
-    assert requests[-1] == 0
+    # A thread that had no part in earlier steps still takes its scratch: once.
+    assert requests.count(0) >= 7
 
 
 def save(**arrays):
