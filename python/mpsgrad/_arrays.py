@@ -67,11 +67,13 @@ def as_image_array(
     ValueError
         If it has neither 3 nor 4 axes.
     """
+    hint = ""
     if not isinstance(array, np.ndarray):
         array = _as_array(owner, array, name)
+        hint = f"; np.asarray({name}, np.float32) makes it one"
     if array.dtype != np.float32 and not (halves and array.dtype == np.float16):
         kinds = "float32 or float16" if halves else "float32"
-        raise TypeError(f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}")
+        raise TypeError(f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}{hint}")
     if array.ndim not in (3, 4):
         raise ValueError(
             f"{type(owner).__name__}: {name} must have shape (N, H, W, C), or (H, W, C) for one "

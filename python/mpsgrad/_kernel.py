@@ -107,7 +107,13 @@ class Settings:
             if close := difflib.get_close_matches(name, names, 1):
                 text += f"; did you mean {close[0]!r}?"
             raise AttributeError(text, name=name, obj=self)
-        super().__setattr__(name, value)
+        try:
+            super().__setattr__(name, value)
+        except AttributeError as error:
+            if "has no setter" not in str(error):
+                raise
+            text = f"{type(self).__name__}.{name} is read-only"
+            raise AttributeError(text, name=name, obj=self) from None
 
 
 def _shown(value: Any) -> str:

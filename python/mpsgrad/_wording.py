@@ -41,7 +41,7 @@ class _Parameter(NamedTuple):
 def wrong_call(
     who: str, documentation: str, of_object: bool, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> str | None:
-    """Return what is wrong with the arguments of a call, None if that cannot be told.
+    """Return what is wrong with the arguments of a call, None without a signature.
 
     Parameters
     ----------
@@ -57,10 +57,9 @@ def wrong_call(
     own = int(of_object)
     complaints = []
     for signature in _SIGNATURE.findall(documentation):
-        complaint = _complaint(list(_parameters(signature))[own:], args[own:], kwargs)
-        if complaint is None:
-            return None
-        complaints.append(complaint)
+        parameters = list(_parameters(signature))[own:]
+        complaint = _complaint(parameters, args[own:], kwargs)
+        complaints.append(complaint or _unknown_complaint(parameters, args[own:], kwargs))
     if not complaints:
         return None
     fitting = max(fits for fits, _ in complaints)
@@ -102,6 +101,20 @@ def _complaint(
         elif not _fits(given[name], wanted):
             return count, f"{what} {_wrong(wanted, given[name])}"
     return None
+
+
+def _unknown_complaint(
+    parameters: list[_Parameter], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[int, str]:
+    """Return what to say where each argument seems to fit: what there should be, and is."""
+    given = dict(zip((each.name for each in parameters), args, strict=False)) | kwargs
+    if len(parameters) == 1 and given:
+        name, wanted, _, _ = parameters[0]
+        what = "" if _UNNAMED.fullmatch(name) else f": {name}"
+        return 0, f"{what} {_wrong(wanted, given[name])}"
+    wants = ", ".join(f"{each.name}: {_described(each.wanted)}" for each in parameters)
+    kinds = ", ".join(f"{name}: {type(value).__name__}" for name, value in given.items())
+    return 0, f": takes ({wants}), got ({kinds})"
 
 
 def _wrong(wanted: str, value: Any) -> str:

@@ -356,8 +356,14 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
                 f"ArrayConvolutionDataSource: weights must have shape {descriptor.weight_shape}, "
                 f"got {array.shape}"
             )
+        bias_array = None if biases is None else np.asarray(biases, np.float32)
+        if bias_array is not None and bias_array.size != array.shape[0]:
+            raise ValueError(
+                f"ArrayConvolutionDataSource: biases must have shape ({array.shape[0]},), "
+                f"got {bias_array.shape}"
+            )
         self.weights_array = array
-        self.bias_array = None if biases is None else np.asarray(biases, np.float32)
+        self.bias_array = bias_array
         self._descriptor = descriptor
         exact = DataType.FLOAT32 if array.dtype == np.float32 else DataType.FLOAT16
         self._kernel_type = exact if kernel_weights_data_type is None else kernel_weights_data_type

@@ -103,7 +103,7 @@ WRONG = [
     ),
     (np.zeros((2, 3, 4), object), TypeError, "source must be float32 or float16, got object"),
     (np.zeros((2, 3, 4), ">f4"), TypeError, "source must be float32 or float16, got >f4"),
-    ([[[1.0]]], TypeError, "source must be float32 or float16, got float64"),
+    ([[[1.0]]], TypeError, "got float64; np.asarray(source, np.float32) makes it one"),
     (None, TypeError, "Neuron: source must be an array of float32 or float16, got NoneType"),
     ("image", TypeError, "source must be an array of float32 or float16, got str"),
     ([[[1.0], [2.0, 3.0]]], ValueError, "Neuron: source is no array: "),

@@ -44,6 +44,12 @@ def test_numbers_of_float32_are_short():
     assert "momentum_scale=0.9," in repr(mg.SGD(0.1, momentum_scale=0.9, device="cpu"))
 
 
+def test_settings_that_cannot_be_set():
+    dropout = mg.Dropout(0.5, seed=1, device="cpu")
+    with pytest.raises(AttributeError, match=r"Dropout\.seed is read-only"):
+        dropout.seed = 3
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -80,6 +86,8 @@ def test_a_setter_names_class_attribute_and_types():
     pool = mg.PoolingMax(2, 2, device="cpu")
     image = mg.Image(mg.Device("cpu"), mg.ImageDescriptor(width=1, height=1, feature_channels=1))
     neuron = mg.NeuronDescriptor(mg.NeuronType.RELU)
+    weights = mg.ArrayConvolutionDataSource(np.ones((1, 1, 1, 1), np.float32))
+    convolution = mg.ConvolutionGradient(weights, device="cpu")
     for owner, name, value, words in (
         (pool, "padding", (1, 1), "PoolingMax.padding must be a Padding, got tuple"),
         (pool, "edge_mode", "zero", "PoolingMax.edge_mode must be an EdgeMode, got str"),
@@ -92,6 +100,13 @@ def test_a_setter_names_class_attribute_and_types():
             np.array([0.1]),
             "Adam.learning_rate must be a float, got ndarray of float64",
         ),
+        (
+            neuron,
+            "data",
+            ("a", "b"),
+            r"NeuronDescriptor.data must be a Sequence\[float\], got tuple",
+        ),
+        (convolution, "gradient_option", 2**31, f"gradient_option is out of range: {2**31}"),
         (pool, "offset", (0.5, 0.5), "PoolingMax.offset must be an Offset, got tuple"),
         (pool, "offset", (1,), "PoolingMax.offset must be an Offset, got tuple"),
         (neuron, "a", None, "NeuronDescriptor.a must be a float, got NoneType"),

@@ -135,7 +135,9 @@ class PyDataSource final : public ConvolutionDataSource {
 std::shared_ptr<ConvolutionDataSource> source_argument(const py::object& source) {
   for (const char* method : {"load", "purge", "descriptor", "data_type", "weights", "bias_terms"}) {
     require<TypeError>(has(source, method),
-                       "weights must be a ConvolutionDataSource: ", type_name(source), " has no ",
+                       "weights must be a ConvolutionDataSource, for one an "
+                       "ArrayConvolutionDataSource of an array: ",
+                       type_name(source), " has no ",
                        method, "()");
   }
   return std::make_shared<PyDataSource>(source);

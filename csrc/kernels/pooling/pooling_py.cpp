@@ -55,7 +55,7 @@ Size size_in(const py::object& value) {
   require(py::len(parts) == 2 || py::len(parts) == 3, "source_size must have 2 or 3 numbers, got ",
           py::len(parts));
   const auto part = [&](std::size_t i) {
-    return py::len(parts) <= i || parts[i].is_none() ? kUnlimited : parts[i].cast<Index>();
+    return py::len(parts) <= i ? kUnlimited : integer_or(parts[i], "source_size", kUnlimited);
   };
   return {part(0), part(1), part(2)};
 }
