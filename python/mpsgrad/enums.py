@@ -3,12 +3,29 @@
 The compiled part makes its own from `Enumeration`.
 """
 
-from enum import Enum, IntEnum, IntFlag
+import difflib
+from enum import Enum, EnumType, IntEnum, IntFlag
+from typing import Any
 
 __all__ = ["DataType", "Enumeration", "KernelOptions", "PaddingMethod", "TextureUsage"]
 
 
-class Enumeration(IntEnum):
+class _EnumerationType(EnumType):
+    """Has words for a member that there is not, as one in Swift's letters."""
+
+    def __getattr__(cls, name: str) -> Any:
+        members = () if name.startswith("_") else cls.__members__
+        if name in members:  # Python 3.11 asks here for every member
+            return cls.__members__[name]
+        message = f"{cls.__name__} has no member {name!r}"
+        by_letters = {each.replace("_", "").lower(): each for each in members}
+        letters = name.replace("_", "").lower()
+        if close := difflib.get_close_matches(letters, by_letters, 1, 0.8):
+            message += f"; did you mean {by_letters[close[0]]!r}?"
+        raise AttributeError(message, name=name, obj=cls)
+
+
+class Enumeration(IntEnum, metaclass=_EnumerationType):
     """Integers with names, by which they are printed."""
 
     __str__ = Enum.__str__

@@ -67,6 +67,22 @@ def test_unknown_names(name, meant):
         getattr(mg, name)
 
 
+@pytest.mark.parametrize(
+    ("cls", "name", "meant"),
+    [
+        (mg.NeuronType, "ReLU", "RELU"),
+        (mg.LossType, "MeanSquaredError", "MEAN_SQUARED_ERROR"),
+        (mg.DataType, "Float32", "FLOAT32"),
+        (mg.EdgeMode, "qqq", None),
+    ],
+)
+def test_unknown_members(cls, name, meant):
+    asked = f"; did you mean {meant!r}?" if meant else ""
+    with pytest.raises(AttributeError, match=re.escape(f"no member {name!r}{asked}") + "$"):
+        getattr(cls, name)
+    assert not hasattr(cls, "__qqq__")
+
+
 def test_names_that_are_shown():
     names = dir(mg)
     assert set(mg.__all__) <= set(names)
