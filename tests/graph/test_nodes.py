@@ -482,9 +482,9 @@ def test_misspelt_settings(device):
     node = g.SpatialNormalizationNode(x, 3)
     graph = float_graph(device, [node])
     for owner, name, words in (
-        (graph, "fromat", "Graph has no attribute 'fromat'; did you mean 'format'"),
+        (graph, "formatt", "Graph has no attribute 'formatt'; did you mean 'format'"),
         (x, "stop_gradients", "did you mean 'stop_gradient'"),
-        (node, "alhpa", "SpatialNormalizationNode has no attribute 'alhpa'"),
+        (node, "alphas", "SpatialNormalizationNode has no attribute 'alphas'"),
         (node.result_state, "exported_from_graph", "did you mean 'export_from_graph'"),
     ):
         with pytest.raises(AttributeError, match=words):

@@ -271,16 +271,13 @@ void ConvolutionGradient::set_gradient_option(int option) {
 }
 
 void ConvolutionGradient::read_weights(const std::shared_ptr<ConvolutionDataSource>& source) {
-  const ConvolutionParameters parameters =
-      read_again(class_name(), kind_, source, descriptor_);
+  const ConvolutionParameters parameters = read_again(class_name(), kind_, source, descriptor_);
   check_trainable(class_name(), parameters);
   encoder_->set(parameters);
   has_weights_ = true;
 }
 
-void ConvolutionGradient::reload_from_data_source() {
-  read_weights(source_);
-}
+void ConvolutionGradient::reload_from_data_source() { read_weights(source_); }
 
 void ConvolutionGradient::reload(const std::shared_ptr<CommandBuffer>& command_buffer,
                                  const std::shared_ptr<ConvolutionWeightsAndBiasesState>& state) {

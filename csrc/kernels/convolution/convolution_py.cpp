@@ -137,8 +137,7 @@ std::shared_ptr<ConvolutionDataSource> source_argument(const py::object& source)
     require<TypeError>(has(source, method),
                        "weights must be a ConvolutionDataSource, for one an "
                        "ArrayConvolutionDataSource of an array: ",
-                       type_name(source), " has no ",
-                       method, "()");
+                       type_name(source), " has no ", method, "()");
   }
   return std::make_shared<PyDataSource>(source);
 }
