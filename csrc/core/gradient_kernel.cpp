@@ -126,14 +126,15 @@ void GradientKernel::require_equal_sizes(const GradientCall& call) const {
           source.width, "x", source.height);
 }
 
-void GradientKernel::require_equal_channels(const GradientCall& call) const {
+bool GradientKernel::reads_a_window(const GradientCall& call) {
   const SourceProperties& primary = call.properties.primary;
+  return primary.channel_offset > 0 || primary.channel_maximum < kUnlimited;
+}
+
+void GradientKernel::require_equal_channels(const GradientCall& call) const {
   const Index channels = call.gradients.front()->descriptor().feature_channels;
-  // A caller who chose a window of channels may leave others after it.
-  require(primary.channel_offset > 0 || primary.channel_maximum < kUnlimited ||
-              channels == call.source_channels,
-          class_name(), ": source_gradient has ", channels, " channels, but source has ",
-          call.source_channels);
+  require(reads_a_window(call) || channels == call.source_channels, class_name(),
+          ": source_gradient has ", channels, " channels, but source has ", call.source_channels);
 }
 
 ImageDescriptor GradientKernel::destination_descriptor(
@@ -191,7 +192,8 @@ void GradientKernel::check_sources(const CommandBuffer& command_buffer,
   check_operand(*this, command_buffer, source);
   require(gradients.size() == sources.size(), class_name(), ": source_gradient has ",
           gradients.size(), " images, but source has ", sources.size());
-  check_states(*this, command_buffer, "gradient_state", states, static_cast<Index>(sources.size()));
+  check_states(*this, command_buffer, "gradient_state", states, static_cast<Index>(sources.size()),
+               "; the forward kernel returns them with with_state=True");
   const ForwardPass pass = forward_pass(states.front().get());
   for (const auto& other : states) {
     require(other == states.front() || from_one_encode(*states.front(), *other), class_name(),

@@ -116,6 +116,8 @@ class GradientKernel : public BinaryKernel {
   // For families whose incoming gradient and secondary image must agree.
   void require_equal_sizes(const GradientCall& call) const;
   void require_equal_channels(const GradientCall& call) const;
+  // Whether the caller chose a window of the incoming gradient's channels, with others around it.
+  static bool reads_a_window(const GradientCall& call);
 
  private:
   // destination_descriptor() for a caller that puts the properties back if something throws.

@@ -314,10 +314,10 @@ void note_use(const CommandBuffer& command_buffer, const std::shared_ptr<Buffer>
 }
 
 void check_states(const KernelBase& kernel, const CommandBuffer& command_buffer, const char* name,
-                  const StateBatch& states, Index expected) {
+                  const StateBatch& states, Index expected, const char* hint) {
   require(static_cast<Index>(states.size()) == expected, kernel.class_name(), ": ", name, " has ",
           states.size(), " entries, expected ", expected, ", one an image",
-          states.empty() ? "; the forward kernel returns them with with_state=True" : "");
+          states.empty() ? hint : "");
   for (const auto& state : states) {
     require<TypeError>(state != nullptr, kernel.class_name(), ": ", name,
                        " must hold states, got None");

@@ -136,8 +136,9 @@ void note_results(const CommandBuffer& command_buffer, const ImageBatch::Images&
 void note_use(const CommandBuffer& command_buffer, const std::shared_ptr<Buffer>& buffer,
               bool writes);
 
-// Every state must be on the command buffer's device and live.
+// Every state must be on the command buffer's device and live. `hint`: what to say where there is
+// none at all.
 void check_states(const KernelBase& kernel, const CommandBuffer& command_buffer, const char* name,
-                  const StateBatch& states, Index expected);
+                  const StateBatch& states, Index expected, const char* hint = "");
 
 }  // namespace mpsgrad

@@ -118,8 +118,11 @@ class Settings:
 
 def _shown(value: Any) -> str:
     """Show a number that was rounded to float32 in as few digits as tell it from others."""
-    if isinstance(value, float) and float(np.float32(value)) == value:
-        return repr(float(str(np.float32(value))))
+    if isinstance(value, float):
+        with np.errstate(over="ignore"):
+            single = np.float32(value)
+        if float(single) == value:
+            return repr(float(str(single)))
     return repr(value)
 
 

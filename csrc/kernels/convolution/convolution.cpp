@@ -328,15 +328,13 @@ void ConvolutionGradient::check_call(const GradientCall& call) const {
   require<StateError>(
       static_cast<const ConvolutionGradientState&>(call.state()).has_forward(), class_name(),
       ": no forward encode has filled this state; encode the forward kernel with it first");
-  const SourceProperties& primary = properties_.primary;
-  const Index outputs = descriptor_.output_feature_channels;
-  // Where a window of channels is chosen, or the forward result had others too, some go unread.
-  require(primary.channel_offset > 0 || primary.channel_maximum < kUnlimited ||
-              gradient.feature_channels == outputs ||
-              gradient.feature_channels == shot.destination_channels,
-          class_name(), ": source_gradient has ", gradient.feature_channels,
-          " channels, but the forward pass wrote ", outputs);
-  const Offset& offset = primary.offset;
+  const Index channels = gradient.feature_channels;
+  // The forward result may have had others too.
+  require(reads_a_window(call) || channels == descriptor_.output_feature_channels ||
+              channels == shot.destination_channels,
+          class_name(), ": source_gradient has ", channels,
+          " channels, but the forward pass wrote ", descriptor_.output_feature_channels);
+  const Offset& offset = properties_.primary.offset;
   const bool shifted = offset.x != 0 || offset.y != 0;
   require(!shifted || option_ == ConvolutionGradientOption::Data, class_name(),
           ": primary_offset must be 0 where weight gradients are wanted");
