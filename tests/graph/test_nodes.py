@@ -854,6 +854,59 @@ def test_a_gradient_made_by_hand_must_be_that_of_its_forward_node():
     loss = g.ForwardLossNode(x, dy, loss_descriptor=LOSS)
     with pytest.raises(ValueError, match="labels and weights must be those"):
         g.LossGradientNode(dy, x, x, gradient_state=loss.result_state)
+    other = mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.NONE)
+    given = {"gradient_state": loss.result_state}
+    assert g.LossGradientNode(dy, x, dy, loss_descriptor=LOSS, **given).forward_node is loss
+    with pytest.raises(ValueError, match="loss_descriptor must be that of ForwardLossNode"):
+        g.LossGradientNode(dy, x, dy, loss_descriptor=other, **given)
+
+
+@pytest.mark.parametrize(
+    ("cls", "gradient", "names"),
+    [
+        (g.SpatialNormalizationNode, g.SpatialNormalizationGradientNode, "alpha beta delta"),
+        (
+            g.LocalContrastNormalizationNode,
+            g.LocalContrastNormalizationGradientNode,
+            "alpha beta delta pm ps p0",
+        ),
+        (g.CrossChannelNormalizationNode, g.CrossChannelNormalizationGradientNode, ""),
+    ],
+)
+def test_gradients_of_local_normalizations_show_what_the_forward_node_has(cls, gradient, names):
+    x, dy = g.ImageNode("x"), g.ImageNode("dy")
+    node = cls(x, 3)
+    for i, name in enumerate(names.split()):
+        setattr(node, name, 0.25 + i)
+    size = {} if cls is g.LocalContrastNormalizationNode else {"kernel_size": 3}
+    made = gradient(dy, x, node.result_state, **size)
+    for name in names.split():
+        assert getattr(made, name) == getattr(node, name)
+        with pytest.raises(AttributeError, match=f"{name} is read-only"):
+            setattr(made, name, 1.0)
+    if cls is g.CrossChannelNormalizationNode:
+        assert made.kernel_size == 3
+    else:
+        assert (made.kernel_width, made.kernel_height) == (3, 3)
+    if size:
+        with pytest.raises(ValueError, match=f"kernel_size must be that of {cls.__name__}, 3"):
+            gradient(dy, x, node.result_state, kernel_size=5)
+
+
+def test_pooling_gradients_take_a_policy():
+    x, dy = g.ImageNode("x"), g.ImageNode("dy")
+    node = g.PoolingMaxNode(x, 2)
+    policy = mg.DefaultPadding(mg.PaddingMethod.SIZE_FULL)
+    made = g.PoolingMaxGradientNode(dy, x, node.result_state, padding_policy=policy)
+    assert made.padding_policy is policy
+    usual = g.PoolingMaxGradientNode(dy, x, node.result_state, padding_policy=None)
+    assert usual.padding_policy is None
+    with pytest.raises(TypeError, match="padding_policy must be a Padding"):
+        g.PoolingMaxGradientNode(dy, x, node.result_state, padding_policy=3)
+    dilated = g.DilatedPoolingMaxNode(x, 2, 1, 3)
+    assert g.DilatedPoolingMaxGradientNode(dy, x, dilated.result_state).dilation_rate_y == 3
+    with pytest.raises(TypeError, match="there is no parameter 'padding_policy'"):
+        g.DilatedPoolingMaxGradientNode(dy, x, dilated.result_state, padding_policy=policy)
 
 
 def test_nodes_keep_one_result_and_show_what_they_are():

@@ -144,6 +144,11 @@ class CrossChannelNormalizationNode(NormalizationNode):
         return {"kernel_size": self.kernel_size_in_feature_channels}
 
 
+def _forwards(name: str) -> Any:
+    """Make a property that shows what the forward node has."""
+    return property(lambda self: getattr(self._forward, name), doc=f"The forward node's `{name}`.")
+
+
 class _Gradient(GradientFilterNode):
     """Everything comes from the forward node."""
 
@@ -153,18 +158,36 @@ class _Gradient(GradientFilterNode):
         return self._forward._kernel_settings()
 
 
-class SpatialNormalizationGradientNode(_Gradient):
+class _PixelWindowGradient(_Gradient):
+    """What Apple's gradient nodes of pixel windows show."""
+
+    _abstract = True
+    _repeats = ("kernel_width", "kernel_height")
+
+    kernel_width = _forwards("kernel_width")
+    kernel_height = _forwards("kernel_height")
+    alpha = _forwards("alpha")
+    beta = _forwards("beta")
+    delta = _forwards("delta")
+
+
+class SpatialNormalizationGradientNode(_PixelWindowGradient):
     """Gradient of `SpatialNormalizationNode` (``MPSCNNSpatialNormalizationGradientNode``)."""
 
     _kernel: ClassVar[Any] = kernels.SpatialNormalizationGradient
-    _repeats = ("kernel_width", "kernel_height")
+    _joint_repeats: ClassVar[dict[str, tuple[str, ...]]] = {
+        "kernel_size": ("kernel_width", "kernel_height")
+    }
 
 
-class LocalContrastNormalizationGradientNode(_Gradient):
+class LocalContrastNormalizationGradientNode(_PixelWindowGradient):
     """Gradient of the local contrast (``MPSCNNLocalContrastNormalizationGradientNode``)."""
 
     _kernel: ClassVar[Any] = kernels.LocalContrastNormalizationGradient
-    _repeats = ("kernel_width", "kernel_height")
+
+    pm = _forwards("pm")
+    ps = _forwards("ps")
+    p0 = _forwards("p0")
 
 
 class CrossChannelNormalizationGradientNode(_Gradient):
@@ -172,6 +195,11 @@ class CrossChannelNormalizationGradientNode(_Gradient):
 
     _kernel: ClassVar[Any] = kernels.CrossChannelNormalizationGradient
     _repeats = ("kernel_size_in_feature_channels",)
+    _joint_repeats: ClassVar[dict[str, tuple[str, ...]]] = {
+        "kernel_size": ("kernel_size_in_feature_channels",)
+    }
+
+    kernel_size = _forwards("kernel_size_in_feature_channels")
 
 
 SpatialNormalizationNode._gradient_node = SpatialNormalizationGradientNode

@@ -278,6 +278,8 @@ class LossGradientNode(_SeparateLoss, GradientFilterNode):
         Those of the forward node.
     weights : ImageNode, optional
     gradient_state : GradientStateNode
+    loss_descriptor : LossDescriptor, optional
+        That of the forward node.
     is_labels_gradient_filter : bool, default False
         With respect to the labels instead of the predictions.
     label : str, optional
@@ -295,6 +297,7 @@ class LossGradientNode(_SeparateLoss, GradientFilterNode):
         weights: Any = None,
         *,
         gradient_state: Any,
+        loss_descriptor: Any = None,
         is_labels_gradient_filter: bool = False,
         label: str | None = None,
     ) -> None:
@@ -307,6 +310,11 @@ class LossGradientNode(_SeparateLoss, GradientFilterNode):
         if images != self._sources[2:]:
             raise ValueError(
                 f"LossGradientNode: labels and weights must be those of {self._forward._name()}"
+            )
+        if loss_descriptor is not None and loss_descriptor != self._descriptor:
+            raise ValueError(
+                f"LossGradientNode: loss_descriptor must be that of {self._forward._name()}, "
+                f"{self._descriptor!r}, got {loss_descriptor!r}"
             )
 
     def _begin(self, forward: Any, gradient: ImageNode, label: str | None) -> None:

@@ -14,7 +14,7 @@ from mpsgrad.errors import GradientUnavailableError, GraphError
 from mpsgrad.graph._flat import flatten, next_serial, restore_one
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from mpsgrad.graph._compiler import Compiler
 
@@ -509,7 +509,8 @@ class GradientFilterNode(FilterNode):
         `FilterNode.result_state` of the forward node.
     label : str, optional
     **parameters
-        What the forward node was made with, under the same names.
+        What the forward node was made with, under the same names; ``padding_policy`` where Apple's
+        initializer has one.
 
     Raises
     ------
@@ -519,8 +520,11 @@ class GradientFilterNode(FilterNode):
         If ``source_image`` or a parameter is not the forward node's.
     """
 
-    # Of the forward nodes; None for "any whose gradient node this is".
+    # What a node made by hand may be given: the forward node's attributes, and parameters that are
+    # several of them at once.
     _repeats: ClassVar[tuple[str, ...]] = ()
+    _joint_repeats: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    _takes_policy: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -543,14 +547,18 @@ class GradientFilterNode(FilterNode):
                 f"{forward._name()}"
             )
         self._begin(forward, image_argument(who, "source_gradient", source_gradient), label)
+        policy = parameters.pop("padding_policy", None) if self._takes_policy else None
+        if policy is not None:
+            self.padding_policy = policy
         for name, value in parameters.items():
-            if name not in self._repeats:
+            joint = self._joint_repeats.get(name, (name,))
+            if name not in self._repeats and name not in self._joint_repeats:
                 raise TypeError(f"{who}: there is no parameter {name!r}")
-            own = getattr(forward, name)
-            if not _same(value, own):
-                raise ValueError(
-                    f"{who}: {name} must be that of {forward._name()}, {own!r}, got {value!r}"
-                )
+            for own in (getattr(forward, each) for each in joint):
+                if not _same(value, own):
+                    raise ValueError(
+                        f"{who}: {name} must be that of {forward._name()}, {own!r}, got {value!r}"
+                    )
         image = image_argument(who, "source_image", source_image)
         if image is not self._sources[1]:
             raise ValueError(

@@ -235,6 +235,7 @@ class PoolingGradientNode(GradientFilterNode):
         "stride_in_pixels_x",
         "stride_in_pixels_y",
     )
+    _takes_policy: ClassVar[bool] = True
 
     @property
     def kernel_width(self) -> int:
@@ -280,6 +281,17 @@ class DilatedPoolingMaxGradientNode(PoolingGradientNode):
 
     _kernel: ClassVar[Any] = kernels.DilatedPoolingMaxGradient
     _repeats = (*PoolingGradientNode._repeats, "dilation_rate_x", "dilation_rate_y")
+    _takes_policy = False
+
+    @property
+    def dilation_rate_x(self) -> int:
+        """Columns from one tap of the forward window to the next."""
+        return int(self._forward.dilation_rate_x)
+
+    @property
+    def dilation_rate_y(self) -> int:
+        """Rows from one tap of the forward window to the next."""
+        return int(self._forward.dilation_rate_y)
 
 
 PoolingMaxNode._gradient_node = PoolingMaxGradientNode
