@@ -14,7 +14,7 @@ import numpy as np
 
 from mpsgrad import _core
 
-__all__ = ["KernelFacade", "Settings"]
+__all__ = ["KernelFacade", "Settings", "shown"]
 
 _ANY_KERNEL = ("options", "label")
 _UNARY = (
@@ -116,7 +116,7 @@ class Settings:
             raise AttributeError(text, name=name, obj=self) from None
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Show a number that was rounded to float32 in as few digits as tell it from others."""
     if isinstance(value, float):
         with np.errstate(over="ignore"):
@@ -218,6 +218,6 @@ class KernelFacade(Settings):
         """Show the class, its parameters and its device."""
         if not _core._is_constructed(self):
             return f"<{type(self).__name__} that was never constructed>"
-        arguments = [f"{name}={_shown(value)}" for name, value in self._arguments().items()]
+        arguments = [f"{name}={shown(value)}" for name, value in self._arguments().items()]
         device = self.device.kind  # type: ignore[attr-defined]
         return f"{type(self).__name__}({', '.join([*arguments, f'device={device!r}'])})"

@@ -17,7 +17,7 @@ from mpsgrad._arrays import (
     resolve_device,
 )
 from mpsgrad._core import LossDataDescriptor, LossLabels, LossType, ReductionType
-from mpsgrad._kernel import KernelFacade, Settings
+from mpsgrad._kernel import KernelFacade, Settings, shown
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -149,7 +149,7 @@ class LossDescriptor(Settings, _core.LossDescriptor):
         usual = LossDescriptor(LossType.HUBER, ReductionType.SUM)
         parts = [f"LossType.{self.loss_type.name}", f"ReductionType.{self.reduction_type.name}"]
         parts += [
-            f"{name}={getattr(self, name)!r}"
+            f"{name}={shown(getattr(self, name))}"
             for name in _FIELDS[2:]
             if getattr(self, name) != getattr(usual, name)
         ]
@@ -426,7 +426,7 @@ class YOLOLossDescriptor(Settings, _core.YOLOLossDescriptor):
         parts = [f"{name}={getattr(self, name)!r}" for name in _PARTS]
         parts += [f"ReductionType.{self.reduction_type.name}", f"anchor_boxes={anchors}"]
         parts += [
-            f"{name}={getattr(self, name)!r}"
+            f"{name}={shown(getattr(self, name))}"
             for name in _YOLO_FIELDS[2:]
             if getattr(self, name) != getattr(usual, name)
         ]

@@ -7,7 +7,7 @@ from typing import Any
 from mpsgrad import _core
 from mpsgrad._arrays import resolve_device
 from mpsgrad._core import Optimizer, RegularizationType
-from mpsgrad._kernel import KernelFacade, Settings
+from mpsgrad._kernel import KernelFacade, Settings, shown
 
 __all__ = [
     "SGD",
@@ -80,11 +80,13 @@ class OptimizerDescriptor(Settings, _core.OptimizerDescriptor):
     def __repr__(self) -> str:
         """Show what differs from the defaults, and the learning rate."""
         usual = OptimizerDescriptor()._fields()
-        parts = [f"{self.learning_rate:g}"]
+        parts = [shown(self.learning_rate)]
         for name, value in self._fields().items():
             if name != "learning_rate" and value != usual[name]:
-                shown = value if not isinstance(value, RegularizationType) else value.name
-                parts.append(f"{name}={shown}")
+                kind = isinstance(value, RegularizationType)
+                parts.append(
+                    f"{name}={f'RegularizationType.{value.name}' if kind else shown(value)}"
+                )
         return f"OptimizerDescriptor({', '.join(parts)})"
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -41,6 +41,21 @@ def test_numbers_of_float32_are_short():
     adam = mg.Adam(0.1, beta1=0.9, epsilon=1e-8, device="cpu")
     assert "beta1=0.9," in repr(adam)
     assert "epsilon=1e-08" in repr(adam)
+    huber = mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.SUM, weight=0.1, delta=0.3)
+    assert repr(huber).endswith("weight=0.1, delta=0.3)")
+    clipped = mg.OptimizerDescriptor(
+        1e-3,
+        apply_gradient_clipping=True,
+        gradient_clip_min=-0.1,
+        gradient_clip_max=0.1,
+        regularization_type=mg.RegularizationType.L2,
+        regularization_scale=1e-4,
+    )
+    assert repr(clipped) == (
+        "OptimizerDescriptor(0.001, apply_gradient_clipping=True, gradient_clip_max=0.1, "
+        "gradient_clip_min=-0.1, regularization_type=RegularizationType.L2, "
+        "regularization_scale=0.0001)"
+    )
     assert "momentum_scale=0.9," in repr(mg.SGD(0.1, momentum_scale=0.9, device="cpu"))
 
 

@@ -921,7 +921,8 @@ def test_repr(device):
         0.5, regularization_type=mg.RegularizationType.L2, regularization_scale=0.25
     )
     assert repr(d) == (
-        "OptimizerDescriptor(0.5, regularization_type=L2, regularization_scale=0.25)"
+        "OptimizerDescriptor(0.5, regularization_type=RegularizationType.L2, "
+        "regularization_scale=0.25)"
     )
     assert repr(mg.SGD(optimizer_descriptor=d, device=device)).startswith(
         "StochasticGradientDescent(momentum_scale=0.0, use_nesterov_momentum=False, "
