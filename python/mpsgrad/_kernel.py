@@ -100,13 +100,14 @@ class Settings:
     """Mixed into classes whose attributes are settings, where a misspelt one is an error."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = name.startswith("_") or hasattr(type(self), name) or name in _declared(type(self))
+        known = name.startswith("_") or hasattr(type(self), name)
         if not known and type(self).__module__.partition(".")[0] == "mpsgrad":
-            text = f"{type(self).__name__} has no attribute {name!r}"
-            names = [*dir(type(self)), *_declared(type(self))]
-            if close := difflib.get_close_matches(name, names, 1):
-                text += f"; did you mean {close[0]!r}?"
-            raise AttributeError(text, name=name, obj=self)
+            declared = _declared(type(self))
+            if name not in declared:
+                text = f"{type(self).__name__} has no attribute {name!r}"
+                if close := difflib.get_close_matches(name, [*dir(type(self)), *declared], 1):
+                    text += f"; did you mean {close[0]!r}?"
+                raise AttributeError(text, name=name, obj=self)
         try:
             super().__setattr__(name, value)
         except AttributeError as error:
