@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.images import Work, filled
+from tests.optimizer.states import outcome, results, run, vectors
 
 RATE = 0.25
 X = (np.arange(2 * 3 * 4 * 3) % 7).reshape(2, 3, 4, 3).astype(np.float32)
@@ -21,23 +22,6 @@ def trained(device, gamma=GAMMA, beta=BETA, images=2):
     _, state = kernel(X, with_state=True)
     mg.BatchNormalizationStatisticsGradient(device=device)(G[:images], X[:images], state)
     return state, state.gradient_for_gamma.to_numpy(), state.gradient_for_beta.to_numpy()
-
-
-def vectors(device, *lengths):
-    return [mg.Vector(device, mg.VectorDescriptor(length)) for length in lengths]
-
-
-def outcome(device):
-    return mg.NormalizationGammaAndBetaState([7] * 4, [7] * 4, device=device)
-
-
-def run(device, encode):
-    with Work(device) as work:
-        encode(work.buffer)
-
-
-def results(state):
-    return state.gamma.to_numpy()[:3], state.beta.to_numpy()[:3]
 
 
 @pytest.mark.parametrize("histories", [None, 1, 2])

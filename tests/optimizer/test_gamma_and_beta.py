@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.images import Work, filled
+from tests.optimizer.states import outcome, results, run, vectors
 
 RATE = 0.25
 X = (np.arange(3 * 2 * 4 * 3) % 7).reshape(3, 2, 4, 3).astype(np.float32)
@@ -47,30 +48,13 @@ def values(device):
     return mg.NormalizationGammaAndBetaState(GAMMA, BETA, device=device)
 
 
-def outcome(device):
-    return mg.NormalizationGammaAndBetaState([7] * 4, [7] * 4, device=device)
-
-
-def vectors(device, count):
-    return [mg.Vector(device, mg.VectorDescriptor(3)) for _ in range(count)]
-
-
-def run(device, encode):
-    with Work(device) as work:
-        encode(work.buffer)
-
-
-def results(state):
-    return state.gamma.to_numpy()[:3], state.beta.to_numpy()[:3]
-
-
 @pytest.mark.parametrize("histories", [None, 1, 2])
 @pytest.mark.parametrize("states_of", [instance, group, batch])
 def test_descent(device, states_of, histories):
     states = states_of(device)
     of_gamma, of_beta = sums(states)
     result = outcome(device)
-    given = None if histories is None else vectors(device, histories)
+    given = None if histories is None else vectors(device, *[3] * histories)
     descent = mg.StochasticGradientDescent(RATE, momentum_scale=0.5, device=device)
     run(device, lambda b: descent.encode_gamma_beta(b, states, values(device), given, result))
     gamma, beta = results(result)
@@ -86,7 +70,7 @@ def test_one_step_of_two_parameters(device, cls):
     states, held = instance(device), values(device)
     kinds = 2 if cls is mg.Adam else 1
     optimizer, plain = cls(RATE, device=device), cls(RATE, device=device)
-    histories, own = ([vectors(device, 2) for _ in range(kinds)] for _ in range(2))
+    histories, own = ([vectors(device, 3, 3) for _ in range(kinds)] for _ in range(2))
 
     def both(work):
         optimizer.encode_gamma_beta(work, states, held, *histories, held)
@@ -208,11 +192,13 @@ def test_rejects(device, states_of, other, error, words):
     states = states_of(device)
     source = other.get("source", values)(device)
     result = other.get("result", outcome)(device)
-    momentum = other.get("history", lambda d: vectors(d, 2))(device)
+    momentum = other.get("history", lambda d: vectors(d, 3, 3))(device)
     adam = mg.Adam(RATE, device=device)
     command_buffer = device.command_queue().command_buffer()
     with pytest.raises(error, match=re.escape(f"Adam: {words}" if words[0] == "s" else words)):
-        adam.encode_gamma_beta(command_buffer, states, source, momentum, vectors(device, 2), result)
+        adam.encode_gamma_beta(
+            command_buffer, states, source, momentum, vectors(device, 3, 3), result
+        )
     assert adam.time_step == 0
     command_buffer.commit()
     command_buffer.wait_until_completed()
