@@ -10,7 +10,6 @@ import pytest
 from mpsgrad import graph as g
 
 from tests.graph.networks import loss_of
-from tests.images import Work, filled
 from tests.tolerance import assert_exact, assert_same_bytes
 
 X = (2, 4, 4, 8)
@@ -441,40 +440,6 @@ def test_dilated_nodes_read_zeros_beyond_the_edges(device):
     kernel = mg.DilatedPoolingMax(2, 2, 2, 2, 1, 1, device=device)
     assert kernel.edge_mode == mg.EdgeMode.ZERO
     assert_same_bytes(graph({"x": x}).result, kernel(x))
-
-
-@pytest.mark.parametrize("node", ["ConvolutionNode", "InstanceNormalizationNode"])
-def test_gradients_run_for_an_exported_state(device, rng, node):
-    """Even where nobody needs the result and nothing is updated."""
-    x = g.ImageNode("x")
-    if node == "ConvolutionNode":
-        weights = np.ones((3, 1, 1, 3), np.float32)
-        first = g.ConvolutionNode(x, mg.ArrayConvolutionDataSource(weights))
-    else:
-        source = mg.ArrayInstanceNormalizationDataSource(number_of_feature_channels=3)
-        first = g.InstanceNormalizationNode(x, source)
-    first.training_style = g.TrainingStyle.NONE
-    first.result_state.export_from_graph = True
-    first.result_state.synchronize_resource = True
-    top = g.NeuronLinearNode(first, 2.0)
-    termini = top.training_graph(g.ImageNode("dr"))
-    values, dr = (rng.standard_normal((2, 3, 4, 3)).astype(np.float32) for _ in range(2))
-    outcomes = []
-    for needed in (True, False):
-        graph = float_graph(device, termini, results_are_needed=[needed])
-        with Work(device) as work:
-            images = {"x": filled(device, values), "dr": filled(device, dr)}
-            sources = [images[handle] for handle in graph.source_image_handles]
-            (states,) = graph.encode_batch(work.buffer, sources).states
-        names = (
-            ("gradient_for_weights", "gradient_for_biases")
-            if node == "ConvolutionNode"
-            else ("gradient_for_gamma", "gradient_for_beta")
-        )
-        outcomes.append([np.array(getattr(states[0], name).to_numpy()) for name in names])
-    assert any(array.any() for array in outcomes[0])
-    for needed, not_needed in zip(*outcomes, strict=True):
-        assert_same_bytes(needed, not_needed)
 
 
 def test_misspelt_settings(device):

@@ -108,7 +108,6 @@ class Compiler:
             or node.result_image.export_from_graph
             or (node._state is not None and node._state.export_from_graph)
             or node._updates_weights()
-            or node._fills_exported_state()
         ]
         self.kept = _ancestors(required, self.copies) | self.fused.keys()
         self.order = sorted(self.kept, key=lambda node: node._serial)

@@ -255,9 +255,6 @@ class ConvolutionGradientNode(TrainableNode, GradientFilterNode):
     def _updates_weights(self) -> bool:
         return self.training_style != TrainingStyle.NONE
 
-    def _fills_exported_state(self) -> bool:
-        return self._forward._state is not None and self._forward._state.export_from_graph
-
     def _make_kernel(self, device: Any, **more: Any) -> Any:
         kernel = super()._make_kernel(device, **more)
         kernel.gradient_option = kernels.ConvolutionGradientOption.ALL

@@ -469,10 +469,6 @@ class FilterNode(_Node):
         """Whether encodes have an effect beyond the result."""
         return False
 
-    def _fills_exported_state(self) -> bool:
-        """Whether what encodes return besides images has gradients from this node."""
-        return False
-
     def _copied_image(self) -> ImageNode | None:
         """Return the image that the result is a plain copy of; None where it is none."""
         return None

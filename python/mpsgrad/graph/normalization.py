@@ -165,9 +165,6 @@ class _TrainedGradient(TrainableNode, GradientFilterNode):
     def _updates_weights(self) -> bool:
         return self.training_style != TrainingStyle.NONE
 
-    def _fills_exported_state(self) -> bool:
-        return self._forward._state is not None and self._forward._state.export_from_graph
-
     def _kernel_arguments(self) -> dict[str, Any]:
         return {}
 
