@@ -146,8 +146,16 @@ def test_extreme_inputs(device, kind, x, given, expected):
 
 def test_not_a_number_comes_through(device):
     x = np.full((1, 1, 1, 1), np.nan, np.float32)
-    for kind in ("NONE", "LINEAR", "SIGMOID", "TANH", "ABSOLUTE", "SOFT_SIGN", "RELUN", "GELU"):
+    for kind in ("NONE", "LINEAR", "SIGMOID", "TANH", "ABSOLUTE", "SOFT_SIGN", "GELU"):
         assert np.isnan(kernels(cases.Neuron(kind), device)[0](x)).all(), kind
+
+
+def test_a_limit_is_none_of_what_is_no_number():
+    """On the CPU device; what Metal makes of it is not documented."""
+    device = mg.Device("cpu")
+    x = np.array([np.nan, -np.inf, np.inf, 7], np.float32).reshape(1, 4, 1)
+    limited = kernels(cases.Neuron("RELUN", a=0.0, b=6.0), device)[0](x).ravel()
+    np.testing.assert_array_equal(limited, np.array([np.nan, np.nan, 6, 6], np.float32))
 
 
 # --- Parameters --------------------------------------------------------------------------
