@@ -398,12 +398,15 @@ def test_copies_do_not_run(device, rng):
 
 @pytest.mark.parametrize("scale", [1.0, 2.0])
 def test_sums_check_a_gradient_from_outside(device, rng, scale):
-    node = g.AdditionNode(g.ImageNode("x"), g.ImageNode("y"))
+    """Also where the gradients are not returned, but added up."""
+    source = g.ImageNode("x")
+    node = g.AdditionNode(source, source)
     node.primary_scale = node.secondary_scale = scale
     graph = float_graph(device, node.training_graph(g.ImageNode("dr")))
-    x, y = sample(rng), sample(rng)
+    x, dr = sample(rng), sample(rng)
+    assert_exact(graph({"x": x, "dr": dr}).result, 2 * scale * dr)
     with pytest.raises(ValueError, match="source_gradient is"):
-        graph({"x": x, "y": y, "dr": np.ones((*x.shape[:-3], 3, 2, 8), np.float32)})
+        graph({"x": x, "dr": np.ones((*x.shape[:-3], 3, 2, 8), np.float32)})
 
 
 class ToTheRight(mg.Padding):

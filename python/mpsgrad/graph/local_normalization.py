@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from mpsgrad import local_normalization as kernels
-from mpsgrad.graph.nodes import FilterNode, GradientFilterNode, GradientStateNode
+from mpsgrad.graph.nodes import FilterNode, GradientFilterNode, GradientStateNode, of_forward
 
 __all__ = [
     "CrossChannelNormalizationGradientNode",
@@ -144,11 +144,6 @@ class CrossChannelNormalizationNode(NormalizationNode):
         return {"kernel_size": self.kernel_size_in_feature_channels}
 
 
-def _forwards(name: str) -> Any:
-    """Make a property that shows what the forward node has."""
-    return property(lambda self: getattr(self._forward, name), doc=f"The forward node's `{name}`.")
-
-
 class _Gradient(GradientFilterNode):
     """Everything comes from the forward node."""
 
@@ -164,11 +159,11 @@ class _PixelWindowGradient(_Gradient):
     _abstract = True
     _repeats = ("kernel_width", "kernel_height")
 
-    kernel_width = _forwards("kernel_width")
-    kernel_height = _forwards("kernel_height")
-    alpha = _forwards("alpha")
-    beta = _forwards("beta")
-    delta = _forwards("delta")
+    kernel_width = of_forward("kernel_width")
+    kernel_height = of_forward("kernel_height")
+    alpha = of_forward("alpha")
+    beta = of_forward("beta")
+    delta = of_forward("delta")
 
 
 class SpatialNormalizationGradientNode(_PixelWindowGradient):
@@ -185,9 +180,9 @@ class LocalContrastNormalizationGradientNode(_PixelWindowGradient):
 
     _kernel: ClassVar[Any] = kernels.LocalContrastNormalizationGradient
 
-    pm = _forwards("pm")
-    ps = _forwards("ps")
-    p0 = _forwards("p0")
+    pm = of_forward("pm")
+    ps = of_forward("ps")
+    p0 = of_forward("p0")
 
 
 class CrossChannelNormalizationGradientNode(_Gradient):
@@ -199,7 +194,7 @@ class CrossChannelNormalizationGradientNode(_Gradient):
         "kernel_size": ("kernel_size_in_feature_channels",)
     }
 
-    kernel_size = _forwards("kernel_size_in_feature_channels")
+    kernel_size = of_forward("kernel_size_in_feature_channels")
 
 
 SpatialNormalizationNode._gradient_node = SpatialNormalizationGradientNode

@@ -619,6 +619,11 @@ class GradientFilterNode(FilterNode):
         )
 
 
+def of_forward(name: str) -> Any:
+    """Make a property of a gradient node that shows what the forward node has."""
+    return property(lambda self: getattr(self._forward, name), doc=f"The forward node's `{name}`.")
+
+
 def _same(a: Any, b: Any) -> bool:
     if a is b:
         return True

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from mpsgrad import pooling as kernels
 from mpsgrad._core import EdgeMode
-from mpsgrad.graph.nodes import FilterNode, GradientFilterNode, GradientStateNode
+from mpsgrad.graph.nodes import FilterNode, GradientFilterNode, GradientStateNode, of_forward
 
 __all__ = [
     "DilatedPoolingMaxGradientNode",
@@ -237,25 +237,10 @@ class PoolingGradientNode(GradientFilterNode):
     )
     _takes_policy: ClassVar[bool] = True
 
-    @property
-    def kernel_width(self) -> int:
-        """Columns of the forward window."""
-        return int(self._forward.kernel_width)
-
-    @property
-    def kernel_height(self) -> int:
-        """Rows of the forward window."""
-        return int(self._forward.kernel_height)
-
-    @property
-    def stride_in_pixels_x(self) -> int:
-        """Columns from one forward window to the next."""
-        return int(self._forward.stride_in_pixels_x)
-
-    @property
-    def stride_in_pixels_y(self) -> int:
-        """Rows from one forward window to the next."""
-        return int(self._forward.stride_in_pixels_y)
+    kernel_width = of_forward("kernel_width")
+    kernel_height = of_forward("kernel_height")
+    stride_in_pixels_x = of_forward("stride_in_pixels_x")
+    stride_in_pixels_y = of_forward("stride_in_pixels_y")
 
 
 class PoolingMaxGradientNode(PoolingGradientNode):
@@ -283,15 +268,8 @@ class DilatedPoolingMaxGradientNode(PoolingGradientNode):
     _repeats = (*PoolingGradientNode._repeats, "dilation_rate_x", "dilation_rate_y")
     _takes_policy = False
 
-    @property
-    def dilation_rate_x(self) -> int:
-        """Columns from one tap of the forward window to the next."""
-        return int(self._forward.dilation_rate_x)
-
-    @property
-    def dilation_rate_y(self) -> int:
-        """Rows from one tap of the forward window to the next."""
-        return int(self._forward.dilation_rate_y)
+    dilation_rate_x = of_forward("dilation_rate_x")
+    dilation_rate_y = of_forward("dilation_rate_y")
 
 
 PoolingMaxNode._gradient_node = PoolingMaxGradientNode
