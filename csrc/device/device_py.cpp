@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 
 #include "core/arguments_py.hpp"
+#include "core/numbers_py.hpp"
 #include "core/often_called_py.hpp"
 #include "core/waiting_py.hpp"
 #include "device/buffer.hpp"
@@ -84,6 +85,14 @@ void commit(CommandBuffer& self) { self.commit(); }
 
 void wait_until_completed(CommandBuffer& self) {
   wait_interruptibly([&](auto limit) { return self.wait_until_completed(limit); });
+}
+
+// What a buffer is written with, C-contiguous.
+py::array words_of(const GivenArray& data) {
+  require<TypeError>(data.array.itemsize() == 4,
+                     "Buffer: data must have items of 4 bytes (float32, uint32), got ",
+                     std::string(py::str(data.array.dtype())));
+  return py::array::ensure(data.array, py::array::c_style);
 }
 
 py::array_t<float> buffer_array(Buffer& buffer) {
@@ -301,12 +310,8 @@ device : Device
 data : buffer of float32 or uint32, or int
     Initial contents, copied; or the size in bytes, zero-filled.
 )")
-      .def(py::init([](Device& device, const py::buffer& data) {
-             const py::buffer_info info = data.request();
-             require<TypeError>(info.itemsize == 4,
-                                "Buffer: data must have items of 4 bytes (float32, uint32), got '",
-                                info.format, "'");
-             const py::array array = py::array::ensure(data, py::array::c_style);
+      .def(py::init([](Device& device, const GivenArray& data) {
+             const py::array array = words_of(data);
              require(array.nbytes() > 0, "Buffer: data must not be empty");
              auto buffer = device.make_buffer(static_cast<std::size_t>(array.nbytes()));
              std::memcpy(buffer->for_writing(), array.data(),
@@ -331,17 +336,14 @@ RuntimeError
 )")
       .def(
           "write",
-          [](Buffer& self, const py::array& data, Index offset) {
-            require<TypeError>(data.itemsize() == 4,
-                               "Buffer: data must have items of 4 bytes (float32, uint32), got ",
-                               std::string(py::str(data.dtype())));
-            const py::array dense = py::array::ensure(data, py::array::c_style);
+          [](Buffer& self, const GivenArray& data, Index offset) {
+            const py::array dense = words_of(data);
             const Index bytes = dense.nbytes();
             require(offset >= 0 && offset <= static_cast<Index>(self.size()) - bytes,
                     "Buffer: ", bytes, " bytes at offset ", offset, " do not fit ", self.size());
             std::memcpy(self.for_writing() + offset, dense.data(), static_cast<std::size_t>(bytes));
           },
-          "data"_a.noconvert(), "offset"_a = 0, R"(Copy an array's bytes into the buffer.
+          "data"_a, "offset"_a = 0, R"(Copy an array's bytes into the buffer.
 
 Parameters
 ----------

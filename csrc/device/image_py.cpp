@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/arguments_py.hpp"
+#include "core/numbers_py.hpp"
 #include "device/buffer.hpp"
 #include "device/image.hpp"
 #include "device/state.hpp"
@@ -28,8 +29,9 @@ std::string shape_text(const std::vector<py::ssize_t>& shape) {
 }
 
 // Writes a whole image, or one of a container, from an array of exactly its dtype and shape.
-void write_image(Image& image, const py::array& array, DataLayout layout,
+void write_image(Image& image, const GivenArray& given, DataLayout layout,
                  const py::object& image_index) {
+  const py::array& array = given.array;
   const ImageDescriptor& d = image.descriptor();
   require<TypeError>(array.dtype().equal(dtype_of(d.channel_format)), image.class_name(),
                      ": array must be ", dtype_name(d.channel_format), ", got ",
@@ -80,7 +82,8 @@ ChannelFormat format_of(const py::array& array) {
 }
 
 std::shared_ptr<ImageBatch> batch_from_array(const std::shared_ptr<Device>& device,
-                                             const py::array& array) {
+                                             const GivenArray& given) {
+  const py::array& array = given.array;
   require(array.ndim() == 4, "ImageBatch: array must have shape (N, H, W, C), got ", array.ndim(),
           " axes");
   require((array.flags() & py::array::c_style) != 0, "ImageBatch: array must be C-contiguous");
@@ -303,8 +306,8 @@ Raises
 RuntimeError
     If the work that writes the image has not been waited for, or the image is temporary.
 )")
-      .def("write", &write_image, "array"_a.noconvert(),
-           "layout"_a = DataLayout::HeightWidthChannels, "image_index"_a = py::none(),
+      .def("write", &write_image, "array"_a, "layout"_a = DataLayout::HeightWidthChannels,
+           "image_index"_a = py::none(),
            R"(Replace the texels; visible to work that has been encoded but not committed.
 
 Parameters
@@ -403,14 +406,19 @@ descriptor : ImageDescriptor
           },
           "command_buffer"_a.none(false), "descriptor"_a, "count"_a,
           "Return ``count`` temporary images of a command buffer.")
-      .def_static("from_array", &batch_from_array, "device"_a.none(false), "array"_a.noconvert(),
+      .def_static("from_array", &batch_from_array, "device"_a.none(false), "array"_a,
                   R"(Return a batch over an array.
 
 Parameters
 ----------
 device : Device
-array : ndarray, shape (N, H, W, C), C-contiguous
+array : ndarray, or what has a buffer or DLPack, shape (N, H, W, C), C-contiguous
     float32, float16, uint8 or uint16. The CPU device uses it in place; Metal copies it.
+
+Raises
+------
+TypeError, ValueError
+    If the array is of another kind.
 )")
       .def("to_array", &batch_to_array, R"(Return the texels as one array, shape (N, H, W, C).
 

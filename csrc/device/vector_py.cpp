@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/arguments_py.hpp"
+#include "core/numbers_py.hpp"
 #include "device/vector.hpp"
 
 namespace mpsgrad {
@@ -97,7 +98,8 @@ py::array copied_array(DeviceArray& array) {
                        .attr("copy")());
 }
 
-void write_array(const std::shared_ptr<DeviceArray>& array, const py::array& values) {
+void write_array(const std::shared_ptr<DeviceArray>& array, const GivenArray& given) {
+  const py::array& values = given.array;
   require<TypeError>(values.dtype().equal(dtype_of(*array)), array->class_name(),
                      ": array must be ", std::string(py::str(dtype_of(*array))), ", got ",
                      std::string(py::str(values.dtype())));
@@ -146,14 +148,14 @@ ArrayMemory memory_of(const char* who, const py::array& array, py::ssize_t axes)
   return {item, rows, columns, parts, row_bytes, part_bytes, type, std::move(lent)};
 }
 
-std::shared_ptr<Vector> vector_from_array(Device& device, const py::array& array) {
-  ArrayMemory m = memory_of("Vector", array, 1);
+std::shared_ptr<Vector> vector_from_array(Device& device, const GivenArray& given) {
+  ArrayMemory m = memory_of("Vector", given.array, 1);
   return std::make_shared<Vector>(device.buffer_from_memory(std::move(m.lent)), 0,
                                   VectorDescriptor{m.columns, m.parts, m.part_bytes, m.data_type});
 }
 
-std::shared_ptr<Matrix> matrix_from_array(Device& device, const py::array& array) {
-  ArrayMemory m = memory_of("Matrix", array, 2);
+std::shared_ptr<Matrix> matrix_from_array(Device& device, const GivenArray& given) {
+  ArrayMemory m = memory_of("Matrix", given.array, 2);
   return std::make_shared<Matrix>(
       device.buffer_from_memory(std::move(m.lent)), 0,
       MatrixDescriptor{m.rows, m.columns, m.parts, m.row_bytes, m.part_bytes, m.data_type});
@@ -273,7 +275,7 @@ Raises
 RuntimeError
     If the command buffer that writes it has not been waited for, or it is temporary.
 )")
-      .def("write", &write_array, "array"_a.noconvert(),
+      .def("write", &write_array, "array"_a,
            R"(Replace the elements; visible to work that has been encoded but not committed.
 
 Raises
@@ -326,13 +328,13 @@ ValueError
              return std::make_shared<Vector>(std::move(buffer), offset, descriptor);
            }),
            "buffer"_a.none(false), "descriptor"_a, "offset"_a = 0)
-      .def_static("from_array", &vector_from_array, "device"_a.none(false), "array"_a.noconvert(),
+      .def_static("from_array", &vector_from_array, "device"_a.none(false), "array"_a,
                   R"(Return a vector over an array.
 
 Parameters
 ----------
 device : Device
-array : ndarray, shape (length,) or (vectors, length)
+array : ndarray, or what has a buffer or DLPack, shape (length,) or (vectors, length)
     Writable, rows without gaps. The CPU device uses it in place, so that it also sees results;
     Metal copies it.
 
@@ -375,13 +377,13 @@ ValueError
              return std::make_shared<Matrix>(std::move(buffer), offset, descriptor);
            }),
            "buffer"_a.none(false), "descriptor"_a, "offset"_a = 0)
-      .def_static("from_array", &matrix_from_array, "device"_a.none(false), "array"_a.noconvert(),
+      .def_static("from_array", &matrix_from_array, "device"_a.none(false), "array"_a,
                   R"(Return a matrix over an array.
 
 Parameters
 ----------
 device : Device
-array : ndarray, shape (rows, columns) or (matrices, rows, columns)
+array : ndarray, or what has a buffer or DLPack, shape (rows, columns) or (matrices, rows, columns)
     Writable, in C order, rows without gaps inside. The CPU device uses it in place, so that it
     also sees results; Metal copies it.
 

@@ -13,13 +13,16 @@ from mpsgrad.optimizer import (
     Optimizer,
     OptimizerDescriptor,
     RegularizationType,
+    RMSProp,
     StochasticGradientDescent,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
-__all__ = ["ArrayUpdates", "rebuild_source"]
+__all__ = ["ArrayUpdates"]
 
 _time_steps = threading.Lock()
 
@@ -56,8 +59,8 @@ class ArrayUpdates:
                 raise TypeError(f"{owner}: to be trained, {name} must be float32, got {dtype}")
             if not self._array(name).flags.writeable:
                 raise ValueError(f"{owner}: to be trained, {name} must be writeable; pass a copy")
-        self._steps = 0
-        self._history: list[list[_core.Vector]] | None = None
+        self.steps = 0
+        self._history: dict[str, list[_core.Vector]] = {}  # by kind, in the order of the arrays
         self._buffers: dict[str, _core.Buffer] = {}
         self._queue: _core.CommandQueue | None = None  # of the last update; no buffer is kept alive
 
@@ -80,6 +83,9 @@ class ArrayUpdates:
         """Write what updates have made into the arrays; waits for the last one."""
         if self._queue is not None:
             barrier = self._queue.command_buffer()  # completes after all that was committed before
+            for vectors in self._history.values():
+                for vector in vectors:
+                    vector.synchronize(barrier)
             barrier.commit()
             barrier.wait_until_completed()
             values = {
@@ -91,22 +97,48 @@ class ArrayUpdates:
             self._queue = None
         self._buffers = {}
 
-    def _histories(self, names: tuple[str, ...]) -> list[Any]:
+    def _kinds(self) -> tuple[str, ...]:
+        """Names of the optimizer's histories, in the order of its encodes' arguments."""
+        if isinstance(self.optimizer, Adam):
+            return ("momentum", "velocity")
+        return ("sum_of_squares",) if isinstance(self.optimizer, RMSProp) else ("momentum",)
+
+    def _histories(self) -> list[Any]:
         """History arguments, one list of vectors each, in the order of the optimizer's encodes."""
         optimizer = self.optimizer
-        kinds = 2 if isinstance(optimizer, Adam) else 1
         if isinstance(optimizer, StochasticGradientDescent) and optimizer.momentum_scale == 0.0:
             return [None]
-        if self._history is None:
-            device = self.optimizer.device
-            self._history = [
-                [
-                    _core.Vector(device, _core.VectorDescriptor(self._array(name).size))
-                    for name in names
+        if not self._history:
+            sizes = [self._array(name).size for name in self._attributes]
+            self._history = {
+                kind: [
+                    _core.Vector(optimizer.device, _core.VectorDescriptor(size)) for size in sizes
                 ]
-                for _ in range(kinds)
-            ]
-        return list(self._history)
+                for kind in self._kinds()
+            }
+        return list(self._history.values())
+
+    def history(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return copies of what the optimizer keeps, as ``momentum_of_weights``; after `load`."""
+        return {
+            f"{kind}_of_{name}": vector.to_numpy().reshape(self._array(name).shape)
+            for kind, vectors in self._history.items()
+            for name, vector in zip(self._attributes, vectors, strict=True)
+        }
+
+    def history_names(self) -> dict[str, str]:
+        """Return the names of what `history` holds after a step, and of which array each is."""
+        return {f"{kind}_of_{name}": name for kind in self._kinds() for name in self._attributes}
+
+    def resume(self, steps: int, history: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """Go on after so many steps, with copies of what `history` has returned."""
+        device = self.optimizer.device
+        names = list(self.history_names()) if history else []
+        vectors = [_core.Vector.from_array(device, np.array(history[n]).ravel()) for n in names]
+        each = len(self._attributes)
+        kinds = self._kinds() if history else ()
+        self._history = {kind: vectors[i * each :][:each] for i, kind in enumerate(kinds)}
+        self.steps = steps
 
     def _step(self, command_buffer: _core.CommandBuffer, encode: Any) -> None:
         """Encode one step; ``encode`` gets the command buffer."""
@@ -114,19 +146,18 @@ class ArrayUpdates:
         with _time_steps:  # the optimizer may serve graphs of other threads
             if counts:
                 before = self.optimizer.time_step
-                self.optimizer.time_step = self._steps
+                self.optimizer.time_step = self.steps
             try:
                 encode()
             finally:
                 if counts:
                     self.optimizer.time_step = before
-        self._steps += 1
+        self.steps += 1
         self._queue = command_buffer.queue
 
     def step_convolution(self, command_buffer: Any, gradient_state: Any, master: Any) -> None:
         """Encode a step of weights and, where there are some, biases, in place."""
-        names = tuple(self._attributes)
-        histories = self._histories(names)
+        histories = self._histories()
         self._step(
             command_buffer,
             lambda: self.optimizer.encode_convolution(
@@ -140,7 +171,7 @@ class ArrayUpdates:
     ) -> _core.NormalizationGammaAndBetaState:
         """Encode a step by the summed gradients of some states, and return the new values."""
         values = _core.NormalizationGammaAndBetaState(self.buffer("gamma"), self.buffer("beta"))
-        histories = self._histories(("gamma", "beta"))
+        histories = self._histories()
         self._step(
             command_buffer,
             lambda: self.optimizer.encode_gamma_beta(
@@ -163,18 +194,6 @@ class ArrayUpdates:
         )
         values.synchronize(command_buffer)
         self._queue = command_buffer.queue
-
-
-def rebuild_source(cls: Any, arguments: dict[str, Any]) -> Any:
-    """Make a data source out of a pickle, whose buffers from outside of it may be read-only."""
-    if arguments["optimizer"] is not None:
-        arguments = {
-            name: np.array(value)
-            if isinstance(value, np.ndarray) and not value.flags.writeable
-            else value
-            for name, value in arguments.items()
-        }
-    return cls(**arguments)
 
 
 def _vector_over(buffer: _core.Buffer, count: int) -> _core.Vector:

@@ -16,6 +16,7 @@ __all__ = ["wrong_call"]
 
 _INT = "typing.SupportsInt | typing.SupportsIndex"
 _FLOAT = "typing.SupportsFloat | typing.SupportsIndex"
+_ARRAY = "numpy.ndarray | typing_extensions.Buffer"
 _OWN = "mpsgrad._core."
 _SIGNATURE = re.compile(r"^(?:\d+\. )?\w*(\(.*\)) -> .*$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?:\(|, )(\w+): ")
@@ -25,8 +26,7 @@ _PLAIN = {
     _FLOAT: "float",
     _OWN: "",
     "collections.abc.": "",
-    "typing_extensions.Buffer": "object with a buffer",
-    "numpy.ndarray": "NumPy array",
+    _ARRAY: "NumPy array, or have a buffer or DLPack",
     "numpy.typing.NDArray[numpy.float32]": "NumPy array of float32",
 }
 
@@ -144,8 +144,8 @@ def _fits(value: Any, wanted: str) -> bool:
         return callable(value)
     if wanted == "numpy.typing.NDArray[numpy.float32]":
         return isinstance(value, np.ndarray) and value.dtype == np.float32
-    if wanted == "typing_extensions.Buffer":
-        return _has_buffer(value)
+    if wanted == _ARRAY:
+        return isinstance(value, np.ndarray) or hasattr(value, "__dlpack__") or _has_buffer(value)
     if wanted.startswith("collections.abc.Sequence"):
         return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
     if wanted.startswith(_OWN):
@@ -153,7 +153,7 @@ def _fits(value: Any, wanted: str) -> bool:
         if cls is _core.Offset and isinstance(value, tuple):
             return len(value) in (2, 3) and all(_fits(each, _INT) for each in value)
         return isinstance(value, cls)
-    plain = {"str": str, "tuple": tuple, "dict": dict, "numpy.ndarray": np.ndarray}
+    plain = {"str": str, "tuple": tuple, "dict": dict}
     return isinstance(value, plain.get(wanted, object))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
 from mpsgrad import _core
+from mpsgrad._array_source import ArraySource
 from mpsgrad._arrays import (
     ArrayGradientKernel,
     array_queue,
@@ -17,7 +18,7 @@ from mpsgrad._arrays import (
     resolve_device,
 )
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates, rebuild_source
+from mpsgrad._updates import ArrayUpdates
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class BatchNormalizationDataSource:
         """Release what `load` prepared."""
 
 
-class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
+class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSource):
     """Numbers in NumPy arrays.
 
     Parameters
@@ -137,6 +138,10 @@ class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
     ValueError
         If neither an array nor ``number_of_feature_channels`` is given, or lengths differ.
     """
+
+    _arrays: ClassVar[dict[str, str]] = {
+        name: name for name in ("gamma", "beta", "mean", "variance")
+    }
 
     def __init__(
         self,
@@ -196,17 +201,11 @@ class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
                 statistics = {"mean": "mean", "variance": "variance"}
                 self._averages = ArrayUpdates(name, optimizer, self, statistics)
 
-    @property
-    def optimizer(self) -> Any:
-        """The optimizer, or None."""
-        return None if self._updates is None else self._updates.optimizer
-
     def load(self) -> bool:
         """Bring what updates have made into the arrays, and return True."""
-        for updates in (self._updates, self._averages):
-            if updates is not None:
-                updates.bring_back()
-        return True
+        if self._averages is not None:
+            self._averages.bring_back()
+        return super().load()
 
     def update_gamma_and_beta(
         self, command_buffer: _core.CommandBuffer, state: _core.BatchNormalizationState
@@ -231,36 +230,18 @@ class ArrayBatchNormalizationDataSource(BatchNormalizationDataSource):
             updates.buffer("mean"), updates.buffer("variance")
         )
 
-    def copy(self, device: _core.Device | None = None) -> Self:
-        """Return a source with arrays of its own, and an optimizer that begins anew."""
-        self.load()
-        arrays = (self.gamma, self.beta, self.mean, self.variance)
-        return type(self)(
-            *(None if array is None else np.array(array) for array in arrays),
-            number_of_feature_channels=self.number_of_feature_channels,
-            epsilon=self.epsilon,
-            label=self.label,
-            optimizer=None if self.optimizer is None else self.optimizer.copy(device),
-            statistics_decay=self.statistics_decay,
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle arrays and settings; the optimizer begins anew."""
-        self.load()
-        return rebuild_source, (
-            type(self),
-            {
-                "gamma": self.gamma,
-                "beta": self.beta,
-                "mean": self.mean,
-                "variance": self.variance,
-                "number_of_feature_channels": self.number_of_feature_channels,
-                "epsilon": self.epsilon,
-                "label": self.label,
-                "optimizer": self.optimizer,
-                "statistics_decay": self.statistics_decay,
-            },
-        )
+    def _given(self) -> dict[str, Any]:
+        return {
+            "gamma": self.gamma,
+            "beta": self.beta,
+            "mean": self.mean,
+            "variance": self.variance,
+            "number_of_feature_channels": self.number_of_feature_channels,
+            "epsilon": self.epsilon,
+            "label": self.label,
+            "optimizer": self.optimizer,
+            "statistics_decay": self.statistics_decay,
+        }
 
     def __repr__(self) -> str:
         """Show channels, epsilon and which arrays there are."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 
 from mpsgrad import _core
+from mpsgrad._array_source import ArraySource
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
 from mpsgrad._core import ConvolutionAccumulatorPrecision
 from mpsgrad._kernel import KernelFacade, Settings
-from mpsgrad._updates import ArrayUpdates, rebuild_source
+from mpsgrad._updates import ArrayUpdates
 from mpsgrad.enums import DataType
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
 
@@ -281,7 +282,7 @@ class ConvolutionDataSource(ABC):
         return False
 
 
-class ArrayConvolutionDataSource(ConvolutionDataSource):
+class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
     """Weights and biases in NumPy arrays.
 
     Parameters
@@ -315,6 +316,8 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
     ValueError
         If the weights' shape is not the descriptor's.
     """
+
+    _arrays: ClassVar[dict[str, str]] = {"weights": "weights_array", "biases": "bias_array"}
 
     def __init__(
         self,
@@ -373,21 +376,12 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
         self._label = label
         self._updates: ArrayUpdates | None = None
         if optimizer is not None:
-            trained = {"weights": "weights_array"}
-            if self.bias_array is not None:
-                trained["biases"] = "bias_array"
+            trained = {
+                name: attribute
+                for name, attribute in self._arrays.items()
+                if getattr(self, attribute) is not None
+            }
             self._updates = ArrayUpdates(type(self).__name__, optimizer, self, trained)
-
-    @property
-    def optimizer(self) -> Any:
-        """The optimizer, or None."""
-        return None if self._updates is None else self._updates.optimizer
-
-    def load(self) -> bool:
-        """Bring what updates have made into the arrays, and return True."""
-        if self._updates is not None:
-            self._updates.bring_back()
-        return True
 
     def update(
         self,
@@ -441,38 +435,18 @@ class ArrayConvolutionDataSource(ConvolutionDataSource):
         """Return the 256 numbers the bytes stand for."""
         return np.asarray([] if self._lookup_table is None else self._lookup_table, np.float32)
 
-    def copy(self, device: _core.Device | None = None) -> Self:
-        """Return a source with arrays of its own, and an optimizer that begins anew."""
-        self.load()
-        return type(self)(
-            self.weights_array.copy(),
-            None if self.bias_array is None else self.bias_array.copy(),
-            descriptor=self._descriptor.copy(),
-            kernel_weights_data_type=self._kernel_type,
-            quantization=self._quantization,
-            ranges=self._ranges,
-            lookup_table=self._lookup_table,
-            label=self._label,
-            optimizer=None if self.optimizer is None else self.optimizer.copy(device),
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle arrays and settings; the optimizer begins anew."""
-        self.load()
-        return rebuild_source, (
-            type(self),
-            {
-                "weights": self.weights_array,
-                "biases": self.bias_array,
-                "descriptor": self._descriptor,
-                "kernel_weights_data_type": self._kernel_type,
-                "quantization": self._quantization,
-                "ranges": self._ranges,
-                "lookup_table": self._lookup_table,
-                "label": self._label,
-                "optimizer": self.optimizer,
-            },
-        )
+    def _given(self) -> dict[str, Any]:
+        return {
+            "weights": self.weights_array,
+            "biases": self.bias_array,
+            "descriptor": self._descriptor.copy(),
+            "kernel_weights_data_type": self._kernel_type,
+            "quantization": self._quantization,
+            "ranges": self._ranges,
+            "lookup_table": self._lookup_table,
+            "label": self._label,
+            "optimizer": self.optimizer,
+        }
 
     def __repr__(self) -> str:
         """Show shape and precision."""

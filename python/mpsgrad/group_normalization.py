@@ -6,14 +6,15 @@ or over its pixels and a group of consecutive channels. There are no stored stat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mpsgrad import _core
+from mpsgrad._array_source import ArraySource
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates, rebuild_source
+from mpsgrad._updates import ArrayUpdates
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -76,8 +77,10 @@ class GroupNormalizationDataSource(InstanceNormalizationDataSource):
     """Groups of consecutive channels, a divisor of their number; read once."""
 
 
-class _Arrays(InstanceNormalizationDataSource):
+class _Arrays(ArraySource, InstanceNormalizationDataSource):
     """What both data sources over arrays share."""
+
+    _arrays: ClassVar[dict[str, str]] = {"gamma": "gamma", "beta": "beta"}
 
     def _take(
         self,
@@ -114,17 +117,6 @@ class _Arrays(InstanceNormalizationDataSource):
                 raise ValueError(f"{name}: to be trained it needs {' and '.join(missing)}")
             self._updates = ArrayUpdates(name, optimizer, self, {"gamma": "gamma", "beta": "beta"})
 
-    @property
-    def optimizer(self) -> Any:
-        """The optimizer, or None."""
-        return None if self._updates is None else self._updates.optimizer
-
-    def load(self) -> bool:
-        """Bring what updates have made into the arrays, and return True."""
-        if self._updates is not None:
-            self._updates.bring_back()
-        return True
-
     def update_gamma_and_beta(
         self, command_buffer: _core.CommandBuffer, states: list[Any]
     ) -> _core.NormalizationGammaAndBetaState | None:
@@ -142,22 +134,6 @@ class _Arrays(InstanceNormalizationDataSource):
             "label": self.label,
             "optimizer": self.optimizer,
         }
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle arrays and settings; the optimizer begins anew."""
-        self.load()
-        return rebuild_source, (type(self), self._given())
-
-    def copy(self, device: _core.Device | None = None) -> Self:
-        """Return a source with arrays of its own, and an optimizer that begins anew."""
-        self.load()
-        given = {
-            name: np.array(value) if isinstance(value, np.ndarray) else value
-            for name, value in self._given().items()
-        }
-        if self.optimizer is not None:
-            given["optimizer"] = self.optimizer.copy(device)
-        return type(self)(**given)
 
     def __repr__(self) -> str:
         """Show channels, epsilon and which arrays there are."""

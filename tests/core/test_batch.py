@@ -101,8 +101,16 @@ def test_a_batch_of_separate_images_is_copied(device):
         (np.zeros((2, 3, 4, 0), np.float32), ValueError, "feature_channels must be at least 1"),
         (np.zeros((1, 1, 1, 20000), np.float32)[..., :8196], ValueError, "at most 2048 slices"),
         (np.zeros(81, np.uint8)[1:].view(np.float32).reshape(1, 1, 4, 5), ValueError, "aligned"),
-        ([[[[1.0]]]], TypeError, "from_array: array must be a NumPy array, got list"),
-        (None, TypeError, "from_array: array must be a NumPy array, got NoneType"),
+        (
+            [[[[1.0]]]],
+            TypeError,
+            "from_array: array must be a NumPy array, or have a buffer or DLPack, got list",
+        ),
+        (
+            None,
+            TypeError,
+            "from_array: array must be a NumPy array, or have a buffer or DLPack, got NoneType",
+        ),
     ],
     ids=lambda value: str(value)[:20],
 )

@@ -235,8 +235,16 @@ WRITES = [
     (np.zeros((1, 2, 3, 4), np.float32), ValueError, "must have shape (2, 3, 4), got (1, 2, 3, 4)"),
     (np.zeros((4, 2, 3), np.float32), ValueError, "must have shape (2, 3, 4), got (4, 2, 3)"),
     (np.zeros(24, np.float32), ValueError, "must have shape (2, 3, 4), got (24,)"),
-    ([[[0.0]]], TypeError, "Image.write: array must be a NumPy array, got list"),
-    (None, TypeError, "Image.write: array must be a NumPy array, got NoneType"),
+    (
+        [[[0.0]]],
+        TypeError,
+        "Image.write: array must be a NumPy array, or have a buffer or DLPack, got list",
+    ),
+    (
+        None,
+        TypeError,
+        "Image.write: array must be a NumPy array, or have a buffer or DLPack, got NoneType",
+    ),
 ]
 
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/arguments_py.hpp"
+#include "core/numbers_py.hpp"
 #include "core/often_called_py.hpp"
 #include "kernels/loss/loss.hpp"
 
@@ -214,10 +215,10 @@ ImageDescriptor float_descriptor(Index height, Index width, Index channels) {
 
 // A C-contiguous float32 array of `axes` axes; nothing is converted.
 py::array float_array(const py::object& object, const char* name, py::ssize_t axes) {
-  require<TypeError>(py::isinstance<py::array>(object), "LossLabels: ", name,
+  const py::array array = GivenArray::of(object).array;
+  require<TypeError>(static_cast<bool>(array), "LossLabels: ", name,
                      " must be an array, a LossDataDescriptor or an Image, got ",
                      type_name(object));
-  const auto array = py::reinterpret_borrow<py::array>(object);
   require<TypeError>(py::isinstance<py::array_t<float>>(array), "LossLabels: ", name,
                      " must be float32, got ", std::string(py::str(array.dtype())));
   require(array.ndim() == axes, "LossLabels: ", name, " must have shape ",

@@ -1,0 +1,167 @@
+"""What data sources over arrays share: an optimizer, checkpoints, copies and pickles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from mpsgrad import _core
+    from mpsgrad._updates import ArrayUpdates
+
+__all__ = ["ArraySource"]
+
+
+class ArraySource:
+    """What data sources over arrays share: their optimizer, checkpoints, copies and pickles.
+
+    A family says which attributes the arrays are, what the constructor was given, and has the
+    methods that a graph calls for updates.
+    """
+
+    _arrays: ClassVar[dict[str, str]]  # attributes by name; None where there is no such array
+    _updates: ArrayUpdates | None
+
+    def _given(self) -> dict[str, Any]:
+        """Return the constructor's arguments, by name."""
+        raise NotImplementedError
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer, or None."""
+        return None if self._updates is None else self._updates.optimizer
+
+    def load(self) -> bool:
+        """Bring what updates have made into the arrays, and return True."""
+        if self._updates is not None:
+            self._updates.bring_back()
+        return True
+
+    def checkpoint(self) -> dict[str, npt.NDArray[Any]]:
+        """Return copies of the arrays and of what the optimizer keeps, to be saved.
+
+        Waits for the last update. `numpy.savez` can write them; `restore` takes them.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The arrays by the names of the constructor's arguments; with an optimizer, ``steps``, an
+            integer, and after a step ``momentum_of_weights`` and the like, float32 and of that
+            array's shape. Settings such as the learning rate are not among them.
+        """
+        self.load()
+        arrays = {name: getattr(self, attribute) for name, attribute in self._arrays.items()}
+        result = {name: np.array(array) for name, array in arrays.items() if array is not None}
+        if self._updates is not None:
+            result["steps"] = np.array(self._updates.steps)
+            result |= self._updates.history()
+        return result
+
+    def restore(self, checkpoint: Mapping[str, npt.ArrayLike]) -> None:
+        """Take over what `checkpoint` has returned, into the arrays that are there.
+
+        Kernels and graphs see it when they read the source again:
+        ``reload_weights_and_biases_from_data_source()`` and the like, or
+        ``Graph.reload_from_data_sources()``. Without an optimizer, only the arrays are taken.
+
+        Parameters
+        ----------
+        checkpoint : mapping of str to array_like
+            With all arrays of the source. Without ``steps`` the optimizer begins anew.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array is missing, has another shape or kind of numbers or is of something else,
+            or if one of the source's cannot be written; nothing has changed then.
+        """
+        self.load()
+        targets = {
+            name: getattr(self, attribute)
+            for name, attribute in self._arrays.items()
+            if getattr(self, attribute) is not None
+        }
+        updates = self._updates
+        kept = {} if updates is None else updates.history_names()
+        given = self._checked(checkpoint, targets, kept)
+        for name, target in targets.items():
+            target[...] = given[name]
+        if updates is not None:
+            history = {name: given[name].astype(np.float32) for name in kept if name in given}
+            updates.resume(int(given.get("steps", 0)), history)
+
+    def _checked(
+        self,
+        checkpoint: Mapping[str, npt.ArrayLike],
+        targets: dict[str, npt.NDArray[Any]],
+        kept: dict[str, str],
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of a checkpoint, of which `restore` uses all; raise as that says."""
+        who = f"{type(self).__name__}.restore"
+        given = {name: np.asarray(array) for name, array in checkpoint.items()}
+        if self._updates is None:
+            given = {name: array for name, array in given.items() if name in targets}
+        wanted = [*targets, *(kept if kept.keys() & given.keys() else ())]
+        missing = [name for name in wanted if name not in given]
+        unknown = [name for name in given if name not in {*targets, *kept, "steps"}]
+        if missing or unknown:
+            more = f", and may have steps, {', '.join(kept)}" if kept else ""
+            wrong = f"no {', '.join(missing)}" if missing else f"{', '.join(unknown)} besides"
+            raise ValueError(
+                f"{who}: checkpoint must have {', '.join(targets)}{more}; it has "
+                f"{', '.join(checkpoint) or 'nothing'}: {wrong}"
+            )
+        for name, array in given.items():
+            target = targets.get(kept.get(name, name), np.array(0))  # steps: an integer
+            if not np.can_cast(array.dtype, target.dtype, "same_kind"):
+                raise TypeError(f"{who}: {name} must be {target.dtype}, got {array.dtype}")
+            if array.shape != target.shape:
+                raise ValueError(f"{who}: {name} must have shape {target.shape}, got {array.shape}")
+            if not target.flags.writeable:
+                raise ValueError(f"{who}: {name} of the source cannot be written")
+        if given.get("steps", 0) < 0:
+            raise ValueError(f"{who}: steps must not be negative, got {given['steps']}")
+        return given
+
+    def copy(self, device: _core.Device | None = None) -> Self:
+        """Return a source with arrays of its own, and an optimizer that goes on from here."""
+        self.load()
+        given = {
+            name: np.array(value) if isinstance(value, np.ndarray) else value
+            for name, value in self._given().items()
+        }
+        if self.optimizer is not None:
+            given["optimizer"] = self.optimizer.copy(device)
+        source: Self = _rebuild_source(type(self), given, *self._training())
+        return source
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle arrays, settings, and what the optimizer keeps."""
+        self.load()
+        return _rebuild_source, (type(self), self._given(), *self._training())
+
+    def _training(self) -> tuple[int, dict[str, npt.NDArray[np.float32]]]:
+        updates = self._updates
+        return (0, {}) if updates is None else (updates.steps, updates.history())
+
+
+def _rebuild_source(
+    cls: Any, arguments: dict[str, Any], steps: int, history: dict[str, Any]
+) -> Any:
+    """Make a data source out of a pickle, whose buffers from outside of it may be read-only."""
+    if arguments["optimizer"] is not None:
+        arguments = {
+            name: np.array(value)
+            if isinstance(value, np.ndarray) and not value.flags.writeable
+            else value
+            for name, value in arguments.items()
+        }
+    source = cls(**arguments)
+    if source._updates is not None:
+        source._updates.resume(steps, history)
+    return source

@@ -1,0 +1,199 @@
+"""Training that stops and goes on: checkpoints, pickles and copies of sources over arrays."""
+
+import pickle
+
+import mpsgrad as mg
+import numpy as np
+import pytest
+from mpsgrad import graph as g
+
+from tests.graph.networks import loss_of
+from tests.graph.test_updates import OPTIMIZERS
+from tests.tolerance import assert_same_bytes
+
+SHAPE = (3, 2, 2, 4)
+GAMMA = {"gamma": np.full(4, 1.5, np.float32), "beta": np.full(4, 0.5, np.float32)}
+
+
+def sources(optimizer):
+    """A source of each kind, always with the same numbers."""
+    rng = np.random.default_rng(7)
+    w, b = rng.standard_normal((4, 1, 1, 4)).astype(np.float32), np.full(4, 0.25, np.float32)
+    arrays = {name: array.copy() for name, array in GAMMA.items()}
+    statistics = {"mean": np.zeros(4, np.float32), "variance": np.ones(4, np.float32)}
+    how = {"epsilon": 0.25, "optimizer": optimizer}
+    return [
+        mg.ArrayConvolutionDataSource(w, b, optimizer=optimizer),
+        mg.ArrayBatchNormalizationDataSource(**arrays, **statistics, **how),
+        mg.ArrayInstanceNormalizationDataSource(**{n: a.copy() for n, a in GAMMA.items()}, **how),
+        mg.ArrayGroupNormalizationDataSource(
+            **{n: a.copy() for n, a in GAMMA.items()}, number_of_groups=2, **how
+        ),
+    ]
+
+
+def network(device, own):
+    node = g.ConvolutionNode(g.ImageNode("x"), own[0])
+    for kind, source in zip(("Batch", "Instance", "Group"), own[1:], strict=True):
+        node = getattr(g, f"{kind}NormalizationNode")(node, source)
+    graph = g.Graph(device, result_images=loss_of(node).training_graph(), results_are_needed=False)
+    graph.format = mg.ChannelFormat.FLOAT32
+    return graph
+
+
+def train(graph, steps):
+    rng = np.random.default_rng(11)
+    for _ in range(steps):
+        graph(rng.standard_normal(SHAPE).astype(np.float32), np.ones(SHAPE, np.float32))
+
+
+def arrays_of(own):
+    return [array for source in own for array in source.checkpoint().values()]
+
+
+def through_files(_device, own, tmp_path, optimizer):
+    """Write every source to one file, and new sources from it."""
+    saved = {
+        f"{i}/{name}": array
+        for i, source in enumerate(own)
+        for name, array in source.checkpoint().items()
+    }
+    np.savez(tmp_path / "checkpoint.npz", allow_pickle=False, **saved)
+    fresh = sources(optimizer)
+    with np.load(tmp_path / "checkpoint.npz", allow_pickle=False) as file:
+        for i, source in enumerate(fresh):
+            source.restore({n.partition("/")[2]: file[n] for n in file if n.startswith(f"{i}/")})
+    return fresh
+
+
+WAYS = {
+    "checkpoint": through_files,
+    "pickle": lambda _device, own, *_: pickle.loads(pickle.dumps(own)),
+    "copy": lambda device, own, *_: [source.copy(device) for source in own],
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_goes_on_as_if_it_had_not_stopped(device, tmp_path, name, way):
+    own = sources(OPTIMIZERS[name](device))
+    graph = network(device, own)
+    train(graph, 3)
+    again = way(device, own, tmp_path, OPTIMIZERS[name](device))
+    for old, new in zip(arrays_of(own), arrays_of(again), strict=True):
+        assert_same_bytes(old, new)
+    graph.reload_from_data_sources()
+    train(graph, 2)
+    other = network(device, again)
+    train(other, 2)
+    for old, new in zip(arrays_of(own), arrays_of(again), strict=True):
+        assert_same_bytes(old, new)
+    if name == "adam":  # two that begin anew do something else
+        anew = [source.copy(device) for source in again]
+        for source in anew:
+            source.restore({n: a for n, a in source.checkpoint().items() if n in source._arrays})
+        train(network(device, anew), 2)
+        train(network(device, again), 2)
+        assert not np.array_equal(anew[0].checkpoint()["weights"], again[0].checkpoint()["weights"])
+
+
+def test_a_pickled_graph_goes_on(device):
+    own = sources(mg.Adam(0.01, device=device))
+    graph = network(device, own)
+    train(graph, 3)
+    own[0].load()
+    again = pickle.loads(pickle.dumps(graph)).copy(device)
+    graph.reload_from_data_sources()
+    train(graph, 2)
+    train(again, 2)
+    x, labels = np.ones(SHAPE, np.float32), np.zeros(SHAPE, np.float32)
+    graph.reload_from_data_sources()
+    again.reload_from_data_sources()
+    assert_same_bytes(again(x, labels).losses[0], graph(x, labels).losses[0])
+
+
+def test_what_a_checkpoint_has(device):
+    shapes = {"weights": (4, 1, 1, 4), "biases": (4,)}
+    kinds = {
+        "sgd": [],
+        "momentum": ["momentum"],
+        "rmsprop": ["sum_of_squares"],
+        "adam": ["momentum", "velocity"],
+    }
+    for name, histories in kinds.items():
+        own = sources(OPTIMIZERS[name](device))
+        assert list(own[0].checkpoint()) == ["weights", "biases", "steps"]
+        train(network(device, own), 2)
+        found = own[0].checkpoint()
+        kept = {f"{kind}_of_{n}": shape for kind in histories for n, shape in shapes.items()}
+        assert {n: array.shape for n, array in found.items()} == shapes | {"steps": ()} | kept
+        assert found["steps"] == 2
+        assert not any(np.shares_memory(array, own[0].weights_array) for array in found.values())
+        assert list(own[1].checkpoint())[:5] == ["gamma", "beta", "mean", "variance", "steps"]
+
+
+def test_inference_takes_the_arrays_alone(device):
+    own = sources(mg.Adam(0.01, device=device))
+    train(network(device, own), 2)
+    for source, plain in zip(own, sources(None), strict=True):
+        saved = source.checkpoint()
+        plain.restore(saved)
+        assert "steps" not in plain.checkpoint()
+        for name, array in plain.checkpoint().items():
+            assert_same_bytes(array, saved[name])
+    half = mg.ArrayConvolutionDataSource(np.zeros((4, 1, 1, 4), np.float16))
+    half.restore({"weights": own[0].weights_array})  # rounded, as NumPy rounds
+    assert_same_bytes(half.weights_array, own[0].weights_array.astype(np.float16))
+
+
+WEIGHTS, BIASES = np.full((4, 1, 1, 4), 2, np.float32), np.full(4, 3, np.float32)
+MOMENTUM = {"momentum_of_weights": WEIGHTS, "momentum_of_biases": BIASES}
+BOTH = {"weights": WEIGHTS, "biases": BIASES}
+WRONG = [
+    ({"weights": WEIGHTS}, ValueError, "it has weights: no biases"),
+    ({}, ValueError, "it has nothing: no weights, biases"),
+    ({**BOTH, "gamma": BIASES}, ValueError, "it has weights, biases, gamma: gamma besides"),
+    ({**BOTH, "velocity_of_weights": WEIGHTS}, ValueError, "velocity_of_weights besides"),
+    ({**BOTH, "momentum_of_weights": WEIGHTS}, ValueError, ": no momentum_of_biases"),
+    ({**BOTH, "weights": BIASES}, ValueError, r"weights must have shape \(4, 1, 1, 4\), got \(4,"),
+    ({**BOTH, **MOMENTUM, "momentum_of_biases": WEIGHTS}, ValueError, r"biases must have shape"),
+    ({**BOTH, "weights": WEIGHTS * 1j}, TypeError, "weights must be float32, got complex64"),
+    ({**BOTH, "weights": [["a"]]}, TypeError, "weights must be float32, got <U1"),
+    ({**BOTH, "steps": 1.5}, TypeError, "steps must be int64, got float64"),
+    ({**BOTH, "steps": [1]}, ValueError, r"steps must have shape \(\), got \(1,\)"),
+    ({**BOTH, "steps": -1}, ValueError, "steps must not be negative, got -1"),
+]
+
+
+@pytest.mark.parametrize(("checkpoint", "error", "words"), WRONG)
+def test_wrong_checkpoints_change_nothing(device, checkpoint, error, words):
+    own = sources(mg.SGD(0.1, momentum_scale=0.9, device=device))
+    train(network(device, own), 1)
+    before = own[0].checkpoint()
+    with pytest.raises(error, match=f"ArrayConvolutionDataSource.restore: .*{words}"):
+        own[0].restore(checkpoint)
+    for name, array in own[0].checkpoint().items():
+        assert_same_bytes(array, before[name])
+
+
+def test_arrays_that_cannot_be_written_are_not_restored():
+    fixed = WEIGHTS.copy()
+    fixed.flags.writeable = False
+    source = mg.ArrayConvolutionDataSource(fixed)
+    with pytest.raises(ValueError, match="restore: weights of the source cannot be written"):
+        source.restore({"weights": WEIGHTS})
+
+
+def test_a_checkpoint_waits_for_the_last_update(device, queue):
+    own = sources(mg.SGD(0.1, momentum_scale=0.9, device=device))
+    graph = network(device, own)
+    x = mg.ImageBatch.from_array(device, np.random.default_rng(0).random(SHAPE, np.float32))
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(
+        command_buffer, [x], [mg.LossLabels.batch(device, np.zeros(SHAPE, np.float32))]
+    )
+    with pytest.raises(RuntimeError):  # nobody has committed it
+        own[0].checkpoint()
+    command_buffer.commit()
+    assert own[0].checkpoint()["momentum_of_weights"].any()
+    command_buffer.wait_until_completed()
