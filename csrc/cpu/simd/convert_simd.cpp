@@ -115,6 +115,19 @@ MPSGRAD_INLINE void move_windows(const T* MPSGRAD_RESTRICT from, Index from_stri
   }
 }
 
+// Of windows between these lengths a call of memcpy or memset takes longer than what it does.
+constexpr Index kLongerWindow = 512;
+
+// Calls move(first) for steps of kLongWindow elements, the last of which overlaps the one before.
+template <class Move>
+MPSGRAD_INLINE void in_steps(Index elements, const Move& move) {
+  for (Index i = 0; i < elements - kLongWindow; i += kLongWindow) {
+    move(i);
+    asm volatile("" ::: "memory");  // or the compiler makes that call
+  }
+  move(elements - kLongWindow);
+}
+
 template <class T>
 void copy_windows(const T* from, Index from_stride, T* to, Index to_stride, Index pixels,
                   Index channels) {
@@ -139,7 +152,14 @@ void copy_windows(const T* from, Index from_stride, T* to, Index to_stride, Inde
     return move_windows<0>(from, from_stride, to, to_stride, pixels, channels);
   }
   for (Index p = 0; p < pixels; ++p) {
-    __builtin_memcpy(to + p * to_stride, from + p * from_stride, window_bytes);
+    const T* const in = from + p * from_stride;
+    T* const out = to + p * to_stride;
+    if (channels >= kLongerWindow) {
+      __builtin_memcpy(out, in, window_bytes);
+    } else {
+      in_steps(channels,
+               [&](Index i) { __builtin_memcpy(out + i, in + i, kLongWindow * sizeof(T)); });
+    }
   }
 }
 
@@ -202,9 +222,14 @@ void zero_windows(T* data, Index pixels, Index channels, Index pixel_stride) {
   const std::size_t window_bytes = static_cast<std::size_t>(channels) * sizeof(T);
   if (pixel_stride == channels) {
     __builtin_memset(data, 0, static_cast<std::size_t>(pixels) * window_bytes);
-  } else if (channels >= kLongWindow) {
+  } else if (channels >= kLongerWindow) {
     for (Index p = 0; p < pixels; ++p) {
       __builtin_memset(data + p * pixel_stride, 0, window_bytes);
+    }
+  } else if (channels >= kLongWindow) {
+    for (Index p = 0; p < pixels; ++p) {
+      T* const out = data + p * pixel_stride;
+      in_steps(channels, [&](Index i) { __builtin_memset(out + i, 0, kLongWindow * sizeof(T)); });
     }
   } else {
     for (Index p = 0; p < pixels; ++p) {
