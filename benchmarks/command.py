@@ -84,11 +84,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plot.add_argument("results", metavar="FILE", help="results of `--json`")
     plot.add_argument("--to", metavar="FOLDER", default=".", help="where to put them (.)")
 
-    report = actions.add_parser("report", help="write a results file's tables into a Markdown page")
+    report = actions.add_parser(
+        "report", help="write a results file's tables, and a drawing, into a Markdown page"
+    )
     report.add_argument("results", metavar="FILE", help="results of `--json`")
     report.add_argument("--scaling", metavar="FILE", help="results of `scaling --json`")
     report.add_argument(
-        "--into", metavar="PAGE", help="replace what is between the page's markers (print it)"
+        "--into",
+        metavar="PAGE",
+        help="replace what is between the page's markers, and put an SVG beside it (print the tables)",
     )
 
     scaling = actions.add_parser(
@@ -495,11 +499,19 @@ def _report(options: argparse.Namespace) -> int:
     from .scaling import read_points
 
     points = read_points(options.scaling) if options.scaling else []
-    text = markdown(read(options.results), points)
+    records = read(options.results)
+    text = markdown(records, points)
     if options.into is None:
         print(text)
-    else:
-        insert(Path(options.into), text)
+        return 0
+    page = Path(options.into)
+    if any(record["ratios"] for record in records):
+        need("matplotlib", "the drawing")
+        from .plots import write_families
+
+        drawing = page.with_suffix(".svg")
+        text = f"![{write_families(records, drawing)}]({drawing.name})\n\n{text}"
+    insert(page, text)
     return 0
 
 

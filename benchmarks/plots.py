@@ -6,8 +6,10 @@ import base64
 import html
 import io
 import math
+import statistics
 from typing import TYPE_CHECKING, Any
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from .results import Record
 
-__all__ = ["ratios", "roofline", "write_plots", "write_scaling"]
+__all__ = ["families", "ratios", "roofline", "write_families", "write_plots", "write_scaling"]
 
 COLOURS = (
     "#3366cc", "#dc3912", "#109618", "#ff9900", "#990099", "#0099c6", "#7a5c00", "#666666",
@@ -29,6 +31,7 @@ COLOURS = (
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D")
 LEAST = 1e-3  # share of scratch memory that is still drawn
+PEER_NAMES = {"torch": "PyTorch", "onednn": "oneDNN", "jax": "JAX", "mlx": "MLX"}
 PEER_COLOURS = {"torch": "#d9480f", "onednn": "#862e9c", "jax": "#1971c2", "mlx": "#2f9e44"}
 
 
@@ -154,6 +157,57 @@ def ratios(records: Sequence[Record]) -> Figure:
         figure.legend(frameon=False, fontsize=9, loc="outside upper right", ncols=len(peers))
     _tidy(axes)
     return figure
+
+
+def families(records: Sequence[Record], peer: str) -> Figure:
+    """Draw, a row for every family, its cases against one peer, and their geometric mean."""
+    compared = [record for record in records if peer in record["ratios"]]
+    groups: dict[str, list[Record]] = {}
+    for record in compared:
+        groups.setdefault(record["family"], []).append(record)
+    means = {
+        family: geometric_mean(record["ratios"][peer] for record in own)
+        for family, own in groups.items()
+    }
+    rows = sorted(groups, key=lambda family: means[family])
+    figure = Figure(figsize=(8.5, 1.3 + 0.27 * max(len(rows), 3)), layout="constrained")
+    axes = figure.subplots()
+    axes.axvline(1.0, color="black", linewidth=1.2)
+    for backward, colour, label in (
+        (False, COLOURS[0], "forward, optimizers and training"),
+        (True, COLOURS[1], "gradients"),
+    ):
+        own = [record for record in compared if ("gradient" in record["kernel"]) == backward]
+        axes.scatter(
+            [record["ratios"][peer] for record in own],
+            [rows.index(record["family"]) + (-0.16 if backward else 0.16) for record in own],
+            s=20, alpha=0.55, linewidths=0, color=colour, label=label,
+        )  # fmt: skip
+    axes.scatter(
+        [means[family] for family in rows], range(len(rows)), marker="|", s=220, color="black",
+        label="geometric mean",
+    )  # fmt: skip
+    axes.set_xscale("log")
+    values = [record["ratios"][peer] for record in compared]
+    axes.set_xlim(min(0.5, min(values) / 1.2), max(2.0, max(values) * 1.2))
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.set_yticks(range(len(rows)), [family.replace("_", " ") for family in rows], fontsize=9)
+    _plain(axes.xaxis)
+    axes.set_xlabel(f"times as fast as {PEER_NAMES.get(peer, peer)}'s faster layout, each case")
+    figure.legend(frameon=False, fontsize=9, loc="outside upper right", ncols=3)
+    _tidy(axes)
+    return figure
+
+
+def write_families(records: Sequence[Record], path: Path) -> str:
+    """Write `families` as an SVG against the peer of most cases; return words for it."""
+    counts = [peer for record in records for peer in record["ratios"]]
+    peer = statistics.mode(counts)
+    with mpl.rc_context({"svg.hashsalt": "mpsgrad", "svg.fonttype": "none"}):
+        families(records, peer).savefig(
+            path, format="svg", facecolor="white", metadata={"Date": None, "Creator": None}
+        )
+    return f"Times as fast as {PEER_NAMES.get(peer, peer)}, family by family"
 
 
 def write_plots(records: Sequence[Record], folder: Path) -> list[Path]:
