@@ -63,8 +63,6 @@ void translate(std::exception_ptr thrown) {
     raise("DeviceError", error.what());
   } catch (const UnsupportedError& error) {
     raise("UnsupportedError", error.what());
-  } catch (const GradientUnavailableError& error) {
-    raise("GradientUnavailableError", error.what());
   } catch (const GraphError& error) {
     raise("GraphError", error.what());
   } catch (const TypeError& error) {

@@ -28,9 +28,6 @@ struct StateError : std::runtime_error {
 struct GraphError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
-struct GradientUnavailableError : TypeError {
-  using TypeError::TypeError;
-};
 struct CommandBufferError : std::runtime_error {
   explicit CommandBufferError(const std::string& message, int error_code = 0)
       : std::runtime_error(message), code(error_code) {}

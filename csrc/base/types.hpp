@@ -61,22 +61,6 @@ constexpr const char* dtype_name(ChannelFormat format) {
   return "none";
 }
 
-constexpr const char* format_name(ChannelFormat format) {
-  switch (format) {
-    case ChannelFormat::Unorm8:
-      return "UNORM8";
-    case ChannelFormat::Unorm16:
-      return "UNORM16";
-    case ChannelFormat::Float16:
-      return "FLOAT16";
-    case ChannelFormat::Float32:
-      return "FLOAT32";
-    case ChannelFormat::None:
-      break;
-  }
-  return "NONE";
-}
-
 struct Offset {  // MPSOffset, pixels; z selects an image
   Index x = 0, y = 0, z = 0;
   bool operator==(const Offset&) const = default;
@@ -111,6 +95,9 @@ inline std::ostream& operator<<(std::ostream& out, const Size& s) {
   return out << s.width << "x" << s.height << "x" << s.depth;
 }
 
+inline std::ostream& operator<<(std::ostream& out, const Region& region) {
+  return out << region.size << " from " << region.origin;
+}
 inline std::ostream& operator<<(std::ostream& out, EdgeMode mode) {
   constexpr const char* kNames[] = {"ZERO", "CLAMP", "MIRROR", "MIRROR_WITH_EDGE", "CONSTANT"};
   const auto value = static_cast<std::uint32_t>(mode);

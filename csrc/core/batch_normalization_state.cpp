@@ -84,6 +84,14 @@ void BatchNormalizationState::require_complete_gradients(const char* who) const 
                       " images; encode BatchNormalizationStatisticsGradient for the others first");
 }
 
+std::string BatchNormalizationState::progress() const {
+  if (!has_statistics()) {
+    return "no statistics";
+  }
+  return text("statistics of ", statistics_images_, statistics_images_ == 1 ? " image" : " images",
+              has_gradients() ? text(", sums of ", gradient_images_) : "");
+}
+
 void BatchNormalizationState::note_statistics(const ImageDescriptor& image, Index images) {
   if (starts_statistics()) {
     statistics_images_ = samples_ = gradient_images_ = 0;

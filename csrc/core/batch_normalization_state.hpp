@@ -29,6 +29,8 @@ class BatchNormalizationState final : public GradientState, public GammaAndBetaG
                           Contents contents);
 
   const char* class_name() const override { return "BatchNormalizationState"; }
+  // How far it has come: "statistics of 8 images, sums of 4".
+  std::string progress() const;
   const std::shared_ptr<KernelBase>& producer() const { return producer_; }
   float epsilon() const { return epsilon_; }  // the kernel's when the state was made
   Index channels() const override { return snapshot().consumed_channels; }
@@ -54,7 +56,6 @@ class BatchNormalizationState final : public GradientState, public GammaAndBetaG
   // Whether the next statistics, or gradients, replace what is there.
   bool starts_statistics() const { return phase_ != Phase::Statistics; }
   bool starts_gradients() const { return !has_gradients(); }
-  Index statistics_images() const { return statistics_images_; }
   Index gradient_images() const { return gradient_images_; }
   Index samples() const { return samples_; }  // of one channel, in the statistics
 

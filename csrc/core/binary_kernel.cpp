@@ -91,6 +91,14 @@ ForwardBinaryKernel::ForwardBinaryKernel(std::shared_ptr<Device> device, const c
   properties_.secondary.window = secondary;
 }
 
+void ForwardBinaryKernel::fill_payload(BinaryGradientState& state) const {
+  state.payload = encoder_->make_payload(state.snapshot());
+}
+
+void ForwardBinaryKernel::encode_on_device(CommandBuffer& command_buffer, const BinaryCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
 Index ForwardBinaryKernel::placed_size(const char* axis, Index primary, Index secondary) const {
   require(primary == secondary || primary == 0 || secondary == 0, class_name(), ": the primary ",
           axis, " is ", primary, ", but the secondary ", axis, " is ", secondary,
@@ -160,7 +168,6 @@ ImageDescriptor ForwardBinaryKernel::destination_descriptor(
 StateBatch ForwardBinaryKernel::result_states(const ImageBatch::Images& primaries,
                                               const ImageBatch::Images& secondaries,
                                               const ImageBatch::Images& destinations,
-                                              const StateBatch& /*source_states*/,
                                               const std::shared_ptr<CommandBuffer>& temporary) {
   require(!primaries.empty(), class_name(), ": primary is an empty batch");
   require(primaries.size() == secondaries.size(), class_name(), ": primary has ", primaries.size(),
@@ -261,26 +268,33 @@ void ForwardBinaryKernel::check_destination_states(const CommandBuffer& command_
                                                    const BinaryCall& call) const {
   check_states(*this, command_buffer, "destination_states", call.states,
                static_cast<Index>(call.primaries.size()));
-  const auto is_of = [](const BinarySnapshot::Source& source, const ImageBatch::Images& images) {
+  const auto check_size = [&](const char* name, const Size& of_state,
+                              const ImageBatch::Images& images) {
     const ImageDescriptor& image = images.front()->descriptor();
-    return source.width == image.width && source.height == image.height &&
-           source.channels == image.feature_channels;
+    require(of_state == Size{image.width, image.height, image.feature_channels}, class_name(),
+            ": destination_state was made for a ", name, " of ", of_state.width, "x",
+            of_state.height, "x", of_state.depth, ", not ", image.width, "x", image.height, "x",
+            image.feature_channels);
   };
-  const ImageDescriptor& destination = call.destinations.front()->descriptor();
   for (const auto& state : call.states) {
     const auto* own = dynamic_cast<const BinaryGradientState*>(state.get());
     require<TypeError>(own != nullptr, class_name(),
                        ": destination_state must come from this kernel's result_state(), got a ",
                        state->class_name());
     const BinarySnapshot& shot = own->snapshot();
-    require<StateError>(
-        shot.properties == properties_ && shot.kernel_class == std::string_view(class_name()),
-        class_name(), ": the kernel's properties changed after result_state(); make a new state");
-    require(is_of(shot.primary, call.primaries) && is_of(shot.secondary, call.secondaries) &&
-                shot.destination_width == destination.width &&
-                shot.destination_height == destination.height &&
-                shot.destination_channels == destination.feature_channels,
-            class_name(), ": destination_state was made for images of other sizes");
+    require<StateError>(shot.kernel_class == std::string_view(class_name()), class_name(),
+                        ": destination_state must come from this kernel's result_state(), but it "
+                        "was made by ",
+                        shot.kernel_class);
+    require<StateError>(shot.properties == properties_, class_name(),
+                        ": the kernel's properties changed after result_state(); make a new state");
+    check_size("primary", {shot.primary.width, shot.primary.height, shot.primary.channels},
+               call.primaries);
+    check_size("secondary", {shot.secondary.width, shot.secondary.height, shot.secondary.channels},
+               call.secondaries);
+    check_size("destination",
+               {shot.destination_width, shot.destination_height, shot.destination_channels},
+               call.destinations);
     require(!is_result_state_reused_across_batch() || state == call.states.front(), class_name(),
             ": the states of a batch must be one and the same object");
   }
@@ -336,7 +350,7 @@ EncodeResult ForwardBinaryKernel::encode_creating(
   result.images = make_destinations(command_buffer, primaries, secondaries, batch, chosen);
   try {
     if (with_states) {
-      result.states = result_states(primaries, secondaries, result.images->images(), {},
+      result.states = result_states(primaries, secondaries, result.images->images(),
                                     temporary_states ? command_buffer : nullptr);
     }
     encode(command_buffer, primaries, secondaries, result.states, result.images->images(), batch);

@@ -87,7 +87,7 @@ class ForwardBinaryKernel : public BinaryKernel {
   // without a state.
   StateBatch result_states(const ImageBatch::Images& primaries,
                            const ImageBatch::Images& secondaries,
-                           const ImageBatch::Images& destinations, const StateBatch& source_states,
+                           const ImageBatch::Images& destinations,
                            const std::shared_ptr<CommandBuffer>& command_buffer);
 
   // Explicit destination: offsets are used as they stand. `states` may be empty.
@@ -112,7 +112,10 @@ class ForwardBinaryKernel : public BinaryKernel {
       BinarySnapshot, const std::shared_ptr<CommandBuffer>& /*temporary*/) {
     return nullptr;
   }
-  virtual void encode_on_device(CommandBuffer& command_buffer, const BinaryCall& call) = 0;
+  void fill_payload(BinaryGradientState& state) const;  // by the device's encoder
+  virtual void encode_on_device(CommandBuffer& command_buffer, const BinaryCall& call);
+
+  void set_device_encoder(std::unique_ptr<BinaryEncoder> encoder) { encoder_ = std::move(encoder); }
 
  private:
   void check_sources(const CommandBuffer& command_buffer, const ImageBatch::Images& primaries,
@@ -126,6 +129,8 @@ class ForwardBinaryKernel : public BinaryKernel {
   std::shared_ptr<ImageBatch> make_destinations(
       const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& primaries,
       const ImageBatch::Images& secondaries, bool batch, ImageAllocator* allocator);
+
+  std::unique_ptr<BinaryEncoder> encoder_;
 };
 
 }  // namespace mpsgrad

@@ -47,9 +47,10 @@ py::object result_states(Kernel& self, const std::shared_ptr<CommandBuffer>& tem
   const ImageArgument primary = image_argument(primaries, "primary");
   const ImageArgument secondary = image_argument(secondaries, "secondary");
   const ImageArgument destination = image_argument(destinations, "destination");
-  return state_result(self.result_states(primary.images(), secondary.images(), destination.images(),
-                                         state_argument(states, "source_states"), temporary),
-                      primary.batch);
+  (void)state_argument(states, "source_states");  // no such kernel reads them
+  return state_result(
+      self.result_states(primary.images(), secondary.images(), destination.images(), temporary),
+      primary.batch);
 }
 
 void bind_states(py::class_<Kernel, BinaryKernel, py::smart_holder>& c) {
@@ -90,7 +91,7 @@ sources : [primary, secondary]
       [](const Kernel&, const py::object&, const py::object&, const py::object&,
          const py::object&) { return 0; },
       "primary"_a, "secondary"_a, "destination"_a, "source_states"_a = py::none(),
-      "Best guess at scratch bytes; 0 on the CPU device.");
+      "Best guess at scratch bytes; 0, as none is known.");
   def_often_called(c, "encode", &encode_binary, "command_buffer"_a.none(false), "primary"_a,
                    "secondary"_a, "destination"_a = py::none(), py::kw_only(),
                    "destination_state"_a = py::none(), "with_state"_a = false,

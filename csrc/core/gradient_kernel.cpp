@@ -26,15 +26,18 @@ void require_single_steps(const GradientCall& call) {
 }
 
 void require_whole_images(const KernelBase& kernel, const BinaryProperties& p) {
-  require_default(kernel, "primary_offset", p.primary.offset == Offset{});
-  require_default(kernel, "secondary_offset", p.secondary.offset == Offset{});
-  require_default(kernel, "clip_rect", p.clip_rect == Region{});
-  require_default(kernel, "kernel_offset_x", p.kernel_offset_x == 0);
-  require_default(kernel, "kernel_offset_y", p.kernel_offset_y == 0);
-  require_default(kernel, "primary_stride_in_pixels",
-                  p.primary.window.stride_x == 1 && p.primary.window.stride_y == 1);
-  require_default(kernel, "secondary_stride_in_pixels",
-                  p.secondary.window.stride_x == 1 && p.secondary.window.stride_y == 1);
+  require_default(kernel, "primary_offset", p.primary.offset);
+  require_default(kernel, "secondary_offset", p.secondary.offset);
+  require_default(kernel, "clip_rect", p.clip_rect);
+  require_default(kernel, "kernel_offset_x", p.kernel_offset_x);
+  require_default(kernel, "kernel_offset_y", p.kernel_offset_y);
+  const auto require_one = [&](const char* property, Index stride) {
+    require_default(kernel, property, stride, Index{1});
+  };
+  require_one("primary_stride_in_pixels_x", p.primary.window.stride_x);
+  require_one("primary_stride_in_pixels_y", p.primary.window.stride_y);
+  require_one("secondary_stride_in_pixels_x", p.secondary.window.stride_x);
+  require_one("secondary_stride_in_pixels_y", p.secondary.window.stride_y);
 }
 
 void GradientKernel::set_kernel_offset_x(Index value) {
@@ -116,6 +119,16 @@ bool GradientKernel::from_one_encode(const State& a, const State& b) const {
          sizes(first) == sizes(second);
 }
 
+void GradientKernel::place_on_result(const GradientState& state) {
+  const ForwardSnapshot& shot = state.snapshot();
+  properties_.primary.offset.x = shot.clip.origin.x - shot.properties.offset.x;
+  properties_.primary.offset.y = shot.clip.origin.y - shot.properties.offset.y;
+}
+
+void GradientKernel::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
+  encoder_->encode(command_buffer, call);
+}
+
 void GradientKernel::apply_forward(const State& state) { apply_state(own_state(&state)); }
 
 void GradientKernel::require_equal_sizes(const GradientCall& call) const {
@@ -192,7 +205,7 @@ void GradientKernel::check_sources(const CommandBuffer& command_buffer,
   check_operand(*this, command_buffer, source);
   require(gradients.size() == sources.size(), class_name(), ": source_gradient has ",
           gradients.size(), " images, but source has ", sources.size());
-  check_states(*this, command_buffer, "gradient_state", states, static_cast<Index>(sources.size()),
+  check_states(*this, command_buffer, "state", states, static_cast<Index>(sources.size()),
                "; the forward kernel returns them with with_state=True");
   const ForwardPass pass = forward_pass(states.front().get());
   for (const auto& other : states) {

@@ -72,8 +72,8 @@ class GradientKernel : public BinaryKernel {
   void set_kernel_offset_y(Index value);
   bool is_backwards() const override { return true; }
 
-  // Core chapter, section 10.3: sizes the result and copies the forward configuration into the
-  // properties. An explicit-destination encode with the state is then allowed.
+  // Sizes the result and copies the forward configuration into the properties. An
+  // explicit-destination encode with the state is then allowed.
   ImageDescriptor destination_descriptor(const ImageBatch::Images& gradient_and_source,
                                          const StateBatch& states);
 
@@ -103,7 +103,16 @@ class GradientKernel : public BinaryKernel {
   virtual void check_call(const GradientCall&) const {}
   // False: the secondary image's contents are not read and its texels need not be written.
   virtual bool writes_whole_destination() const { return true; }
-  virtual void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) = 0;
+  // By the device's encoder, unless the family has one of its own kind, or more to do.
+  virtual void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call);
+
+  void set_device_encoder(std::unique_ptr<GradientEncoder> encoder) {
+    encoder_ = std::move(encoder);
+  }
+
+  // For families whose results lie over their sources: the primary offset is where in the forward
+  // result the first pixel of the forward source went.
+  void place_on_result(const GradientState& state);
 
   const GradientState& own_state(const State* state) const;
   const char* forward_class() const { return forward_class_; }
@@ -129,6 +138,7 @@ class GradientKernel : public BinaryKernel {
                       const StateBatch& states, const ImageBatch::Images& destinations, bool batch,
                       bool creates);
 
+  std::unique_ptr<GradientEncoder> encoder_;  // null in families with encoders of their own kind
   const char* forward_class_;
   Secondary secondary_;
   std::weak_ptr<State> configured_for_;

@@ -1,4 +1,4 @@
-// The validation table of core chapter, section 13, and the read-count ledger of section 12.
+// What every encode checks of images and states, and the reads that it takes from temporaries.
 #include "core/kernel.hpp"
 
 #include <algorithm>
@@ -192,10 +192,6 @@ void check_depth(const KernelBase& kernel, const Operand& source, Index first, I
           " must not be negative, got ", first);
   require(first <= source.depth() - count, kernel.class_name(), ": the destination asks for ",
           count, " images of ", source.name, " from ", first, " on, but it has ", source.depth());
-}
-
-void require_default(const KernelBase& kernel, const char* property, bool is_default) {
-  require(is_default, kernel.class_name(), ": ", property, " must have its default value");
 }
 
 void check_window(const char* who, const Window& window) {

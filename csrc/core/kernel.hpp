@@ -31,6 +31,20 @@ class KernelBase : public std::enable_shared_from_this<KernelBase> {
   Index options_ = 0;
 };
 
+// A device's kernels of one family; UnsupportedError where it has none.
+template <class Backend>
+const Backend& require_family(const Device& device, const char* who, const Backend* backend,
+                              const char* family) {
+  require<UnsupportedError>(backend != nullptr, who, ": device '", device.kind(), "' has no ",
+                            family, " kernels");
+  return *backend;
+}
+template <class Backend>
+const Backend& require_family(const KernelBase& kernel, const Backend* backend,
+                              const char* family) {
+  return require_family(*kernel.device(), kernel.class_name(), backend, family);
+}
+
 // MPSImageAllocator: makes the destination of a creating encode.
 class ImageAllocator {
  public:
@@ -92,7 +106,12 @@ inline constexpr Index kFurthest = (Index{1} << 31) - 1;
 // Gradient kernels are placed by differences of positions in the forward pass.
 inline constexpr Index kFurthestBackwards = 2 * kFurthest;
 // Throws unless a property of a kernel that heeds no other value has its default.
-void require_default(const KernelBase& kernel, const char* property, bool is_default);
+template <class Value>
+void require_default(const KernelBase& kernel, const char* property, const Value& value,
+                     const Value& usual = {}) {
+  require(value == usual, kernel.class_name(), ": ", property, " must have its default value, got ",
+          value);
+}
 void check_window(const char* who, const Window& window);
 void check_position(const KernelBase& kernel, const char* property, Index value,
                     Index furthest = kFurthest);

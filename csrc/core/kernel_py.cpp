@@ -425,8 +425,8 @@ sources : Image or list of one Image
                                 const py::object& states) {
     const ImageArgument source = image_argument(sources, "source");
     const ImageArgument destination = image_argument(destinations, "destination");
-    StateBatch made = self.result_states(source.images(), destination.images(),
-                                         state_argument(states, "source_states"), command_buffer);
+    (void)state_argument(states, "source_states");  // only a transposed convolution reads them
+    StateBatch made = self.result_states(source.images(), destination.images(), command_buffer);
     return state_result(made, source.batch);
   };
   const char* state_doc =
@@ -465,7 +465,7 @@ sources : Image or list of one Image
       "encoding_storage_size",
       [](const Kernel&, const py::object&, const py::object&, const py::object&) { return 0; },
       "source"_a, "destination"_a, "source_states"_a = py::none(),
-      "Best guess at scratch bytes; 0 on the CPU device.");
+      "Best guess at scratch bytes; 0, as none is known.");
   def_often_called(c, "encode", &encode_unary, "command_buffer"_a.none(false), "source"_a,
                    "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
                    "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),

@@ -1,4 +1,4 @@
-// Sizes and offsets of core chapter, section 7, and the ready-made policies.
+// Sizes and offsets that padding methods stand for, and the ready-made policies.
 #include "core/padding.hpp"
 
 #include <algorithm>

@@ -144,14 +144,24 @@ ForwardSnapshot UnaryKernel::snapshot(const ImageDescriptor& source,
 
 std::shared_ptr<GradientState> UnaryKernel::make_state(
     ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
-  return std::make_shared<GradientState>(device(), temporary, std::move(snapshot));
+  auto state = std::make_shared<GradientState>(device(), temporary, std::move(snapshot));
+  fill_payload(*state);
+  return state;
+}
+
+void UnaryKernel::fill_payload(GradientState& state) const {
+  if (encoder_) {
+    state.payload = encoder_->make_payload(state.snapshot());
+  }
+}
+
+void UnaryKernel::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
+  encoder_->encode(command_buffer, call);
 }
 
 StateBatch UnaryKernel::result_states(const ImageBatch::Images& sources,
                                       const ImageBatch::Images& destinations,
-                                      const StateBatch& source_states,
                                       const std::shared_ptr<CommandBuffer>& command_buffer) {
-  (void)source_states;  // only transposed convolution reads them, and overrides make_state's caller
   require(!sources.empty(), class_name(), ": source is an empty batch");
   require(sources.size() == destinations.size(), class_name(), ": source has ", sources.size(),
           " images, but destination has ", destinations.size());
@@ -300,7 +310,7 @@ EncodeResult UnaryKernel::encode_creating(const std::shared_ptr<CommandBuffer>& 
   result.images = make_destinations(command_buffer, sources, batch, allocator, sizing);
   try {
     if (with_states) {
-      result.states = result_states(sources, result.images->images(), {},
+      result.states = result_states(sources, result.images->images(),
                                     temporary_states ? command_buffer : nullptr);
     }
     encode(command_buffer, sources, result.states, result.images->images(), batch);

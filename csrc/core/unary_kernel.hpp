@@ -77,7 +77,7 @@ class UnaryKernel : public KernelBase {
 
   // The properties must be final. `command_buffer` makes the states temporary.
   StateBatch result_states(const ImageBatch::Images& sources,
-                           const ImageBatch::Images& destinations, const StateBatch& source_states,
+                           const ImageBatch::Images& destinations,
                            const std::shared_ptr<CommandBuffer>& command_buffer);
 
   // Explicit destination: offset is used as it stands. `states` may be empty.
@@ -89,8 +89,8 @@ class UnaryKernel : public KernelBase {
                                const ImageBatch::Images& sources, bool batch, bool with_states,
                                bool temporary_states, ImageAllocator* allocator,
                                const Sizing& sizing = {});
-  // A family hook, step b of core chapter, section 7.5: after the policy's size and offset, before
-  // states and custom policies. ExplicitPadding, whose size comes after that, asks once more.
+  // A family hook: after the policy's size and offset, before states and custom policies.
+  // ExplicitPadding, whose size comes after that, asks once more.
   virtual void adjust_destination(const ImageBatch::Images&, Index /*method*/, ImageDescriptor&) {}
 
  protected:
@@ -100,9 +100,14 @@ class UnaryKernel : public KernelBase {
   virtual Index produced_channels(Index consumed) const { return consumed; }
   virtual std::vector<double> extra_properties() const { return properties_.extra; }
   virtual void check_call(const UnaryCall&) const {}
+  // With what the device's encoder keeps in it. Null: the kernel has no gradient.
   virtual std::shared_ptr<GradientState> make_state(
       ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary);
-  virtual void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) = 0;
+  void fill_payload(GradientState& state) const;
+  // By the device's encoder, unless the family has one of its own kind, or more to do.
+  virtual void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call);
+
+  void set_device_encoder(std::unique_ptr<UnaryEncoder> encoder) { encoder_ = std::move(encoder); }
 
   // Settings of the family that travel with the properties: into the state, and back when an encode
   // fails.
@@ -127,6 +132,7 @@ class UnaryKernel : public KernelBase {
   ImageDescriptor size_destination(const ImageBatch::Images& sources, const Sizing& sizing);
   ForwardSnapshot snapshot(const ImageDescriptor& source, const Operand& destination) const;
 
+  std::unique_ptr<UnaryEncoder> encoder_;  // null in families with encoders of their own kind
   UnaryProperties properties_;
   std::shared_ptr<Padding> padding_;
   std::shared_ptr<ImageAllocator> allocator_;

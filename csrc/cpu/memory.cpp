@@ -317,11 +317,6 @@ MemoryStatistics MemoryPool::statistics() const {
   return result;
 }
 
-void MemoryPool::reset_peak() {
-  const std::lock_guard lock(mutex_);
-  statistics_.peak = statistics_.in_use + statistics_.cached;
-}
-
 void MemoryPool::release_cached() {
   const std::lock_guard lock(mutex_);
   for (const auto& cache : thread_caches_) {

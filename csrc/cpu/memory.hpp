@@ -49,7 +49,6 @@ class MemoryPool {
   // Contents are undefined. Throws std::bad_alloc.
   std::shared_ptr<Block> acquire(std::size_t bytes);
   MemoryStatistics statistics() const;
-  void reset_peak();
   void release_cached();
 
  private:

@@ -429,6 +429,19 @@ Raises
 RuntimeError
     If the work that writes the batch has not been waited for.
 )")
+      .def(
+          "__array__",
+          [](const std::shared_ptr<ImageBatch>& self, const py::object& dtype,
+             const py::object& copy) {
+            return py::module_::import("numpy").attr("array")(batch_to_array(self),
+                                                              "dtype"_a = dtype, "copy"_a = copy);
+          },
+          "dtype"_a = py::none(), "copy"_a = py::none())
+      .def("__dlpack__",
+           [](const std::shared_ptr<ImageBatch>& self, const py::kwargs& options) {
+             return batch_to_array(self).attr("__dlpack__")(**options);
+           })
+      .def("__dlpack_device__", [](const ImageBatch&) { return py::make_tuple(1, 0); })
       .def("__len__", &ImageBatch::size)
       .def(
           "__getitem__",

@@ -1,6 +1,6 @@
 // The read count of a temporary image, state, vector or matrix, and the command buffer it belongs
-// to (core chapter, section 12). One ledger for all of them; nothing here is mirrored for ordinary
-// objects, which have no count.
+// to. One ledger for all of them; nothing here is mirrored for ordinary objects, which have no
+// count.
 #pragma once
 
 #include <cstddef>

@@ -53,8 +53,7 @@ class State : public std::enable_shared_from_this<State> {
 
   const std::shared_ptr<Device>& device() const { return device_; }
   virtual const char* class_name() const { return "State"; }
-  // A temporary state without resources is not temporary, whatever made it (core chapter, section
-  // 16).
+  // A temporary state without resources is not temporary, whatever made it.
   virtual bool is_temporary() const {
     return count_.has_value() && (counts_without_resources_ || !resources_.empty());
   }

@@ -294,6 +294,11 @@ RuntimeError
             return dtype.is_none() ? array : array.attr("astype")(dtype);
           },
           "dtype"_a = py::none(), "copy"_a = py::none())
+      .def("__dlpack__",
+           [](const std::shared_ptr<DeviceArray>& self, const py::kwargs& options) {
+             return shared_array(self).attr("__dlpack__")(**options);
+           })
+      .def("__dlpack_device__", [](const DeviceArray&) { return py::make_tuple(1, 0); })
       .def("__repr__", [](const DeviceArray& self) {
         return text(self.class_name(), "(", self.device()->kind(), ", ", self.layout(), ")");
       });

@@ -52,7 +52,6 @@ class Work {
   void mark_enqueued();
   // `owner`, what the handlers are about, lives until they have run.
   void mark_committed(std::shared_ptr<void> owner);
-  bool has_been_scheduled() const { return status() >= CommandBufferStatus::Scheduled; }
   // The work starts, and has run (code 0 is success). True: handlers are due, and whoever waits for
   // the work waits for them as well.
   bool begin();

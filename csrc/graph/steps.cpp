@@ -72,9 +72,8 @@ void BatchNormalizationTraining::encode(GraphRun& run) {
       run.allocator(result_).allocate(run.command_buffer(), descriptor, *kernel_, count,
                                       run.command_buffer()->predicate != nullptr);
   run.begin_result(result_, result);
-  StateBatch states =
-      kernel_->result_states(sources, result->images(), {},
-                             run.is_temporary_state(state_) ? run.command_buffer() : nullptr);
+  StateBatch states = kernel_->result_states(
+      sources, result->images(), run.is_temporary_state(state_) ? run.command_buffer() : nullptr);
   run.set_result(state_, states);
   statistics_->encode_batch(run.command_buffer(), sources, states.front());
   kernel_->encode_with_state(run.command_buffer(), sources, states.front(), result->images(), true);

@@ -209,17 +209,9 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module("mpsgrad.graph")
-    message = f"module 'mpsgrad' has no attribute {name!r}"
-    if not name.startswith("_"):
-        import difflib
+    from mpsgrad._wording import no_such_name
 
-        own = name.removeprefix("MPS").removeprefix("CNN").removeprefix("NN").lower()
-        by_letters = {each.lower(): each for each in __all__}
-        if own not in by_letters:
-            own = own.removeprefix("optimizer")
-        if close := difflib.get_close_matches(own, by_letters, 1, 0.8):
-            message += f"; did you mean {by_letters[close[0]]!r}?"
-    raise AttributeError(message, name=name)
+    raise no_such_name("mpsgrad", name, __all__)
 
 
 def __dir__() -> list[str]:

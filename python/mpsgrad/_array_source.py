@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+import copy as copying
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+
+from mpsgrad import _core
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
 
-    from mpsgrad import _core
     from mpsgrad._updates import ArrayUpdates
 
 __all__ = ["ArraySource"]
+
+_OF_DEVICE = ("_updates", "_averages")
+_TRAINING = "_training"  # in their place in a pickle
+_VALUES = (np.ndarray, list, dict, set, tuple, _core.ConvolutionDescriptor)
 
 
 class ArraySource:
     """What data sources over arrays share: their optimizer, checkpoints, copies and pickles.
 
-    A family says which attributes the arrays are, what the constructor was given, and has the
-    methods that a graph calls for updates.
+    A family says which attributes the arrays are, how an optimizer trains them, and has the methods
+    that a graph calls for updates.
     """
 
     _arrays: ClassVar[dict[str, str]]  # attributes by name; None where there is no such array
-    _updates: ArrayUpdates | None
+    _updates: ArrayUpdates | None = None
 
-    def _given(self) -> dict[str, Any]:
-        """Return the constructor's arguments, by name."""
+    def _train(self, optimizer: Any) -> ArrayUpdates:
+        """Return what trains the arrays, if they can be."""
         raise NotImplementedError
 
     @property
     def optimizer(self) -> Any:
         """The optimizer, or None."""
         return None if self._updates is None else self._updates.optimizer
+
+    def _shown(self, label: str | None) -> list[str]:
+        """Return what a `repr` says of label and optimizer."""
+        parts = [] if label is None else [f"label {label!r}"]
+        if self.optimizer is not None:
+            parts.append(f"trained by {type(self.optimizer).__name__}")
+        return parts
 
     def load(self) -> bool:
         """Bring what updates have made into the arrays, and return True."""
@@ -129,39 +142,39 @@ class ArraySource:
         return given
 
     def copy(self, device: _core.Device | None = None) -> Self:
-        """Return a source with arrays of its own, and an optimizer that goes on from here."""
-        self.load()
-        given = {
-            name: np.array(value) if isinstance(value, np.ndarray) else value
-            for name, value in self._given().items()
+        """Return a source with arrays of its own, and an optimizer that goes on from here.
+
+        Attributes of subclasses are kept: arrays, lists, dicts and the like as copies, others as
+        they are. Constructors are not called.
+        """
+        state = self.__getstate__()
+        optimizer, steps, history = state.pop(_TRAINING)
+        copied = {
+            name: copying.deepcopy(value) if isinstance(value, _VALUES) else value
+            for name, value in state.items()
         }
-        if self.optimizer is not None:
-            given["optimizer"] = self.optimizer.copy(device)
-        source: Self = _rebuild_source(type(self), given, *self._training())
+        copied[_TRAINING] = None if optimizer is None else optimizer.copy(device), steps, history
+        source = object.__new__(type(self))
+        source.__setstate__(copied)
         return source
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle arrays, settings, and what the optimizer keeps."""
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all attributes, and in place of the device's numbers what training has come to."""
         self.load()
-        return _rebuild_source, (type(self), self._given(), *self._training())
-
-    def _training(self) -> tuple[int, dict[str, npt.NDArray[np.float32]]]:
         updates = self._updates
-        return (0, {}) if updates is None else (updates.steps, updates.history())
+        training = (0, {}) if updates is None else (updates.steps, updates.history())
+        kept = {name: value for name, value in vars(self).items() if name not in _OF_DEVICE}
+        return {**kept, _TRAINING: (self.optimizer, *training)}
 
-
-def _rebuild_source(
-    cls: Any, arguments: dict[str, Any], steps: int, history: dict[str, Any]
-) -> Any:
-    """Make a data source out of a pickle, whose buffers from outside of it may be read-only."""
-    if arguments["optimizer"] is not None:
-        arguments = {
-            name: np.array(value)
-            if isinstance(value, np.ndarray) and not value.flags.writeable
-            else value
-            for name, value in arguments.items()
-        }
-    source = cls(**arguments)
-    if source._updates is not None:
-        source._updates.resume(steps, history)
-    return source
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take attributes over; what is trained needs arrays that can be written."""
+        optimizer, steps, history = state[_TRAINING]
+        vars(self).update({name: value for name, value in state.items() if name != _TRAINING})
+        if optimizer is None:
+            return
+        for attribute in self._arrays.values():
+            array = getattr(self, attribute)
+            if array is not None and not array.flags.writeable:  # a buffer beside the pickle
+                setattr(self, attribute, np.array(array))
+        self._updates = self._train(optimizer)
+        self._updates.resume(steps, history)

@@ -296,7 +296,11 @@ class Buffer:
     def __dlpack__(self, **kwargs: typing.Any) -> typing.Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     @typing.overload
-    def __init__(self, device: Device, data: typing_extensions.Buffer) -> None: ...
+    def __init__(
+        self,
+        device: Device,
+        data: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
+    ) -> None: ...
     @typing.overload
     def __init__(self, device: Device, size: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def __len__(self) -> int: ...
@@ -314,7 +318,7 @@ class Buffer:
 
     def write(
         self,
-        data: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]],
+        data: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
         offset: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None:
         """
@@ -709,7 +713,7 @@ class Image:
 
     def write(
         self,
-        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]],
+        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
         layout: DataLayout = DataLayout.HWC,
         image_index: typing.Any = None,
     ) -> None:
@@ -849,7 +853,8 @@ class ImageBatch:
 
     @staticmethod
     def from_array(
-        device: Device, array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        device: Device,
+        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
     ) -> ImageBatch:
         """
         Return a batch over an array.
@@ -857,8 +862,13 @@ class ImageBatch:
         Parameters
         ----------
         device : Device
-        array : ndarray, shape (N, H, W, C), C-contiguous
+        array : ndarray, or what has a buffer or DLPack, shape (N, H, W, C), C-contiguous
             float32, float16, uint8 or uint16. The CPU device uses it in place; Metal copies it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the array is of another kind.
         """
 
     @staticmethod
@@ -871,6 +881,9 @@ class ImageBatch:
         Return ``count`` temporary images of a command buffer.
         """
 
+    def __array__(self, dtype: typing.Any = None, copy: typing.Any = None) -> typing.Any: ...
+    def __dlpack__(self, **kwargs: typing.Any) -> typing.Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
     def __getitem__(self, index: typing.SupportsInt | typing.SupportsIndex) -> Image: ...
     def __init__(self, images: collections.abc.Sequence[typing.Any]) -> None: ...
     def __iter__(self) -> collections.abc.Iterator[Image]: ...
@@ -1215,6 +1228,8 @@ class DeviceArray:
     def __array__(
         self, dtype: typing.Any = None, copy: typing.Any = None
     ) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]: ...
+    def __dlpack__(self, **kwargs: typing.Any) -> typing.Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     def __repr__(self) -> str: ...
     def synchronize(self, command_buffer: CommandBuffer) -> None:
@@ -1232,7 +1247,9 @@ class DeviceArray:
             If the command buffer that writes it has not been waited for, or it is temporary.
         """
 
-    def write(self, array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]) -> None:
+    def write(
+        self, array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer
+    ) -> None:
         """
         Replace the elements; visible to work that has been encoded but not committed.
 
@@ -1304,7 +1321,8 @@ class Vector(DeviceArray):
 
     @staticmethod
     def from_array(
-        device: Device, array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        device: Device,
+        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
     ) -> Vector:
         """
         Return a vector over an array.
@@ -1312,7 +1330,7 @@ class Vector(DeviceArray):
         Parameters
         ----------
         device : Device
-        array : ndarray, shape (length,) or (vectors, length)
+        array : ndarray, or what has a buffer or DLPack, shape (length,) or (vectors, length)
             Writable, rows without gaps. The CPU device uses it in place, so that it also sees results;
             Metal copies it.
 
@@ -1371,7 +1389,8 @@ class Matrix(DeviceArray):
 
     @staticmethod
     def from_array(
-        device: Device, array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        device: Device,
+        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
     ) -> Matrix:
         """
         Return a matrix over an array.
@@ -1379,7 +1398,7 @@ class Matrix(DeviceArray):
         Parameters
         ----------
         device : Device
-        array : ndarray, shape (rows, columns) or (matrices, rows, columns)
+        array : ndarray, or what has a buffer or DLPack, shape (rows, columns) or (matrices, rows, columns)
             Writable, in C order, rows without gaps inside. The CPU device uses it in place, so that it
             also sees results; Metal copies it.
 
@@ -1823,7 +1842,7 @@ class UnaryKernel(Kernel):
         self, source: typing.Any, destination: typing.Any, source_states: typing.Any = None
     ) -> int:
         """
-        Best guess at scratch bytes; 0 on the CPU device.
+        Best guess at scratch bytes; 0, as none is known.
         """
 
     def result_state(
@@ -2286,7 +2305,7 @@ class ForwardBinaryKernel(BinaryKernel):
         source_states: typing.Any = None,
     ) -> int:
         """
-        Best guess at scratch bytes; 0 on the CPU device.
+        Best guess at scratch bytes; 0, as none is known.
         """
 
     def result_state(
@@ -2832,6 +2851,7 @@ class BatchNormalizationState(GradientState):
     Made by `BatchNormalization`. One object serves the whole batch, and any number of batches after another.
     """
 
+    def __repr__(self) -> str: ...
     def reset(self) -> None:
         """
         Forget everything accumulated. Work that is encoded already is not affected.
@@ -3077,6 +3097,7 @@ class ConvolutionDescriptor:
         fused_neuron_descriptor: NeuronDescriptor,
     ) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
+    def __repr__(self) -> str: ...
     def set_batch_normalization_parameters_for_inference(
         self,
         mean: typing.Any,

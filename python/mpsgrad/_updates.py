@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["ArrayUpdates"]
+__all__ = ["ArrayUpdates", "updates_of_gamma_and_beta"]
 
 _time_steps = threading.Lock()
 
@@ -194,6 +194,15 @@ class ArrayUpdates:
         )
         values.synchronize(command_buffer)
         self._queue = command_buffer.queue
+
+
+def updates_of_gamma_and_beta(source: Any, optimizer: Any) -> ArrayUpdates:
+    """Return what trains a normalization's gamma and beta, which must both be there."""
+    name = type(source).__name__
+    missing = [what for what in ("gamma", "beta") if getattr(source, what) is None]
+    if missing:
+        raise ValueError(f"{name}: to be trained it needs {' and '.join(missing)}")
+    return ArrayUpdates(name, optimizer, source, {"gamma": "gamma", "beta": "beta"})
 
 
 def _vector_over(buffer: _core.Buffer, count: int) -> _core.Vector:

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpsgrad import _core
 
-__all__ = ["wrong_call"]
+__all__ = ["no_such_name", "wrong_call"]
 
 _INT = "typing.SupportsInt | typing.SupportsIndex"
 _FLOAT = "typing.SupportsFloat | typing.SupportsIndex"
@@ -36,6 +36,19 @@ class _Parameter(NamedTuple):
     wanted: str  # its type in pybind11's words
     required: bool
     positional: bool
+
+
+def no_such_name(module: str, name: str, names: Sequence[str]) -> AttributeError:
+    """Return an error for a name that a module has not, with the one that may be meant."""
+    message = f"module {module!r} has no attribute {name!r}"
+    if not name.startswith("_"):
+        own = name.removeprefix("MPS").removeprefix("CNN").removeprefix("NN").lower()
+        by_letters = {each.lower(): each for each in names}
+        if own not in by_letters:
+            own = own.removeprefix("optimizer")
+        if close := difflib.get_close_matches(own, by_letters, 1, 0.8):
+            message += f"; did you mean {by_letters[close[0]]!r}?"
+    return AttributeError(message, name=name)
 
 
 def wrong_call(

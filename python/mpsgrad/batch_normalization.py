@@ -18,7 +18,7 @@ from mpsgrad._arrays import (
     resolve_device,
 )
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates
+from mpsgrad._updates import ArrayUpdates, updates_of_gamma_and_beta
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
     ----------
     gamma, beta, mean, variance : array_like of float32, shape (C,), optional
         Kept, not copied, where they are float32 arrays already: they may be changed, and a reload
-        reads them again.
+        reads them again; what an optimizer trains, after `load`.
     number_of_feature_channels : int, optional
         By default the length of the arrays.
     epsilon : float, optional
@@ -142,6 +142,7 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
     _arrays: ClassVar[dict[str, str]] = {
         name: name for name in ("gamma", "beta", "mean", "variance")
     }
+    _averages: ArrayUpdates | None = None
 
     def __init__(
         self,
@@ -189,17 +190,14 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
                 f"{statistics_decay!r}"
             )
         self.statistics_decay = statistics_decay
-        self._updates: ArrayUpdates | None = None
-        self._averages: ArrayUpdates | None = None
-        if optimizer is not None:
-            name = type(self).__name__
-            missing = [what for what in ("gamma", "beta") if what not in arrays]
-            if missing:
-                raise ValueError(f"{name}: to be trained it needs {' and '.join(missing)}")
-            self._updates = ArrayUpdates(name, optimizer, self, {"gamma": "gamma", "beta": "beta"})
-            if "mean" in arrays and "variance" in arrays:
-                statistics = {"mean": "mean", "variance": "variance"}
-                self._averages = ArrayUpdates(name, optimizer, self, statistics)
+        self._updates = None if optimizer is None else self._train(optimizer)
+
+    def _train(self, optimizer: Any) -> ArrayUpdates:
+        self._averages = None
+        if self.mean is not None and self.variance is not None:
+            statistics = {"mean": "mean", "variance": "variance"}
+            self._averages = ArrayUpdates(type(self).__name__, optimizer, self, statistics)
+        return updates_of_gamma_and_beta(self, optimizer)
 
     def load(self) -> bool:
         """Bring what updates have made into the arrays, and return True."""
@@ -230,26 +228,12 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
             updates.buffer("mean"), updates.buffer("variance")
         )
 
-    def _given(self) -> dict[str, Any]:
-        return {
-            "gamma": self.gamma,
-            "beta": self.beta,
-            "mean": self.mean,
-            "variance": self.variance,
-            "number_of_feature_channels": self.number_of_feature_channels,
-            "epsilon": self.epsilon,
-            "label": self.label,
-            "optimizer": self.optimizer,
-            "statistics_decay": self.statistics_decay,
-        }
-
     def __repr__(self) -> str:
         """Show channels, epsilon and which arrays there are."""
         names = [n for n in ("gamma", "beta", "mean", "variance") if getattr(self, n) is not None]
-        return (
-            f"ArrayBatchNormalizationDataSource({self.number_of_feature_channels} channels, "
-            f"{', '.join(names) or 'no arrays'}, epsilon={self.epsilon:g})"
-        )
+        parts = [", ".join(names) or "no arrays", f"epsilon={self.epsilon:g}"]
+        shown = ", ".join([*parts, *self._shown(self.label)])
+        return f"{type(self).__name__}({self.number_of_feature_channels} channels, {shown})"
 
 
 class BatchNormalizationStatistics(KernelFacade, _core.BatchNormalizationStatistics):

@@ -140,16 +140,6 @@ class ConvolutionDescriptor(Settings, _core.ConvolutionDescriptor):
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild_descriptor, (type(self), self._arguments(), self._batch_normalization)
 
-    def __repr__(self) -> str:
-        """Show what differs from the defaults."""
-        usual = {"groups": 1, "fused_neuron_descriptor": None}
-        parts = [
-            f"{name}={value!r}"
-            for name, value in self._arguments().items()
-            if value != usual.get(name, 1 if name.startswith(("stride", "dilation")) else ...)
-        ]
-        return f"{type(self).__name__}({', '.join(parts)})"
-
 
 def _rebuild_descriptor(cls: Any, arguments: dict[str, Any], normalization: Any) -> Any:
     descriptor = cls(**arguments)
@@ -290,7 +280,7 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
     weights : array_like, shape (O, kernel_height, kernel_width, I / groups)
         float32, float16 or uint8 arrays keep their dtype, anything else becomes float32. Depthwise
         weights have shape ``(O, kernel_height, kernel_width)``. Kept, not copied: `weights_array`
-        may be changed, and a reload reads it again.
+        may be changed, and a reload reads it again; what an optimizer trains, after `load`.
     biases : array_like, shape (O,), optional
         float32; kept as `bias_array`.
     descriptor : ConvolutionDescriptor, optional
@@ -374,14 +364,15 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
         self._ranges = ranges
         self._lookup_table = lookup_table
         self._label = label
-        self._updates: ArrayUpdates | None = None
-        if optimizer is not None:
-            trained = {
-                name: attribute
-                for name, attribute in self._arrays.items()
-                if getattr(self, attribute) is not None
-            }
-            self._updates = ArrayUpdates(type(self).__name__, optimizer, self, trained)
+        self._updates = None if optimizer is None else self._train(optimizer)
+
+    def _train(self, optimizer: Any) -> ArrayUpdates:
+        trained = {
+            name: attribute
+            for name, attribute in self._arrays.items()
+            if getattr(self, attribute) is not None
+        }
+        return ArrayUpdates(type(self).__name__, optimizer, self, trained)
 
     def update(
         self,
@@ -435,24 +426,21 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
         """Return the 256 numbers the bytes stand for."""
         return np.asarray([] if self._lookup_table is None else self._lookup_table, np.float32)
 
-    def _given(self) -> dict[str, Any]:
-        return {
-            "weights": self.weights_array,
-            "biases": self.bias_array,
-            "descriptor": self._descriptor.copy(),
-            "kernel_weights_data_type": self._kernel_type,
-            "quantization": self._quantization,
-            "ranges": self._ranges,
-            "lookup_table": self._lookup_table,
-            "label": self._label,
-            "optimizer": self.optimizer,
-        }
-
     def __repr__(self) -> str:
-        """Show shape and precision."""
-        biases = "no biases" if self.bias_array is None else "biases"
-        weights = f"{self.weights_array.dtype} {self.weights_array.shape}"
-        return f"ArrayConvolutionDataSource({weights}, {biases})"
+        """Show shape and precision, what of the descriptor is unusual, label and optimizer."""
+        d = self._descriptor
+        steps = d.stride_in_pixels_x, d.stride_in_pixels_y
+        dilation = d.dilation_rate_x, d.dilation_rate_y
+        parts = [
+            f"{self.weights_array.dtype} {self.weights_array.shape}",
+            "no biases" if self.bias_array is None else "biases",
+            "" if steps == (1, 1) else f"stride {steps}",
+            "" if dilation == (1, 1) else f"dilation {dilation}",
+            "" if d.groups == 1 else f"{d.groups} groups",
+            "" if d.sub_pixel_scale_factor == 1 else f"sub-pixel {d.sub_pixel_scale_factor}",
+            *self._shown(self._label),
+        ]
+        return f"{type(self).__name__}({', '.join(part for part in parts if part)})"
 
 
 class _ConvolutionKernel(KernelFacade):

@@ -14,7 +14,7 @@ from mpsgrad import _core
 from mpsgrad._array_source import ArraySource
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates
+from mpsgrad._updates import ArrayUpdates, updates_of_gamma_and_beta
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -110,12 +110,10 @@ class _Arrays(ArraySource, InstanceNormalizationDataSource):
         if epsilon is not None:
             self.epsilon = epsilon
         self.label = label
-        self._updates: ArrayUpdates | None = None
-        if optimizer is not None:
-            missing = [what for what in given if getattr(self, what) is None]
-            if missing:
-                raise ValueError(f"{name}: to be trained it needs {' and '.join(missing)}")
-            self._updates = ArrayUpdates(name, optimizer, self, {"gamma": "gamma", "beta": "beta"})
+        self._updates = None if optimizer is None else self._train(optimizer)
+
+    def _train(self, optimizer: Any) -> ArrayUpdates:
+        return updates_of_gamma_and_beta(self, optimizer)
 
     def update_gamma_and_beta(
         self, command_buffer: _core.CommandBuffer, states: list[Any]
@@ -125,23 +123,12 @@ class _Arrays(ArraySource, InstanceNormalizationDataSource):
             return None
         return self._updates.step_gamma_and_beta(command_buffer, states)
 
-    def _given(self) -> dict[str, Any]:
-        return {
-            "gamma": self.gamma,
-            "beta": self.beta,
-            "number_of_feature_channels": self.number_of_feature_channels,
-            "epsilon": self.epsilon,
-            "label": self.label,
-            "optimizer": self.optimizer,
-        }
-
     def __repr__(self) -> str:
         """Show channels, epsilon and which arrays there are."""
         names = [name for name in ("gamma", "beta") if getattr(self, name) is not None]
-        return (
-            f"{type(self).__name__}({self.number_of_feature_channels} channels, "
-            f"{', '.join(names) or 'no arrays'}, epsilon={self.epsilon:g})"
-        )
+        parts = [", ".join(names) or "no arrays", f"epsilon={self.epsilon:g}"]
+        shown = ", ".join([*parts, *self._shown(self.label)])
+        return f"{type(self).__name__}({self.number_of_feature_channels} channels, {shown})"
 
 
 class ArrayInstanceNormalizationDataSource(_Arrays):
@@ -151,7 +138,7 @@ class ArrayInstanceNormalizationDataSource(_Arrays):
     ----------
     gamma, beta : array_like of float32, shape (C,), optional
         Kept, not copied, where they are float32 arrays already: they may be changed, and a reload
-        reads them again.
+        reads them again; what an optimizer trains, after `load`.
     number_of_feature_channels : int, optional
         By default the length of the arrays.
     epsilon : float, optional
@@ -187,7 +174,7 @@ class ArrayGroupNormalizationDataSource(_Arrays, GroupNormalizationDataSource):
     ----------
     gamma, beta : array_like of float32, shape (C,), optional
         Kept, not copied, where they are float32 arrays already: they may be changed, and a reload
-        reads them again.
+        reads them again; what an optimizer trains, after `load`.
     number_of_groups : int
         Groups of consecutive channels, a divisor of their number.
     number_of_feature_channels : int, optional
@@ -218,9 +205,6 @@ class ArrayGroupNormalizationDataSource(_Arrays, GroupNormalizationDataSource):
     ) -> None:
         self._take(gamma, beta, number_of_feature_channels, epsilon, label, optimizer)
         self.number_of_groups = number_of_groups
-
-    def _given(self) -> dict[str, Any]:
-        return {**super()._given(), "number_of_groups": self.number_of_groups}
 
 
 class _Forward(KernelFacade):

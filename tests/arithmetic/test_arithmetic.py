@@ -723,7 +723,7 @@ def test_rejects_states(device):
         mg.NeuronGradient(mg.NeuronDescriptor(mg.NeuronType.RELU), device=device)(X, X, sums)
     with rejects(ValueError, "every image of a batch needs a state of its own"):
         gradient(X, X, sums[0])
-    with rejects(ValueError, "gradient_state has 3 entries, expected 2"):
+    with rejects(ValueError, "state has 3 entries, expected 2"):
         gradient(X, X, [*sums, sums[0]])
     _, small = mg.Add(device=device)(X[:, :2], X[:, :2], with_state=True)
     with rejects(ValueError, "the states of a batch must come from one encode"):

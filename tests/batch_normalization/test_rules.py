@@ -632,13 +632,29 @@ def test_a_source_that_refuses_a_reload(device):
     assert_same_bytes(kernel(X), before)
 
 
+def test_a_state_shows_how_far_it_is(device):
+    source = mg.ArrayBatchNormalizationDataSource(number_of_feature_channels=3)
+    statistics = mg.BatchNormalizationStatistics(device=device)
+    x = np.arange(24, dtype=np.float32).reshape(2, 2, 2, 3)
+    state = mg.BatchNormalization(source, device=device)(x, with_state=True)[1]
+    shown = "BatchNormalizationState(3 channels, statistics of 2 images{})"
+    assert repr(state) == shown.format("")
+    mg.BatchNormalizationStatisticsGradient(device=device)(x, x, state)
+    assert repr(state) == shown.format(", sums of 2")
+    state.reset()
+    assert repr(state) == "BatchNormalizationState(3 channels, no statistics)"
+    statistics(x[:1], state)
+    assert repr(state) == "BatchNormalizationState(3 channels, statistics of 1 image)"
+
+
 def test_array_source():
     gamma = np.ones(3, np.float32)
     source = mg.ArrayBatchNormalizationDataSource(gamma, mean=[1, 2, 3], label="norm", epsilon=0.5)
     assert source.gamma is gamma
     assert (source.number_of_feature_channels, source.label, source.epsilon) == (3, "norm", 0.5)
     assert source.beta is None
-    assert repr(source) == "ArrayBatchNormalizationDataSource(3 channels, gamma, mean, epsilon=0.5)"
+    shown = "3 channels, gamma, mean, epsilon=0.5, label 'norm'"
+    assert repr(source) == f"ArrayBatchNormalizationDataSource({shown})"
     other = source.copy()
     other.gamma[:] = 2
     assert gamma[0] == 1

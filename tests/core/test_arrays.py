@@ -259,7 +259,7 @@ def test_gradients_of_calls(device):
         gradient(y[:2], x, states)
     with pytest.raises(ValueError, match="both must be one image"):
         gradient(y[0], x[:1], states[0])
-    with pytest.raises(ValueError, match="gradient_state has 2 entries, expected 3"):
+    with pytest.raises(ValueError, match="state has 2 entries, expected 3"):
         gradient(y, x, states[:2])
     for wrong in (None, 3, "state"):
         with pytest.raises((TypeError, ValueError)):

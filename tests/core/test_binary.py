@@ -330,11 +330,19 @@ def test_states_of_other_kernels_and_images(device, command_buffer):
     def encode(state):
         kernel.encode(command_buffer, *sources, destination, destination_state=state)
 
-    with pytest.raises(StateError, match="properties changed"):
+    with pytest.raises(StateError, match=r"this kernel's .*was made by Subtract"):
         encode(mg.Subtract(device=device).result_state(*sources, destination))
-    for other in (blank(device, 4, 3, 4), blank(device, 2, 3, 8)):
-        with pytest.raises(ValueError, match="was made for images of other sizes"):
+    changed = kernel.result_state(*sources, destination)
+    kernel.bias = 1.0
+    with pytest.raises(StateError, match="properties changed"):
+        encode(changed)
+    kernel.bias = 0.0
+    for other, size in ((blank(device, 4, 3, 4), "3x4x4"), (blank(device, 2, 3, 8), "3x2x8")):
+        with pytest.raises(ValueError, match=f"for a destination of {size}, not 3x2x4"):
             encode(kernel.result_state(*sources, other))
+    larger = blank(device, 4, 3, 4)
+    with pytest.raises(ValueError, match="for a secondary of 3x4x4, not 3x2x4"):
+        encode(kernel.result_state(sources[0], larger, destination))
     with pytest.raises(TypeError, match="must come from this kernel's result_state"):
         encode(mg.State(device, 16))
     with pytest.raises(TypeError, match="must come from this kernel's result_state"):

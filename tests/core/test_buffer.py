@@ -33,7 +33,7 @@ WRONG = [
     (0, ValueError, "size must be a positive multiple of 4, got 0"),
     (-4, ValueError, "size must be a positive multiple of 4, got -4"),
     (6, ValueError, "size must be a positive multiple of 4, got 6"),
-    (None, TypeError, "Buffer: data must be a NumPy array, or have a buffer or DLPack, got NoneType; or size"),
+    (None, TypeError, "must be a NumPy array, or have a buffer or DLPack, got NoneType; or size"),
     (4.0, TypeError, "got float; or size must be an int, got float"),
     ("12", TypeError, "size must be an int, got str"),
     (2**64, TypeError, f"size is out of range: {2**64}"),

@@ -395,7 +395,7 @@ def test_gradient_arguments(device, command_buffer):
         (
             (y, source, None),
             ValueError,
-            "gradient_state has 0 entries, expected 1, one an image; the forward kernel returns "
+            "state has 0 entries, expected 1, one an image; the forward kernel returns "
             "them with with_state=True",
         ),
         ((y, source, 3), TypeError, "state must be a State or a list of states, got int"),
@@ -406,7 +406,7 @@ def test_gradient_arguments(device, command_buffer):
             TypeError,
             "must come from Neuron, but it was made by PoolingMax",
         ),
-        ((y, source, [state, state]), ValueError, "gradient_state has 2 entries, expected 1"),
+        ((y, source, [state, state]), ValueError, "state has 2 entries, expected 1"),
         ((y, [source], state), TypeError, "must both be single images or both be batches"),
         (
             ([y], [source, source], state),

@@ -83,6 +83,17 @@ def test_unknown_names(name, meant):
 
 
 @pytest.mark.parametrize(
+    ("name", "meant"),
+    [("MPSNNGraph", "Graph"), ("MPSCNNConvolutionNode", "ConvolutionNode"), ("qqq", None)],
+)
+def test_unknown_names_of_the_graph_module(name, meant):
+    asked = f"; did you mean {meant!r}?" if meant else ""
+    words = f"module 'mpsgrad.graph' has no attribute {name!r}{asked}"
+    with pytest.raises(AttributeError, match=re.escape(words) + "$"):
+        getattr(mg.graph, name)
+
+
+@pytest.mark.parametrize(
     ("cls", "name", "meant"),
     [
         (mg.NeuronType, "ReLU", "RELU"),

@@ -11,8 +11,8 @@ namespace mpsgrad {
 struct VectorMathLoops {
   using Unary = void (*)(const float* x, float* out, std::int64_t n);
 
-  Unary exp, exp2, expm1, log, log2, log1p, tanh, sigmoid, sigmoid_slope, softplus, erf,
-      normal_density, normal_cdf, gelu, gelu_slope, sqrt, sign;
+  Unary exp, expm1, log, log1p, tanh, sigmoid, sigmoid_slope, softplus, gelu, gelu_slope, sqrt,
+      sign;
   // x to one exponent, and to as many as there are x.
   void (*pow_scalar)(const float* x, float y, float* out, std::int64_t n);
   void (*pow)(const float* x, const float* y, float* out, std::int64_t n);

@@ -18,18 +18,13 @@ using Out = float*;
     }                                        \
   }
 MPSGRAD_LOOP(exp)
-MPSGRAD_LOOP(exp2)
 MPSGRAD_LOOP(expm1)
 MPSGRAD_LOOP(log)
-MPSGRAD_LOOP(log2)
 MPSGRAD_LOOP(log1p)
 MPSGRAD_LOOP(tanh)
 MPSGRAD_LOOP(sigmoid)
 MPSGRAD_LOOP(sigmoid_slope)
 MPSGRAD_LOOP(softplus)
-MPSGRAD_LOOP(erf)
-MPSGRAD_LOOP(normal_density)
-MPSGRAD_LOOP(normal_cdf)
 MPSGRAD_LOOP(gelu)
 MPSGRAD_LOOP(gelu_slope)
 MPSGRAD_LOOP(sqrt)
@@ -53,10 +48,8 @@ void pow_loop(In x, In y, Out out, Index n) {
 }  // namespace
 
 const VectorMathLoops vector_math_loops{
-    exp_loop,           exp2_loop,       expm1_loop,      log_loop,
-    log2_loop,          log1p_loop,      tanh_loop,       sigmoid_loop,
-    sigmoid_slope_loop, softplus_loop,   erf_loop,        normal_density_loop,
-    normal_cdf_loop,    gelu_loop,       gelu_slope_loop, sqrt_loop,
-    sign_loop,          pow_scalar_loop, pow_loop};
+    exp_loop,     expm1_loop,         log_loop,        log1p_loop, tanh_loop,
+    sigmoid_loop, sigmoid_slope_loop, softplus_loop,   gelu_loop,  gelu_slope_loop,
+    sqrt_loop,    sign_loop,          pow_scalar_loop, pow_loop};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

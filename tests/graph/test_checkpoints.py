@@ -1,6 +1,8 @@
 """Training that stops and goes on: checkpoints, pickles and copies of sources over arrays."""
 
+import copy
 import pickle
+import threading
 
 import mpsgrad as mg
 import numpy as np
@@ -144,6 +146,77 @@ def test_inference_takes_the_arrays_alone(device):
     half = mg.ArrayConvolutionDataSource(np.zeros((4, 1, 1, 4), np.float16))
     half.restore({"weights": own[0].weights_array})  # rounded, as NumPy rounds
     assert_same_bytes(half.weights_array, own[0].weights_array.astype(np.float16))
+
+
+class Own(mg.ArrayConvolutionDataSource):
+    """With a constructor and attributes of its own."""
+
+    def __init__(self, filters, momentum=0.9):
+        super().__init__(np.ones((filters, 1, 1, 4), np.float32), np.zeros(filters))
+        self.momentum = momentum
+        self.velocity = np.zeros_like(self.weights_array)
+        self.seen = [np.zeros(2)]
+        self.lock = threading.Lock()
+
+    def __getstate__(self):
+        return {name: value for name, value in super().__getstate__().items() if name != "lock"}
+
+
+def test_sources_of_ones_own_keep_what_they_have(device):
+    source = Own(4, momentum=0.5)
+    source.velocity[...] = 3
+    source.extra = "kept"
+    copied = source.copy(device)
+    for other in (pickle.loads(pickle.dumps(source)), copy.deepcopy(source), copied):
+        assert type(other) is Own
+        assert (other.momentum, other.extra) == (0.5, "kept")
+        assert other.velocity.max() == 3
+        for mine, theirs in (
+            (source.weights_array, other.weights_array),
+            (source.velocity, other.velocity),
+            (source.seen[0], other.seen[0]),
+        ):
+            assert_same_bytes(mine, theirs)
+            assert not np.shares_memory(mine, theirs)
+    mg.Convolution(copied, device=device)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_protocol_keeps_the_history(device, protocol):
+    own = sources(mg.Adam(0.01, device=device))
+    train(network(device, own), 2)
+    again = pickle.loads(pickle.dumps(own, protocol))
+    assert again[0].optimizer is again[1].optimizer
+    for old, new in zip(arrays_of(own), arrays_of(again), strict=True):
+        assert_same_bytes(old, new)
+
+
+def test_sources_show_what_they_are(device):
+    descriptor = mg.ConvolutionDescriptor(
+        3,
+        3,
+        input_feature_channels=8,
+        output_feature_channels=8,
+        stride_in_pixels_x=2,
+        stride_in_pixels_y=2,
+        groups=2,
+    )
+    source = mg.ArrayConvolutionDataSource(
+        np.ones((8, 3, 3, 4), np.float32),
+        descriptor=descriptor,
+        label="conv1",
+        optimizer=mg.Adam(0.01, device=device),
+    )
+    assert repr(source) == (
+        "ArrayConvolutionDataSource(float32 (8, 3, 3, 4), no biases, stride (2, 2), 2 groups, "
+        "label 'conv1', trained by Adam)"
+    )
+    shown = (
+        "ConvolutionDescriptor(3, 3, input_feature_channels=8, output_feature_channels=8, "
+        "stride_in_pixels_x=2, stride_in_pixels_y=2, groups=2)"
+    )
+    assert repr(descriptor) == shown
+    assert repr(mg.Convolution(source, device=device).descriptor) == shown
 
 
 WEIGHTS, BIASES = np.full((4, 1, 1, 4), 2, np.float32), np.full(4, 3, np.float32)

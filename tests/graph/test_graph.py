@@ -738,9 +738,20 @@ def test_repr_and_description(device, rng):
     node = linear(g.ImageNode("x"), label="twice")
     graph = float_graph(device, [node])
     assert repr(graph) == (f"Graph(1 nodes, images=['x'], states=[], device='{device.kind}')")
-    assert re.search(r"NeuronLinearNode 'twice' +- +FLOAT32  result", str(graph))
+    assert re.search(r"1 +NeuronLinearNode 'twice' +x +- +FLOAT32  result", str(graph))
     graph(sample(rng))
     assert "2x4x8" in graph.debug_description
+
+
+def test_a_description_says_what_each_node_reads(device):
+    first = linear(g.ImageNode("x"), label="first")
+    graph = float_graph(device, [linear(g.AdditionNode(first, g.ImageNode()), label="last")])
+    rows = [re.split(r" {2,}", line) for line in str(graph).splitlines() if line[:1] in "123"]
+    assert [row[:3] for row in rows] == [
+        ["1", "NeuronLinearNode 'first'", "x"],
+        ["2", "AdditionNode", "1, input"],
+        ["3", "NeuronLinearNode 'last'", "2"],
+    ]
 
 
 def test_a_graph_that_was_never_constructed():

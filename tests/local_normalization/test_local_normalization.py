@@ -1001,5 +1001,5 @@ def test_rejects_aliasing_and_foreign_sizes(device, p):
             forward.encode(work.buffer, images, narrow)
         with rejects(ValueError, "destination is an empty batch"):
             forward.encode(work.buffer, images, [])
-        with rejects(ValueError, "gradient_state has 3 entries, expected 2"):
+        with rejects(ValueError, "state has 3 entries, expected 2"):
             gradient.encode(work.buffer, images, images, [*states, states[0]])

@@ -540,7 +540,7 @@ def test_rejects_states(device):
     with rejects(TypeError, "state must come from Neuron, got State"):
         gradient(X, X, mg.State(device, 16))
     _, states = forward(X, with_state=True)
-    with rejects(ValueError, "gradient_state has 3 entries, expected 2"):
+    with rejects(ValueError, "state has 3 entries, expected 2"):
         gradient(X, X, [*states, states[0]])
 
 

@@ -317,7 +317,7 @@ SGD_REJECTED = {
     "gradient size": (
         lambda d: {name: mg.ConvolutionWeightsAndBiasesState.for_descriptor(d, describe(8))
                    for name in ("source_state", "result_state")}, ValueError,
-        f"gradient_state has {COUNT} weights, but source_state has {2 * COUNT}"),
+        f"state has {COUNT} weights, but source_state has {2 * COUNT}"),
     "bias size": (
         lambda d: {"result_state": mg.ConvolutionWeightsAndBiasesState(
             mg.Buffer(d, 4 * COUNT), mg.Buffer(d, 4 * OUT + 4))}, ValueError,

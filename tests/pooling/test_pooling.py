@@ -1135,7 +1135,7 @@ CALLS = {
         "source_gradient has 12 channels, but source has 8",
     ),
     "batch": ({"gradient_shape": (3, 2, 2, 8)}, "source_gradient has 3 images, but source has 2"),
-    "states": ({"states": []}, "gradient_state has 0 entries, expected 2"),
+    "states": ({"states": []}, "state has 0 entries, expected 2"),
     "kernel offset": (
         {"prepare": lambda kernel: setattr(kernel, "kernel_offset_y", -1)},
         "kernel_offset_x and kernel_offset_y must be 0, got (0, -1)",

@@ -683,7 +683,7 @@ def test_pad_gradients_reject(device):
     _, other = mg.Reshape(device=device)(x, (3, 5, 4), with_state=True)
     with rejects(TypeError, "state must come from Pad, but it was made by Reshape"):
         backward(g, x, other)
-    with rejects(ValueError, "gradient_state has 3 entries, expected 2"):
+    with rejects(ValueError, "state has 3 entries, expected 2"):
         backward(g, x, [*states, states[0]])
 
 

@@ -357,5 +357,5 @@ def test_rejects_states_of_the_other_kernel(device):
     result, states = mg.SoftMax(device=device)(X, with_state=True)
     with rejects(TypeError, "state must come from LogSoftMax, but it was made by SoftMax"):
         mg.LogSoftMaxGradient(device=device)(X, result, states)
-    with rejects(ValueError, "gradient_state has 3 entries, expected 2"):
+    with rejects(ValueError, "state has 3 entries, expected 2"):
         mg.SoftMaxGradient(device=device)(X, result, [*states, states[0]])

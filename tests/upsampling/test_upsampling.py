@@ -619,7 +619,7 @@ def test_rejects_states_of_other_kernels(device):
         words = f"the kernel's scale factors are {factors}, but the state was made with (2, 2)"
         with rejects(ValueError, words):
             mg.UpsamplingNearestGradient(*factors, device=device)(G, X, states)
-    with rejects(ValueError, "gradient_state has 0 entries"):
+    with rejects(ValueError, "state has 0 entries"):
         mg.UpsamplingNearestGradient(2, 2, device=device)(G, X, None)
 
 

@@ -241,16 +241,6 @@ MPSGRAD_INLINE float exp_of_negative(float x) {
   return detail::exp_enlarged(x < -104.0F ? -104.0F : x, detail::kNothing) * detail::kReduced;
 }
 
-// 2^x.
-MPSGRAD_INLINE float exp2(float x) {
-  const float below = x > 129.0F ? 129.0F : x;
-  const float limited = below < -151.0F ? -151.0F : below;
-  const float shifted = limited + detail::kRounder;
-  const float fraction = limited - (shifted - detail::kRounder);
-  return detail::rounded(
-      {detail::exp2_fraction(fraction), float_bits(shifted) - detail::kRounderBits});
-}
-
 // e^x - 1, without cancellation at small x.
 MPSGRAD_INLINE float expm1(float x) {
   const float below = x > 89.0F ? 89.0F : x;
@@ -268,18 +258,6 @@ MPSGRAD_INLINE float expm1(float x) {
 MPSGRAD_INLINE float log(float x) {
   const detail::Logarithmand split = detail::split_logarithmand(x);
   return detail::with_log_limits(x, detail::log_sum(split.k, split.f));
-}
-
-// log2(x), exact at powers of two.
-MPSGRAD_INLINE float log2(float x) {
-  const detail::Logarithmand split = detail::split_logarithmand(x);
-  const float f = split.f;
-  const float p =
-      polynomial(f, -0x1.71547p-1F, 0x1.ec7094p-2F, -0x1.715acap-2F, 0x1.277ef8p-2F, -0x1.eab1p-3F,
-                 0x1.a2e54p-3F, -0x1.877e68p-3F, 0x1.7e19a4p-3F, -0x1.c3734p-4F);
-  // log2(e) in two parts.
-  const float low = multiply_add(f * f, p, f * 0x1.4ae0cp-26F);
-  return detail::with_log_limits(x, split.k + multiply_add(f, detail::kLog2E, low));
 }
 
 // ln(1 + x), without cancellation at small x.
@@ -367,42 +345,8 @@ MPSGRAD_INLINE float softplus(float x) {
   return (x > 0.0F ? x : 0.0F) + detail::log_sum(k, f);
 }
 
-// The error function, 2 / sqrt(pi) times the integral of e^-t^2 from 0 to x.
-MPSGRAD_INLINE float erf(float x) {
-  const float a = abs(x);
-  const float z = a * a;
-  const float series =
-      polynomial(z, 0x1.06eba8p-3F, -0x1.81274p-2F, 0x1.ce2d52p-4F, -0x1.b7fec4p-6F, 0x1.542fecp-8F,
-                 -0x1.a5197ap-11F, 0x1.4c5cb4p-14F);
-  const float inner = multiply_add(a, series, a);
-  // ln(1 - erf(a)); at 4 that is far below a unit in the last place of 1.
-  const float b = a < 4.0F ? a : 4.0F;
-  const float logarithm =
-      polynomial(b, -0x1.661cf4p-12F, -0x1.2088eap0F, -0x1.46baecp-1F, -0x1.a65344p-4F,
-                 0x1.65cb7ap-6F, -0x1.825afep-9F, 0x1.86dd8ep-13F);
-  const detail::Scaled complement = detail::exp_scaled(logarithm, detail::kNothing);
-  const float outer = 1.0F - complement.m * detail::power_of_two(complement.n);
-  return copysign(a > 1.0F ? outer : inner, x);
-}
-
-// The density of the standard normal distribution, e^(-x^2 / 2) / sqrt(2 pi).
-MPSGRAD_INLINE float normal_density(float x) {
-  const float exponential = detail::kInverseRootTwoPi * detail::normal_tail(x).exponential;
-  const float density = exponential * detail::kReduced;
-  return x == x ? density : x;
-}
-
-// Its integral up to x, (1 + erf(x / sqrt(2))) / 2, without cancellation at negative x.
-MPSGRAD_INLINE float normal_cdf(float x) {
-  const detail::NormalTail tail = detail::normal_tail(x);
-  const float quotient = tail.numerator / tail.denominator;
-  const float beyond = quotient * tail.exponential * detail::kReduced;
-  const float result = x > 0.0F ? 1.0F - beyond : beyond;
-  return x == x ? result : x;
-}
-
-// x * normal_cdf(x), in the limit -0 and infinity at the infinities: what the tail of |x| takes
-// from x above zero, and from -0 below.
+// x times the standard normal distribution up to x, (1 + erf(x / sqrt(2))) / 2, in the limit -0 and
+// infinity at the infinities: what the tail of |x| takes from x above zero, and from -0 below.
 MPSGRAD_INLINE float gelu(float x) {
   const detail::NormalTail tail = detail::normal_tail(x);
   const float quotient = tail.numerator / tail.denominator;
@@ -410,9 +354,9 @@ MPSGRAD_INLINE float gelu(float x) {
   return (x < 0.0F ? -0.0F : x) - part * detail::kReduced;
 }
 
-// normal_cdf(x) + x * normal_density(x), in the limit -0 and 1 at the infinities. It has a zero
-// near x = -0.75, so its error counts in units in the last place of normal_cdf(x) + |x| *
-// normal_density(x).
+// Its derivative: the distribution up to x, and x times its density; in the limit -0 and 1 at the
+// infinities. It has a zero near x = -0.75, so its error counts in units in the last place of the
+// distribution and |x| times the density.
 MPSGRAD_INLINE float gelu_slope(float x) {
   const detail::NormalTail tail = detail::normal_tail(x);
   const float quotient = tail.numerator / tail.denominator;

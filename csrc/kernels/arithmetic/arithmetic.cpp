@@ -13,10 +13,7 @@ namespace {
 using Setting = ArithmeticSetting;
 
 const ArithmeticBackend& backend_of(const KernelBase& kernel) {
-  const ArithmeticBackend* backend = kernel.device()->arithmetic();
-  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
-                            kernel.device()->kind(), "' has no arithmetic kernels");
-  return *backend;
+  return require_family(kernel, kernel.device()->arithmetic(), "arithmetic");
 }
 
 double& place_of(BinaryProperties& properties, Setting setting) {
@@ -97,9 +94,8 @@ void check_distinct(const KernelBase& kernel, const StateBatch& states) {
 // -----------------------------------------------------------------------------------------------
 
 Arithmetic::Arithmetic(std::shared_ptr<Device> device, const char* class_name, ArithmeticKind kind)
-    : ForwardBinaryKernel(std::move(device), class_name, {}, {}),
-      kind_(kind),
-      encoder_(backend_of(*this).make_forward(*this->device(), kind)) {
+    : ForwardBinaryKernel(std::move(device), class_name, {}, {}), kind_(kind) {
+  set_device_encoder(backend_of(*this).make_forward(*this->device(), kind));
   properties_.extra = default_settings();
 }
 
@@ -142,12 +138,12 @@ std::shared_ptr<BinaryGradientState> Arithmetic::make_state(
     return nullptr;
   }
   auto state = std::make_shared<ArithmeticGradientState>(device(), temporary, std::move(snapshot));
-  state->payload = encoder_->make_payload(state->snapshot());
+  fill_payload(*state);
   return state;
 }
 
 void Arithmetic::encode_on_device(CommandBuffer& command_buffer, const BinaryCall& call) {
-  encoder_->encode(command_buffer, call);
+  ForwardBinaryKernel::encode_on_device(command_buffer, call);
   for (Index i = 0; i < call.images() && !call.states.empty(); ++i) {
     const Index index = call.batch ? call.clip.origin.z + i : 0;
     auto& state =
@@ -172,8 +168,8 @@ ArithmeticGradient::ArithmeticGradient(std::shared_ptr<Device> device, const cha
                                        bool secondary)
     : GradientKernel(std::move(device), class_name, forward_class, {}),
       kind_(kind),
-      secondary_(secondary),
-      encoder_(backend_of(*this).make_gradient(*this->device(), kind, secondary)) {
+      secondary_(secondary) {
+  set_device_encoder(backend_of(*this).make_gradient(*this->device(), kind, secondary));
   properties_.extra = default_settings();
   if (kind == ArithmeticKind::Subtract && secondary) {
     place_of(properties_, Setting::PrimaryScale) = -1.0;
@@ -282,10 +278,6 @@ void ArithmeticGradient::check_call(const GradientCall& call) const {
         class_name(),
         ": no forward encode has filled this state; encode the forward kernel with it first");
   }
-}
-
-void ArithmeticGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
-  encoder_->encode(command_buffer, call);
 }
 
 }  // namespace mpsgrad

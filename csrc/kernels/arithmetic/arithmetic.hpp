@@ -83,7 +83,6 @@ class Arithmetic : public ForwardBinaryKernel {
 
  private:
   ArithmeticKind kind_;
-  std::unique_ptr<BinaryEncoder> encoder_;
 };
 
 class Add final : public Arithmetic {
@@ -139,7 +138,6 @@ class ArithmeticGradient : public GradientKernel {
   bool from_one_encode(const State& a, const State& b) const override;
   void apply_forward(const State& state) override;
   void check_call(const GradientCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) override;
 
  private:
   const ArithmeticGradientState& own_arithmetic_state(const State* state) const;
@@ -148,7 +146,6 @@ class ArithmeticGradient : public GradientKernel {
 
   ArithmeticKind kind_;
   bool secondary_;
-  std::unique_ptr<GradientEncoder> encoder_;
 };
 
 class AddGradient final : public ArithmeticGradient {

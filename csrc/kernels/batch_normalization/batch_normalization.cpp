@@ -12,10 +12,7 @@ constexpr const char* kStatisticsGradient = "BatchNormalizationStatisticsGradien
 constexpr const char* kGradient = "BatchNormalizationGradient";
 
 const BatchNormalizationBackend& backend_of(const KernelBase& kernel) {
-  const BatchNormalizationBackend* backend = kernel.device()->batch_normalization();
-  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
-                            kernel.device()->kind(), "' has no batch normalization kernels");
-  return *backend;
+  return require_family(kernel, kernel.device()->batch_normalization(), "batch normalization");
 }
 
 // As check_neuron, but the slopes of PRELU must be exactly as many as channels.
@@ -101,8 +98,8 @@ void BatchNormalizationStatistics::encode_batch(
   BatchNormalizationState& state = state_of(*this, given);
   state.require_usable(class_name(), *command_buffer);
   const UnaryProperties& p = properties();
-  require_default(*this, "offset", p.offset == Offset{});
-  require_default(*this, "clip_rect", p.clip_rect == Region{});
+  require_default(*this, "offset", p.offset);
+  require_default(*this, "clip_rect", p.clip_rect);
   require_channels(*this, "source_images",
                    offered_channels(*this, "source_images", sources, p.source_channel_offset,
                                     p.source_channel_maximum),

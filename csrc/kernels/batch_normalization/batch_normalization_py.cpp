@@ -56,7 +56,12 @@ void bind_state(py::module_& m) {
 
 Made by `BatchNormalization`. One object serves the whole batch, and any number of batches after another.
 )");
-  c.def_property_readonly("batch_normalization", &S::producer, "The kernel that made it.")
+  c.def("__repr__",
+        [](const S& self) {
+          return text(self.class_name(), "(", self.channels(), " channels, ", self.progress(),
+                      self.is_temporary() ? ", temporary)" : ")");
+        })
+      .def_property_readonly("batch_normalization", &S::producer, "The kernel that made it.")
       .def_property_readonly("gamma", &S::gamma,
                              "`Buffer` of the kernel's scale as it is now, float32, one a channel; "
                              "None where its data source has none.")

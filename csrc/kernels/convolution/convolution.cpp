@@ -58,11 +58,8 @@ ConvolutionParameters read_parameters(const char* who, ConvolutionKind kind,
   return parameters;
 }
 
-const ConvolutionBackend& backend_of(const Device& device, const char* who) {
-  const ConvolutionBackend* backend = device.convolution();
-  require<UnsupportedError>(backend != nullptr, who, ": device '", device.kind(),
-                            "' has no convolution kernels");
-  return *backend;
+const ConvolutionBackend& backend_of(const KernelBase& kernel) {
+  return require_family(kernel, kernel.device()->convolution(), "convolution");
 }
 
 // New weights and biases. A reload does not change what a kernel is: its descriptor is the one that
@@ -144,8 +141,7 @@ Convolution::Convolution(std::shared_ptr<Device> device,
       source_(std::move(source)),
       parameters_(std::move(parameters)) {
   label = parameters_.label;
-  encoder_ =
-      backend_of(*this->device(), class_name()).make_forward(*this->device(), parameters_, kind_);
+  encoder_ = backend_of(*this).make_forward(*this->device(), parameters_, kind_);
   parameters_.drop_arrays();
 }
 
@@ -260,8 +256,7 @@ ConvolutionGradient::ConvolutionGradient(std::shared_ptr<Device> device,
   require(reason.empty(), class_name(), ": ", reason);
   check_trainable(class_name(), parameters);
   label = parameters.label;
-  encoder_ =
-      backend_of(*this->device(), class_name()).make_gradient(*this->device(), parameters, kind_);
+  encoder_ = backend_of(*this).make_gradient(*this->device(), parameters, kind_);
 }
 
 void ConvolutionGradient::set_gradient_option(int option) {

@@ -22,10 +22,6 @@ struct Phase {
   Index operand_first = 0,
         operand_step = 1;  // position of the first tap of the first result; from result to result
   Index first_tap = 0, taps = 0, tap_step = 1;  // among the axis's taps; positions from tap to tap
-
-  Index operand_last() const {
-    return operand_first + (count - 1) * operand_step + (taps - 1) * tap_step;
-  }
 };
 
 struct Axis {

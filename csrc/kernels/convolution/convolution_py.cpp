@@ -211,6 +211,31 @@ void bind_descriptor_fields(py::class_<ConvolutionDescriptor>& c) {
       "not divide the output channels.");
 }
 
+// The arguments that make such a descriptor, those that differ from their defaults.
+std::string descriptor_text(const ConvolutionDescriptor& d) {
+  const Window& w = d.window;
+  std::string result =
+      text(d.depthwise ? "DepthWise" : (d.sub_pixel_scale_factor > 1 ? "SubPixel" : ""),
+           "ConvolutionDescriptor(", w.kernel_width, ", ", w.kernel_height,
+           ", input_feature_channels=", d.input_feature_channels,
+           ", output_feature_channels=", d.output_feature_channels);
+  const auto add = [&](const char* name, Index value) {
+    if (value != 1) {
+      result += text(", ", name, "=", value);
+    }
+  };
+  add("stride_in_pixels_x", w.stride_x);
+  add("stride_in_pixels_y", w.stride_y);
+  add("dilation_rate_x", w.dilation_x);
+  add("dilation_rate_y", w.dilation_y);
+  add("groups", d.groups);
+  add("sub_pixel_scale_factor", d.sub_pixel_scale_factor);
+  if (d.neuron.type != NeuronType::None) {
+    result += text(", fused_neuron_descriptor=", std::string(py::repr(py::cast(d.neuron))));
+  }
+  return result + ")";
+}
+
 void bind_descriptor(py::module_& m) {
   using D = ConvolutionDescriptor;
   py::class_<D> c(m, "ConvolutionDescriptor");
@@ -234,6 +259,7 @@ void bind_descriptor(py::module_& m) {
         "sub_pixel_scale_factor"_a, "fused_neuron_descriptor"_a);
   bind_descriptor_fields(c);
   c.def("__eq__", [](const D& a, const D& b) { return a == b; }, py::is_operator());
+  c.def("__repr__", &descriptor_text);
   c.def_property_readonly(
        "channel_multiplier", [](const D& self) { return self.depthwise ? 1 : 0; },
        "Outputs of each input channel in a depthwise convolution, 1; 0 in a regular one. Read "

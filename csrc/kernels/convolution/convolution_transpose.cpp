@@ -105,7 +105,7 @@ StateBatch ConvolutionTranspose::result_states(
     const ImageBatch::Images& sources, const ImageBatch::Images& destinations,
     const StateBatch& convolution_states, const std::shared_ptr<CommandBuffer>& command_buffer) {
   const Undoing scope(*this, convolution_states);
-  return UnaryKernel::result_states(sources, destinations, convolution_states, command_buffer);
+  return UnaryKernel::result_states(sources, destinations, command_buffer);
 }
 
 void ConvolutionTranspose::encode(const std::shared_ptr<CommandBuffer>& command_buffer,

@@ -8,11 +8,8 @@
 namespace mpsgrad {
 namespace {
 
-const DropoutBackend& backend_of(const std::shared_ptr<Device>& device, const char* who) {
-  const DropoutBackend* backend = device->dropout();
-  require<UnsupportedError>(backend != nullptr, who, ": device '", device->kind(),
-                            "' has no dropout kernels");
-  return *backend;
+const DropoutBackend& backend_of(const KernelBase& kernel) {
+  return require_family(kernel, kernel.device()->dropout(), "dropout");
 }
 
 void check_settings(const KernelBase& kernel, const DropoutSettings& settings) {
@@ -138,7 +135,7 @@ void DropoutGradientState::write_mask(const float* in) {
 Dropout::Dropout(std::shared_ptr<Device> device, const DropoutSettings& settings)
     : UnaryKernel(std::move(device), "Dropout", {}), settings_(settings) {
   check_settings(*this, settings_);
-  encoder_ = backend_of(this->device(), class_name()).make_forward(*this->device(), settings_);
+  set_device_encoder(backend_of(*this).make_forward(*this->device(), settings_));
 }
 
 std::vector<double> Dropout::extra_properties() const {
@@ -160,7 +157,7 @@ void Dropout::check_call(const UnaryCall& call) const {
 }
 
 void Dropout::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call);
+  UnaryKernel::encode_on_device(command_buffer, call);
   if (!call.states.empty()) {
     own_of(*call.states.front()).note_forward(command_buffer);
   }
@@ -170,7 +167,7 @@ std::shared_ptr<GradientState> Dropout::make_state(
     ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
   auto state =
       std::make_shared<DropoutGradientState>(device(), temporary, std::move(snapshot), settings_);
-  state->payload = encoder_->make_payload(state->snapshot());
+  fill_payload(*state);
   return state;
 }
 
@@ -179,18 +176,15 @@ std::shared_ptr<GradientState> Dropout::make_state(
 DropoutGradient::DropoutGradient(std::shared_ptr<Device> device, const DropoutSettings& settings)
     : GradientKernel(std::move(device), "DropoutGradient", "Dropout", {}), settings_(settings) {
   check_settings(*this, settings_);
-  encoder_ = backend_of(this->device(), class_name()).make_gradient(*this->device(), settings_);
+  set_device_encoder(backend_of(*this).make_gradient(*this->device(), settings_));
 }
 
 void DropoutGradient::apply_state(const GradientState& state) {
-  // Where in the clipped forward result, which the mask lies over, the first pixel of the forward
-  // source went; and where in the result.
-  const ForwardSnapshot& shot = state.snapshot();
-  const Offset& from = shot.properties.offset;
+  place_on_result(state);
+  // Where that pixel went in the clipped forward result, which the mask lies over.
+  const Offset& from = state.snapshot().properties.offset;
   properties_.secondary.offset.x = -from.x;
   properties_.secondary.offset.y = -from.y;
-  properties_.primary.offset.x = shot.clip.origin.x - from.x;
-  properties_.primary.offset.y = shot.clip.origin.y - from.y;
 }
 
 void DropoutGradient::lay_over_mask(const ForwardSnapshot& shot) {
@@ -228,7 +222,7 @@ void DropoutGradient::check_call(const GradientCall& call) const {
 }
 
 void DropoutGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
-  encoder_->encode(command_buffer, call);
+  GradientKernel::encode_on_device(command_buffer, call);
   own_of(*call.states.front()).note_gradient(command_buffer);
 }
 

@@ -96,7 +96,6 @@ class Dropout final : public UnaryKernel {
 
  private:
   DropoutSettings settings_;
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 // source: the forward source, which is not read. Image i of an encode takes the i-th mask, and its
@@ -116,7 +115,6 @@ class DropoutGradient final : public GradientKernel {
 
  private:
   DropoutSettings settings_;
-  std::unique_ptr<GradientEncoder> encoder_;
 };
 
 }  // namespace mpsgrad

@@ -19,10 +19,7 @@ double checked_alpha(const KernelBase& kernel, double value) {
 }
 
 const GramMatrixBackend& backend_of(const KernelBase& kernel) {
-  const GramMatrixBackend* backend = kernel.device()->gram_matrix();
-  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
-                            kernel.device()->kind(), "' has no Gram matrix kernels");
-  return *backend;
+  return require_family(kernel, kernel.device()->gram_matrix(), "Gram matrix");
 }
 
 }  // namespace
@@ -39,7 +36,7 @@ float gram_matrix_alpha(const BinaryProperties& properties) {
 GramMatrixCalculation::GramMatrixCalculation(std::shared_ptr<Device> device, double alpha)
     : UnaryKernel(std::move(device), "GramMatrixCalculation", {}) {
   extra() = {checked_alpha(*this, alpha)};
-  encoder_ = backend_of(*this).make_forward(*this->device());
+  set_device_encoder(backend_of(*this).make_forward(*this->device()));
 }
 
 void GramMatrixCalculation::set_alpha(double value) {
@@ -53,24 +50,13 @@ void GramMatrixCalculation::adjust_destination(const ImageBatch::Images&, Index,
 }
 
 void GramMatrixCalculation::check_call(const UnaryCall& call) const {
-  require_default(*this, "offset", call.properties.offset == Offset{});
-  require_default(*this, "clip_rect", call.properties.clip_rect == Region{});
+  require_default(*this, "offset", call.properties.offset);
+  require_default(*this, "clip_rect", call.properties.clip_rect);
   const ImageDescriptor& result = call.destinations.front()->descriptor();
   const Index channels = call.consumed_channels;
   require(result.width == channels && result.height == 1, class_name(), ": destination is ",
           result.width, "x", result.height, ", but the matrix of ", channels, " channels is ",
           channels, "x1");
-}
-
-std::shared_ptr<GradientState> GramMatrixCalculation::make_state(
-    ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
-  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
-  state->payload = encoder_->make_payload(state->snapshot());
-  return state;
-}
-
-void GramMatrixCalculation::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call);
 }
 
 // ---- gradient
@@ -80,7 +66,7 @@ GramMatrixCalculationGradient::GramMatrixCalculationGradient(std::shared_ptr<Dev
     : GradientKernel(std::move(device), "GramMatrixCalculationGradient", "GramMatrixCalculation",
                      {}) {
   properties_.extra = {checked_alpha(*this, alpha)};
-  encoder_ = backend_of(*this).make_gradient(*this->device());
+  set_device_encoder(backend_of(*this).make_gradient(*this->device()));
 }
 
 void GramMatrixCalculationGradient::set_alpha(double value) {
@@ -115,7 +101,7 @@ void GramMatrixCalculationGradient::encode_on_device(CommandBuffer& command_buff
                                                      const GradientCall& call) {
   // The states of a batch come from one encode, and so with one alpha.
   properties_.extra = call.state().snapshot().properties.extra;
-  encoder_->encode(command_buffer, call);
+  GradientKernel::encode_on_device(command_buffer, call);
 }
 
 }  // namespace mpsgrad

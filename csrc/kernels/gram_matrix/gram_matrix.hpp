@@ -33,12 +33,6 @@ class GramMatrixCalculation final : public UnaryKernel {
   void adjust_destination(const ImageBatch::Images& sources, Index method,
                           ImageDescriptor& result) override;
   void check_call(const UnaryCall& call) const override;
-  std::shared_ptr<GradientState> make_state(
-      ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
-
- private:
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 // result(pixel, k) = alpha * sum over c of (gradient(k, c) + gradient(c, k)) * source(pixel, c).
@@ -53,9 +47,6 @@ class GramMatrixCalculationGradient final : public GradientKernel {
   void apply_state(const GradientState& state) override;
   void check_call(const GradientCall& call) const override;
   void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) override;
-
- private:
-  std::unique_ptr<GradientEncoder> encoder_;
 };
 
 }  // namespace mpsgrad

@@ -11,12 +11,8 @@ namespace {
 using Kind = GroupNormalizationKind;
 using StateBase = GroupNormalizationGradientStateBase;
 
-const GroupNormalizationBackend& backend_of(const KernelBase& kernel, Kind kind) {
-  const GroupNormalizationBackend* backend = kernel.device()->group_normalization();
-  require<UnsupportedError>(
-      backend != nullptr, kernel.class_name(), ": device '", kernel.device()->kind(), "' has no ",
-      kind == Kind::Instance ? "instance" : "group", " normalization kernels");
-  return *backend;
+const GroupNormalizationBackend& backend_of(const KernelBase& kernel) {
+  return require_family(kernel, kernel.device()->group_normalization(), "group normalization");
 }
 
 StateBase& own_of(State& state) { return dynamic_cast<StateBase&>(state); }
@@ -84,7 +80,7 @@ GroupNormalizationBase::GroupNormalizationBase(std::shared_ptr<Device> device,
                                                const char* class_name, Kind kind,
                                                std::shared_ptr<NormalizationDataSource> source)
     : UnaryKernel(std::move(device), class_name, {}), kind_(kind), source_(std::move(source)) {
-  const GroupNormalizationBackend& backend = backend_of(*this, kind);
+  const GroupNormalizationBackend& backend = backend_of(*this);
   const NormalizationSourceData data =
       read_normalization_source(this->class_name(), source_, {true, false, true}, 0);
   settings_.channels = data.channels;
@@ -162,7 +158,7 @@ GroupNormalizationGradientBase::GroupNormalizationGradientBase(std::shared_ptr<D
                                                                const char* class_name,
                                                                const char* forward_class, Kind kind)
     : GradientKernel(std::move(device), class_name, forward_class, {}),
-      encoder_(backend_of(*this, kind).make_gradient(*this->device(), kind)) {}
+      encoder_(backend_of(*this).make_gradient(*this->device(), kind)) {}
 
 void GroupNormalizationGradientBase::apply_state(const GradientState&) {
   properties_.primary.offset = properties_.secondary.offset = {};
@@ -202,7 +198,7 @@ void GroupNormalizationGradientBase::check_call(const GradientCall& call) const 
                  p.secondary.channel_maximum, call.produced_channels);
   require(call.batch || source.number_of_images == 1, class_name(), ": an image that holds ",
           source.number_of_images, " has one state; pass a batch, so that every image has its own");
-  check_distinct(*this, "gradient_state", call.states);
+  check_distinct(*this, "state", call.states);
   const auto& producer = own_of(*call.states.front()).producer();
   for (const auto& state : call.states) {
     require(own_of(*state).producer() == producer, class_name(),

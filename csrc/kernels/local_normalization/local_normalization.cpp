@@ -54,10 +54,7 @@ void store(const KernelBase& kernel, Kind kind, std::vector<double>& extra, Para
 }
 
 const LocalNormalizationBackend& backend_of(const KernelBase& kernel) {
-  const LocalNormalizationBackend* backend = kernel.device()->local_normalization();
-  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
-                            kernel.device()->kind(), "' has no local normalization kernels");
-  return *backend;
+  return require_family(kernel, kernel.device()->local_normalization(), "local normalization");
 }
 
 // The window over pixels: none across channels.
@@ -86,24 +83,13 @@ LocalNormalization::LocalNormalization(std::shared_ptr<Device> device, const cha
       kind_(kind) {
   check_kernel_size(*this, kind, kernel_width, kernel_height);
   extra() = default_settings(kind, kernel_width);
-  encoder_ = backend_of(*this).make_forward(*this->device(), kind, kernel_width);
+  set_device_encoder(backend_of(*this).make_forward(*this->device(), kind, kernel_width));
 }
 
 Index LocalNormalization::kernel_size() const { return size_of(properties().extra); }
 
 void LocalNormalization::set_parameter(Parameter parameter, double value) {
   store(*this, kind_, extra(), parameter, value);
-}
-
-void LocalNormalization::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call);
-}
-
-std::shared_ptr<GradientState> LocalNormalization::make_state(
-    ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
-  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
-  state->payload = encoder_->make_payload(state->snapshot());
-  return state;
 }
 
 CrossChannelNormalization::CrossChannelNormalization(std::shared_ptr<Device> device,
@@ -130,7 +116,7 @@ LocalNormalizationGradient::LocalNormalizationGradient(std::shared_ptr<Device> d
       kind_(kind) {
   check_kernel_size(*this, kind, kernel_width, kernel_height);
   properties_.extra = default_settings(kind, kernel_width);
-  encoder_ = backend_of(*this).make_gradient(*this->device(), kind, kernel_width);
+  set_device_encoder(backend_of(*this).make_gradient(*this->device(), kind, kernel_width));
 }
 
 Index LocalNormalizationGradient::kernel_size() const { return size_of(properties_.extra); }
@@ -140,10 +126,7 @@ void LocalNormalizationGradient::set_parameter(Parameter parameter, double value
 }
 
 void LocalNormalizationGradient::apply_state(const GradientState& state) {
-  // Where in the forward result the first pixel of the forward source went.
-  const ForwardSnapshot& shot = state.snapshot();
-  properties_.primary.offset.x = shot.clip.origin.x - shot.properties.offset.x;
-  properties_.primary.offset.y = shot.clip.origin.y - shot.properties.offset.y;
+  place_on_result(state);
   properties_.secondary.offset.x = properties_.secondary.offset.y = 0;
 }
 
@@ -164,11 +147,6 @@ void LocalNormalizationGradient::check_call(const GradientCall& call) const {
   }
   require_equal_sizes(call);
   require_equal_channels(call);
-}
-
-void LocalNormalizationGradient::encode_on_device(CommandBuffer& command_buffer,
-                                                  const GradientCall& call) {
-  encoder_->encode(command_buffer, call);
 }
 
 CrossChannelNormalizationGradient::CrossChannelNormalizationGradient(std::shared_ptr<Device> device,

@@ -42,13 +42,9 @@ class LocalNormalization : public UnaryKernel {
  protected:
   LocalNormalization(std::shared_ptr<Device> device, const char* class_name,
                      LocalNormalizationKind kind, Index kernel_width, Index kernel_height);
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
-  std::shared_ptr<GradientState> make_state(
-      ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
 
  private:
   LocalNormalizationKind kind_;
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 class CrossChannelNormalization final : public LocalNormalization {
@@ -83,11 +79,9 @@ class LocalNormalizationGradient : public GradientKernel {
   void apply_state(const GradientState& state) override;
   void check_state(const GradientState& state) const override;
   void check_call(const GradientCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) override;
 
  private:
   LocalNormalizationKind kind_;
-  std::unique_ptr<GradientEncoder> encoder_;
 };
 
 class CrossChannelNormalizationGradient final : public LocalNormalizationGradient {

@@ -39,10 +39,7 @@ ImageDescriptor loss_image_descriptor(const LossDescriptor& loss, const ImageDes
 }
 
 const LossBackend& loss_backend(const Device& device, const char* who) {
-  const LossBackend* backend = device.loss();
-  require<UnsupportedError>(backend != nullptr, who, ": device '", device.kind(),
-                            "' has no loss kernels");
-  return *backend;
+  return require_family(device, who, device.loss(), "loss");
 }
 
 void warn_of_classes(const KernelBase& kernel, const LossDescriptor& loss, Index count,
@@ -388,7 +385,7 @@ EncodeResult ForwardLoss::encode_creating(const std::shared_ptr<CommandBuffer>& 
   result.images = make_destinations(command_buffer, sources, true, allocator);
   try {
     if (with_states) {
-      result.states = result_states(sources, result.images->images(), {},
+      result.states = result_states(sources, result.images->images(),
                                     temporary_states ? command_buffer : nullptr);
     }
     encode(command_buffer, sources, labels, result.states, result.images->images());
@@ -527,11 +524,8 @@ std::shared_ptr<ImageBatch> LossGradient::encode_creating(
 
 InitialGradient::InitialGradient(std::shared_ptr<Device> device)
     : UnaryKernel(std::move(device), "InitialGradient", {}) {
-  encoder_ = loss_backend(*this->device(), class_name()).make_initial_gradient(*this->device());
-}
-
-void InitialGradient::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call);
+  set_device_encoder(
+      loss_backend(*this->device(), class_name()).make_initial_gradient(*this->device()));
 }
 
 }  // namespace mpsgrad

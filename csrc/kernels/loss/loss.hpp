@@ -301,10 +301,6 @@ class InitialGradient final : public UnaryKernel {
                                             const std::shared_ptr<CommandBuffer>&) override {
     return nullptr;
   }
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
-
- private:
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 }  // namespace mpsgrad

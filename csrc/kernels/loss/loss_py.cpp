@@ -220,7 +220,10 @@ py::array float_array(const py::object& object, const char* name, py::ssize_t ax
                      " must be an array, a LossDataDescriptor or an Image, got ",
                      type_name(object));
   require<TypeError>(py::isinstance<py::array_t<float>>(array), "LossLabels: ", name,
-                     " must be float32, got ", std::string(py::str(array.dtype())));
+                     " must be float32, got ", std::string(py::str(array.dtype())),
+                     array.dtype().kind() == 'i' || array.dtype().kind() == 'u'
+                         ? "; of classes, np.eye(number_of_classes, dtype=np.float32)[classes]"
+                         : "");
   require(array.ndim() == axes, "LossLabels: ", name, " must have shape ",
           axes == 3 ? "(H, W, C)" : "(N, H, W, C)", ", got ", shape_text(array));
   require(array.size() > 0, "LossLabels: ", name, " must not be empty");

@@ -27,13 +27,9 @@ class Neuron final : public UnaryKernel {
 
  protected:
   void check_call(const UnaryCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
-  std::shared_ptr<GradientState> make_state(
-      ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
 
  private:
   NeuronDescriptor neuron_;
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 // source: the forward source, not the activation's output.
@@ -45,11 +41,9 @@ class NeuronGradient final : public GradientKernel {
  protected:
   void apply_state(const GradientState& state) override;
   void check_call(const GradientCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) override;
 
  private:
   NeuronDescriptor neuron_;
-  std::unique_ptr<GradientEncoder> encoder_;
 };
 
 }  // namespace mpsgrad

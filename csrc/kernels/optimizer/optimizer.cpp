@@ -59,10 +59,8 @@ Optimizer::Optimizer(std::shared_ptr<Device> device, const char* class_name,
     : KernelBase(std::move(device), class_name), settings_(settings), rule_(rule) {
   check_settings(class_name, settings_);
   check_rule(class_name, rule_);
-  const OptimizerBackend* backend = this->device()->optimizer();
-  require<UnsupportedError>(backend != nullptr, class_name, ": device '", this->device()->kind(),
-                            "' has no optimizers");
-  encoder_ = backend->make(*this->device(), settings_, rule_);
+  encoder_ = require_family(*this, this->device()->optimizer(), "optimizer")
+                 .make(*this->device(), settings_, rule_);
 }
 
 void Optimizer::set_learning_rate(float value) {

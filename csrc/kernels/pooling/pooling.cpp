@@ -19,10 +19,7 @@ double limit_in(Index value) { return value == kUnlimited ? kNoLimit : static_ca
 Index limit_out(double value) { return std::isinf(value) ? kUnlimited : static_cast<Index>(value); }
 
 const PoolingBackend& backend_of(const KernelBase& kernel) {
-  const PoolingBackend* backend = kernel.device()->pooling();
-  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
-                            kernel.device()->kind(), "' has no pooling kernels");
-  return *backend;
+  return require_family(kernel, kernel.device()->pooling(), "pooling");
 }
 
 void store_zero_pad(const KernelBase& kernel, std::vector<double>& extra, bool vertical,
@@ -51,18 +48,7 @@ Pooling::Pooling(std::shared_ptr<Device> device, const char* class_name, Pooling
                  const Window& window)
     : UnaryKernel(std::move(device), class_name, window) {
   extra() = {0.0, 0.0};
-  encoder_ = backend_of(*this).make_forward(*this->device(), kind, window);
-}
-
-void Pooling::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call);
-}
-
-std::shared_ptr<GradientState> Pooling::make_state(
-    ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
-  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
-  state->payload = encoder_->make_payload(state->snapshot());
-  return state;
+  set_device_encoder(backend_of(*this).make_forward(*this->device(), kind, window));
 }
 
 PoolingMax::PoolingMax(std::shared_ptr<Device> device, const Window& window)
@@ -95,7 +81,7 @@ PoolingGradient::PoolingGradient(std::shared_ptr<Device> device, const char* cla
                                  const char* forward_class, PoolingKind kind, const Window& window)
     : GradientKernel(std::move(device), class_name, forward_class, window), window_(window) {
   properties_.extra = {0.0, 0.0, kNoLimit, kNoLimit, kNoLimit};
-  encoder_ = backend_of(*this).make_gradient(*this->device(), kind, window);
+  set_device_encoder(backend_of(*this).make_gradient(*this->device(), kind, window));
 }
 
 void PoolingGradient::set_source_size(const Size& size) {
@@ -147,10 +133,6 @@ void PoolingGradient::check_call(const GradientCall& call) const {
                                         gradient.height == shot.destination_height),
           class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
           ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
-}
-
-void PoolingGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
-  encoder_->encode(command_buffer, call);
 }
 
 PoolingMaxGradient::PoolingMaxGradient(std::shared_ptr<Device> device, const Window& window)

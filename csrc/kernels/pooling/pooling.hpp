@@ -36,12 +36,6 @@ class Pooling : public UnaryKernel {
  protected:
   Pooling(std::shared_ptr<Device> device, const char* class_name, PoolingKind kind,
           const Window& window);
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
-  std::shared_ptr<GradientState> make_state(
-      ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
-
- private:
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 class PoolingMax final : public Pooling {
@@ -86,11 +80,9 @@ class PoolingGradient : public GradientKernel {
   void apply_state(const GradientState& state) override;
   void check_state(const GradientState& state) const override;
   void check_call(const GradientCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) override;
 
  private:
   Window window_;
-  std::unique_ptr<GradientEncoder> encoder_;
 };
 
 class PoolingMaxGradient final : public PoolingGradient {

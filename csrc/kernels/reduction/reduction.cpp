@@ -70,10 +70,7 @@ void require_room(const KernelBase& kernel, const Region& clip, Index width, Ind
 }
 
 const ReductionBackend& backend_of(const KernelBase& kernel) {
-  const ReductionBackend* backend = kernel.device()->reduction();
-  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
-                            kernel.device()->kind(), "' has no reduction kernels");
-  return *backend;
+  return require_family(kernel, kernel.device()->reduction(), "reduction");
 }
 
 const char* clip_name(bool secondary) {
@@ -119,9 +116,8 @@ const char* reduction_name(ReductionAxis axis, ReductionKind kind) {
 
 ReduceUnary::ReduceUnary(std::shared_ptr<Device> device, const char* class_name, ReductionAxis axis,
                          ReductionKind kind)
-    : UnaryKernel(std::move(device), class_name, {}),
-      axis_(axis),
-      encoder_(backend_of(*this).make_unary(*this->device(), axis, kind)) {
+    : UnaryKernel(std::move(device), class_name, {}), axis_(axis) {
+  set_device_encoder(backend_of(*this).make_unary(*this->device(), axis, kind));
   extra() = {0.0, 0.0, kNoLimit, kNoLimit, 1.0};
 }
 
@@ -158,10 +154,6 @@ std::shared_ptr<GradientState> ReduceUnary::make_state(ForwardSnapshot,
   return nullptr;  // there is no gradient kernel
 }
 
-void ReduceUnary::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call);
-}
-
 ReduceFeatureChannelsSum::ReduceFeatureChannelsSum(std::shared_ptr<Device> device)
     : ReduceUnary(std::move(device), "ReduceFeatureChannelsSum", ReductionAxis::FeatureChannels,
                   ReductionKind::Sum) {}
@@ -170,8 +162,8 @@ void ReduceFeatureChannelsSum::set_weight(float value) { extra()[kWeight] = valu
 
 ReduceBinary::ReduceBinary(std::shared_ptr<Device> device, const char* class_name,
                            ProductReduction kind)
-    : ForwardBinaryKernel(std::move(device), class_name, {}, {}),
-      encoder_(backend_of(*this).make_binary(*this->device(), kind)) {
+    : ForwardBinaryKernel(std::move(device), class_name, {}, {}) {
+  set_device_encoder(backend_of(*this).make_binary(*this->device(), kind));
   properties_.extra = {0.0,      0.0,      kNoLimit, kNoLimit, 0.0, 0.0,
                        kNoLimit, kNoLimit, 0.0,      0.0,      1.0, 1.0};
 }
@@ -211,10 +203,6 @@ void ReduceBinary::check_call(const BinaryCall& call) const {
   const ImageDescriptor& secondary = call.secondaries.front()->descriptor();
   require_room(*this, call.clip, placed_size("width", primary.width, secondary.width),
                placed_size("height", primary.height, secondary.height));
-}
-
-void ReduceBinary::encode_on_device(CommandBuffer& command_buffer, const BinaryCall& call) {
-  encoder_->encode(command_buffer, call);
 }
 
 ReduceFeatureChannelsAndWeightsMean::ReduceFeatureChannelsAndWeightsMean(

@@ -59,13 +59,11 @@ class ReduceUnary : public UnaryKernel {
   void check_call(const UnaryCall& call) const override;
   std::shared_ptr<GradientState> make_state(
       ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
 
  private:
   Size result_size(const ImageDescriptor& source) const;
 
   ReductionAxis axis_;
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 // One class of Apple's for each pair; reduction.cpp has their names.
@@ -96,10 +94,6 @@ class ReduceBinary : public ForwardBinaryKernel {
   Index produced_channels(Index primary, Index secondary) const override;
   Index placed_size(const char* axis, Index primary, Index secondary) const override;
   void check_call(const BinaryCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const BinaryCall& call) override;
-
- private:
-  std::unique_ptr<BinaryEncoder> encoder_;
 };
 
 class ReduceFeatureChannelsAndWeightsMean final : public ReduceBinary {

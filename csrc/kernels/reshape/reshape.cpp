@@ -12,10 +12,7 @@ namespace {
 constexpr std::size_t kBefore = 0, kAfter = 3, kFillBits = 6, kSettings = 7;
 
 const ReshapeBackend& backend_of(const KernelBase& kernel) {
-  const ReshapeBackend* backend = kernel.device()->reshape();
-  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
-                            kernel.device()->kind(), "' has no kernels that copy");
-  return *backend;
+  return require_family(kernel, kernel.device()->reshape(), "copying");
 }
 
 Index elements_of(const ImageDescriptor& image) {
@@ -83,9 +80,9 @@ PadSettings pad_settings_of(const UnaryProperties& properties) {
   return {size_at(extra, kBefore), size_at(extra, kAfter), std::bit_cast<float>(bits)};
 }
 
-Reshape::Reshape(std::shared_ptr<Device> device)
-    : UnaryKernel(std::move(device), "Reshape", {}),
-      encoder_(backend_of(*this).make_reshape(*this->device())) {}
+Reshape::Reshape(std::shared_ptr<Device> device) : UnaryKernel(std::move(device), "Reshape", {}) {
+  set_device_encoder(backend_of(*this).make_reshape(*this->device()));
+}
 
 EncodeResult Reshape::encode_reshaped(const std::shared_ptr<CommandBuffer>& command_buffer,
                                       const ImageBatch::Images& sources, bool batch,
@@ -126,7 +123,7 @@ void Reshape::check_call(const UnaryCall& call) const {
 void Reshape::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
   UnaryCall whole = call;
   whole.produced_channels = call.destinations.front()->descriptor().feature_channels;
-  encoder_->encode(command_buffer, whole);
+  UnaryKernel::encode_on_device(command_buffer, whole);
 }
 
 std::shared_ptr<GradientState> Reshape::make_state(
@@ -140,14 +137,13 @@ std::shared_ptr<GradientState> Reshape::make_state(
   destination.feature_channels = snapshot.destination_channels;
   require_same_elements(*this, source, destination);
   snapshot.produced_channels = snapshot.destination_channels;
-  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
-  state->payload = encoder_->make_payload(state->snapshot());
-  return state;
+  return UnaryKernel::make_state(std::move(snapshot), temporary);
 }
 
 ReshapeGradient::ReshapeGradient(std::shared_ptr<Device> device)
-    : GradientKernel(std::move(device), "ReshapeGradient", "Reshape", {}),
-      encoder_(backend_of(*this).make_reshape_gradient(*this->device())) {}
+    : GradientKernel(std::move(device), "ReshapeGradient", "Reshape", {}) {
+  set_device_encoder(backend_of(*this).make_reshape_gradient(*this->device()));
+}
 
 void ReshapeGradient::check_call(const GradientCall& call) const {
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
@@ -173,13 +169,9 @@ void ReshapeGradient::check_call(const GradientCall& call) const {
           ShapeOf{destination}, ", which is ", elements_of(destination));
 }
 
-void ReshapeGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
-  encoder_->encode(command_buffer, call);
+Slice::Slice(std::shared_ptr<Device> device) : UnaryKernel(std::move(device), "Slice", {}) {
+  set_device_encoder(backend_of(*this).make_slice(*this->device()));
 }
-
-Slice::Slice(std::shared_ptr<Device> device)
-    : UnaryKernel(std::move(device), "Slice", {}),
-      encoder_(backend_of(*this).make_slice(*this->device())) {}
 
 std::shared_ptr<ImageBatch> Slice::encode_box(const std::shared_ptr<CommandBuffer>& command_buffer,
                                               const ImageBatch::Images& sources, bool batch,
@@ -218,17 +210,13 @@ void Slice::check_call(const UnaryCall& call) const {
           call.properties.destination_channel_offset);
 }
 
-void Slice::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call);
-}
-
 Pad::Pad(std::shared_ptr<Device> device, const PaddingSize& before, const PaddingSize& after,
          FillValues fill_values)
     : UnaryKernel(std::move(device), "Pad", {}), fill_values_(std::move(fill_values)) {
   extra().assign(kSettings, 0.0);
   set_padding_size(false, before);
   set_padding_size(true, after);
-  encoder_ = backend_of(*this).make_pad(*this->device(), fill_values_);
+  set_device_encoder(backend_of(*this).make_pad(*this->device(), fill_values_));
 }
 
 void Pad::set_padding_size(bool after, const PaddingSize& size) {
@@ -264,20 +252,10 @@ void Pad::check_call(const UnaryCall& call) const {
           " channels are written");
 }
 
-void Pad::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call);
-}
-
-std::shared_ptr<GradientState> Pad::make_state(ForwardSnapshot snapshot,
-                                               const std::shared_ptr<CommandBuffer>& temporary) {
-  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
-  state->payload = encoder_->make_payload(state->snapshot());
-  return state;
-}
-
 PadGradient::PadGradient(std::shared_ptr<Device> device)
-    : GradientKernel(std::move(device), "PadGradient", "Pad", {}),
-      encoder_(backend_of(*this).make_pad_gradient(*this->device())) {}
+    : GradientKernel(std::move(device), "PadGradient", "Pad", {}) {
+  set_device_encoder(backend_of(*this).make_pad_gradient(*this->device()));
+}
 
 ForwardPass PadGradient::forward_pass(const State* state) const {
   ForwardPass pass = GradientKernel::forward_pass(state);
@@ -287,10 +265,7 @@ ForwardPass PadGradient::forward_pass(const State* state) const {
 }
 
 void PadGradient::apply_state(const GradientState& state) {
-  const ForwardSnapshot& shot = state.snapshot();
-  const Offset& from = shot.properties.offset;
-  properties_.primary.offset.x = shot.clip.origin.x - from.x;
-  properties_.primary.offset.y = shot.clip.origin.y - from.y;
+  place_on_result(state);
   properties_.secondary.offset.x = properties_.secondary.offset.y = 0;
 }
 
@@ -304,10 +279,6 @@ void PadGradient::check_call(const GradientCall& call) const {
               channels == call.gradient_channels,
           class_name(), ": source_gradient has ", channels,
           " channels, but the forward pass wrote ", call.gradient_channels);
-}
-
-void PadGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
-  encoder_->encode(command_buffer, call);
 }
 
 }  // namespace mpsgrad

@@ -61,9 +61,6 @@ class Reshape final : public UnaryKernel {
   void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
   std::shared_ptr<GradientState> make_state(
       ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
-
- private:
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 class ReshapeGradient final : public GradientKernel {
@@ -72,10 +69,6 @@ class ReshapeGradient final : public GradientKernel {
 
  protected:
   void check_call(const GradientCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) override;
-
- private:
-  std::unique_ptr<GradientEncoder> encoder_;
 };
 
 // A box: `offset` and the source's channel window say where it begins, `clip_rect` where it goes
@@ -97,12 +90,9 @@ class Slice final : public UnaryKernel {
     return nullptr;
   }
   void check_call(const UnaryCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
 
  private:
   void end_with_box(const ImageDescriptor& source, ImageDescriptor& result) const;
-
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 // Along x and y the sizes count where the destination is created; else `offset` and `clip_rect` say
@@ -122,13 +112,9 @@ class Pad final : public UnaryKernel, public ReadsAnywhere {
   void adjust_destination(const ImageBatch::Images& sources, Index method,
                           ImageDescriptor& result) override;
   void check_call(const UnaryCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
-  std::shared_ptr<GradientState> make_state(
-      ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
 
  private:
   FillValues fill_values_;
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 // Every pixel of the source gets the sum of the incoming gradient over the places it was copied to.
@@ -142,10 +128,6 @@ class PadGradient final : public GradientKernel, public ReadsAnywhere {
   ForwardPass forward_pass(const State* state) const override;
   void apply_state(const GradientState& state) override;
   void check_call(const GradientCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) override;
-
- private:
-  std::unique_ptr<GradientEncoder> encoder_;
 };
 
 }  // namespace mpsgrad

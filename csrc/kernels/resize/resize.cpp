@@ -12,10 +12,7 @@ namespace {
 constexpr std::size_t kHoldsPositions = 0;
 
 const ResizeBackend& backend_of(const KernelBase& kernel) {
-  const ResizeBackend* backend = kernel.device()->resize();
-  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
-                            kernel.device()->kind(), "' has no resize kernels");
-  return *backend;
+  return require_family(kernel, kernel.device()->resize(), "resize");
 }
 
 ResizeSize checked_size(const char* who, Index width, Index height) {
@@ -54,23 +51,21 @@ ResizeBilinear::ResizeBilinear(std::shared_ptr<Device> device, Index width, Inde
                                bool align_corners)
     : UnaryKernel(std::move(device), "ResizeBilinear", {}),
       size_(checked_size(class_name(), width, height)),
-      align_corners_(align_corners),
-      encoder_(backend_of(*this).make_resize(*this->device(), size_, align_corners)) {}
+      align_corners_(align_corners) {
+  set_device_encoder(backend_of(*this).make_resize(*this->device(), size_, align_corners));
+}
 
 void ResizeBilinear::adjust_destination(const ImageBatch::Images&, Index, ImageDescriptor& result) {
   set_size(size_, result);
-}
-
-void ResizeBilinear::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call);
 }
 
 CropAndResizeBilinear::CropAndResizeBilinear(std::shared_ptr<Device> device, Index width,
                                              Index height, NormalizedRegions regions)
     : UnaryKernel(std::move(device), "CropAndResizeBilinear", {}),
       size_(checked_size(class_name(), width, height)),
-      regions_(checked_regions(class_name(), std::move(regions))),
-      encoder_(backend_of(*this).make_crop_and_resize(*this->device(), size_, regions_)) {}
+      regions_(checked_regions(class_name(), std::move(regions))) {
+  set_device_encoder(backend_of(*this).make_crop_and_resize(*this->device(), size_, regions_));
+}
 
 ImageBatch::Images CropAndResizeBilinear::for_each_region(const ImageBatch::Images& sources) const {
   ImageBatch::Images repeated;
@@ -109,13 +104,9 @@ void CropAndResizeBilinear::check_call(const UnaryCall& call) const {
           call.properties.edge_mode);
 }
 
-void CropAndResizeBilinear::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call);
-}
-
 GridSample::GridSample(std::shared_ptr<Device> device)
-    : ForwardBinaryKernel(std::move(device), "GridSample", {}, {}),
-      encoder_(backend_of(*this).make_grid_sample(*this->device())) {
+    : ForwardBinaryKernel(std::move(device), "GridSample", {}, {}) {
+  set_device_encoder(backend_of(*this).make_grid_sample(*this->device()));
   properties_.extra = {1.0};
 }
 
@@ -134,9 +125,5 @@ Index GridSample::produced_channels(Index primary, Index secondary) const {
 }
 
 Index GridSample::placed_size(const char*, Index, Index secondary) const { return secondary; }
-
-void GridSample::encode_on_device(CommandBuffer& command_buffer, const BinaryCall& call) {
-  encoder_->encode(command_buffer, call);
-}
 
 }  // namespace mpsgrad

@@ -53,12 +53,10 @@ class ResizeBilinear final : public UnaryKernel {
                                             const std::shared_ptr<CommandBuffer>&) override {
     return nullptr;
   }
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
 
  private:
   ResizeSize size_;
   bool align_corners_;
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 // A result for each source and region, those of one source after the other. The base class has one
@@ -87,14 +85,12 @@ class CropAndResizeBilinear final : public UnaryKernel {
     return nullptr;
   }
   void check_call(const UnaryCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
 
  private:
   ImageBatch::Images for_each_region(const ImageBatch::Images& sources) const;
 
   ResizeSize size_;
   NormalizedRegions regions_;
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 // The primary source at places that the secondary one, the grid, holds in its two channels: x and
@@ -109,10 +105,6 @@ class GridSample final : public ForwardBinaryKernel {
   void check_stride(bool secondary, const char* property, Index value) const override;
   Index produced_channels(Index primary, Index secondary) const override;
   Index placed_size(const char* axis, Index primary, Index secondary) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const BinaryCall& call) override;
-
- private:
-  std::unique_ptr<BinaryEncoder> encoder_;
 };
 
 }  // namespace mpsgrad

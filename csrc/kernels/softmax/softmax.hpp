@@ -23,12 +23,6 @@ class SoftMaxBackend {
 class SoftMaxBase : public UnaryKernel {
  protected:
   SoftMaxBase(std::shared_ptr<Device> device, const char* class_name, SoftMaxKind kind);
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
-  std::shared_ptr<GradientState> make_state(
-      ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
-
- private:
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 class SoftMax final : public SoftMaxBase {
@@ -50,10 +44,6 @@ class SoftMaxGradientBase : public GradientKernel {
                       const char* forward_class, SoftMaxKind kind);
   void apply_state(const GradientState& state) override;
   void check_call(const GradientCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) override;
-
- private:
-  std::unique_ptr<GradientEncoder> encoder_;
 };
 
 class SoftMaxGradient final : public SoftMaxGradientBase {

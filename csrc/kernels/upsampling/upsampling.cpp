@@ -12,10 +12,7 @@ namespace {
 constexpr std::size_t kFactorX = 0, kFactorY = 1, kAlignCorners = 2;
 
 const UpsamplingBackend& backend_of(const KernelBase& kernel) {
-  const UpsamplingBackend* backend = kernel.device()->upsampling();
-  require<UnsupportedError>(backend != nullptr, kernel.class_name(), ": device '",
-                            kernel.device()->kind(), "' has no upsampling kernels");
-  return *backend;
+  return require_family(kernel, kernel.device()->upsampling(), "upsampling");
 }
 
 Index checked_factor(const char* who, const char* axis, double value) {
@@ -42,7 +39,8 @@ Upsampling::Upsampling(std::shared_ptr<Device> device, const char* class_name, U
     : UnaryKernel(std::move(device), class_name, {}),
       factors_(checked_factors(class_name, factor_x, factor_y)) {
   extra() = {factor_x, factor_y, align_corners ? 1.0 : 0.0};
-  encoder_ = backend_of(*this).make_forward(*this->device(), kind, factors_, align_corners);
+  set_device_encoder(
+      backend_of(*this).make_forward(*this->device(), kind, factors_, align_corners));
 }
 
 void Upsampling::adjust_destination(const ImageBatch::Images&, Index, ImageDescriptor& result) {
@@ -50,23 +48,13 @@ void Upsampling::adjust_destination(const ImageBatch::Images&, Index, ImageDescr
   result.height *= factors_.y;
 }
 
-void Upsampling::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call);
-}
-
-std::shared_ptr<GradientState> Upsampling::make_state(
-    ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
-  auto state = UnaryKernel::make_state(std::move(snapshot), temporary);
-  state->payload = encoder_->make_payload(state->snapshot());
-  return state;
-}
-
 UpsamplingGradient::UpsamplingGradient(std::shared_ptr<Device> device, const char* class_name,
                                        const char* forward_class, UpsamplingKind kind,
                                        double factor_x, double factor_y)
     : GradientKernel(std::move(device), class_name, forward_class, {}),
-      factors_(checked_factors(class_name, factor_x, factor_y)),
-      encoder_(backend_of(*this).make_gradient(*this->device(), kind, factors_)) {}
+      factors_(checked_factors(class_name, factor_x, factor_y)) {
+  set_device_encoder(backend_of(*this).make_gradient(*this->device(), kind, factors_));
+}
 
 void UpsamplingGradient::apply_state(const GradientState& state) {
   const ForwardSnapshot& shot = state.snapshot();
@@ -91,10 +79,6 @@ void UpsamplingGradient::check_call(const GradientCall& call) const {
   require(gradient.width == shot.destination_width && gradient.height == shot.destination_height,
           class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
           ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
-}
-
-void UpsamplingGradient::encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) {
-  encoder_->encode(command_buffer, call);
 }
 
 }  // namespace mpsgrad

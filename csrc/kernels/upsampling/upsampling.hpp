@@ -42,13 +42,9 @@ class Upsampling : public UnaryKernel {
              double factor_x, double factor_y, bool align_corners);
   void adjust_destination(const ImageBatch::Images& sources, Index method,
                           ImageDescriptor& result) override;
-  void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
-  std::shared_ptr<GradientState> make_state(
-      ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
 
  private:
   UpsamplingFactors factors_;
-  std::unique_ptr<UnaryEncoder> encoder_;
 };
 
 class UpsamplingNearest final : public Upsampling {
@@ -81,11 +77,9 @@ class UpsamplingGradient : public GradientKernel {
   void apply_state(const GradientState& state) override;
   void check_state(const GradientState& state) const override;
   void check_call(const GradientCall& call) const override;
-  void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call) override;
 
  private:
   UpsamplingFactors factors_;
-  std::unique_ptr<GradientEncoder> encoder_;
 };
 
 class UpsamplingNearestGradient final : public UpsamplingGradient {

@@ -4,6 +4,9 @@ Names are Apple's without ``MPS``, ``MPSCNN`` and ``MPSNN``: ``MPSCNNConvolution
 `mpsgrad.graph.ConvolutionNode`.
 """
 
+from typing import NoReturn
+
+from mpsgrad._wording import no_such_name
 from mpsgrad.graph._graph import ArraysResult, EncodeResult, Graph, HandledList
 from mpsgrad.graph.activation import (
     DropoutGradientNode,
@@ -136,6 +139,11 @@ from mpsgrad.graph.shape import (
     UpsamplingNearestGradientNode,
     UpsamplingNearestNode,
 )
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise no_such_name("mpsgrad.graph", name, __all__)
+
 
 __all__ = [
     "AdditionGradientNode",

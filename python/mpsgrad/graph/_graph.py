@@ -490,8 +490,13 @@ class Graph(Settings, _core.Graph):
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         compiled = self._compiled
+        numbers = {node.result_image: str(i) for i, node in enumerate(compiled.order, 1)}
         for node in compiled.order:
             image = node.result_image
+            reads = [
+                numbers.get(source) or label_of(source.handle) or "input"
+                for source in node.source_images
+            ]
             copied = compiled.copies.get(image)
             descriptor = self._last_descriptor(compiled.image(image))
             size = (
@@ -523,12 +528,16 @@ class Graph(Settings, _core.Graph):
                 notes.append("result")
             if not compiled.is_read(image) and copied is None:
                 notes.append("not read")
-            yield node._name(), label_of(image.handle) or "", size, storage.name, "; ".join(notes)
+            handle = label_of(image.handle) or ""
+            yield (
+                numbers[image], node._name(), ", ".join(reads), handle, size, storage.name,
+                "; ".join(notes),
+            )  # fmt: skip
 
     @property
     def debug_description(self) -> str:
-        """The compiled nodes, with images as of the last encode, updates, and what is not run."""
-        header = ("node", "handle", "size", "format", "")
+        """The compiled nodes and what they read, images as of the last encode, and updates."""
+        header = ("", "node", "reads", "handle", "size", "format", "")
         rows = [header, *self._rows()]
         widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
         lines = [repr(self)]

@@ -1,0 +1,127 @@
+"""Arrays of other libraries in place of NumPy's, and our objects in place of arrays."""
+
+import array
+
+import mpsgrad as mg
+import numpy as np
+import pytest
+
+from tests.core.support import counting, image_of
+from tests.core.test_arrays import Exporter
+
+
+def ways(values):
+    """The same numbers as an array, a memoryview, and by DLPack alone."""
+    return {"ndarray": values, "memoryview": memoryview(values), "DLPack": Exporter(values)}
+
+
+WAYS = list(ways(np.zeros(1)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_everything_that_takes_an_array_takes_others(device, way):
+    def given(values):
+        return ways(values)[way]
+
+    x = counting(2, 3, 4, 5)
+    batch = mg.ImageBatch.from_array(device, given(x))
+    assert np.array_equal(batch.to_array(), x)
+    assert np.shares_memory(batch.to_array(), x) == (device.kind == "cpu")
+    image = image_of(device, np.zeros_like(x[0]))
+    image.write(given(x[0]))
+    assert np.array_equal(image.read(), x[0])
+    row, table = counting(6), counting(3, 4)
+    vector = mg.Vector.from_array(device, given(row))
+    matrix = mg.Matrix.from_array(device, given(table))
+    assert np.array_equal(vector.to_numpy(), row)
+    assert np.array_equal(matrix.to_numpy(), table)
+    if device.kind == "cpu":
+        row[0] = 7
+        assert vector.to_numpy()[0] == 7
+    doubled = 2 * row
+    vector.write(given(doubled))
+    assert np.array_equal(vector.to_numpy(), doubled)
+    buffer = mg.Buffer(device, given(table))
+    assert np.array_equal(buffer.to_numpy(), table.ravel())
+    buffer.write(given(doubled), offset=4)
+    assert np.array_equal(buffer.to_numpy()[1:7], doubled)
+    labels = mg.LossLabels(device, given(x[0]), given(x[1]))
+    assert np.array_equal(labels.labels_image.read(), x[0])
+    assert np.array_equal(mg.LossLabels.batch(device, given(x))[1].labels_image.read(), x[1])
+
+
+def test_arrays_of_the_standard_library(device):
+    numbers = array.array("f", [1, 2, 3])
+    assert mg.Vector.from_array(device, numbers).to_numpy().tolist() == [1, 2, 3]
+    assert mg.Buffer(device, numbers).to_numpy().tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_cannot_be_written_is_refused(device, way):
+    fixed = counting(6)
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match="Vector: array must be writable"):
+        mg.Vector.from_array(device, ways(fixed)[way])
+    assert mg.ImageBatch.from_array(device, ways(fixed.reshape(1, 1, 1, 6))[way])[0].width == 1
+
+
+def test_what_an_exporter_raises_comes_through(device):
+    class Refuses:
+        def __dlpack__(self, **_):
+            raise BufferError("not now")
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+    for take in (mg.ImageBatch.from_array, mg.Vector.from_array, mg.Buffer, mg.LossLabels):
+        with pytest.raises(BufferError, match="not now"):
+            take(device, Refuses())
+
+
+def test_vectors_and_batches_are_arrays(device):
+    x = counting(2, 3, 4, 5)
+    objects = {
+        mg.Vector.from_array(device, x.reshape(-1).copy()): x.reshape(-1),
+        mg.Matrix.from_array(device, x.reshape(6, 20).copy()): x.reshape(6, 20),
+        mg.ImageBatch.from_array(device, x.copy()): x,
+    }
+    for owner, values in objects.items():
+        shared = np.from_dlpack(owner)
+        assert np.array_equal(shared, values)
+        assert np.array_equal(np.asarray(owner), values)
+        assert np.asarray(owner, np.float64).dtype == np.float64
+        if device.kind == "cpu":
+            shared.reshape(-1)[0] = 9
+            assert np.asarray(owner).reshape(-1)[0] == 9
+            assert np.shares_memory(np.asarray(owner), shared)
+            assert not np.shares_memory(np.array(owner, copy=True), shared)
+
+
+def test_images_are_arrays_that_are_copies(device):
+    x = counting(3, 4, 5)
+    image = image_of(device, x)
+    assert np.array_equal(np.asarray(image), x)
+    assert np.asarray(image, np.float64).dtype == np.float64
+    with pytest.raises(ValueError, match="Image: an array of its texels is always a copy"):
+        image.__array__(copy=False)
+
+
+def test_nothing_is_exported_before_its_work_is_done(device, queue):
+    x = counting(2, 3, 4, 5)
+    command_buffer = queue.command_buffer()
+    kernel = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.ABSOLUTE), device=device)
+    batch = kernel.encode_batch(
+        command_buffer, mg.ImageBatch.from_array(device, x), allocator=mg.DEFAULT
+    )
+    mg.synchronize(batch, command_buffer)
+    command_buffer.commit()
+    for look in (np.asarray, np.from_dlpack):
+        with pytest.raises(RuntimeError):
+            look(batch)
+    command_buffer.wait_until_completed()
+    assert np.array_equal(np.from_dlpack(batch), x)
+
+
+def test_classes_are_no_labels(device):
+    with pytest.raises(TypeError, match=r"must be float32, got int64; of classes, np\.eye\("):
+        mg.LossLabels(device, np.zeros((1, 1, 1), np.int64))
