@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compare.add_argument("before", metavar="A", help="results of `--json`")
     compare.add_argument("after", metavar="B", help="results of another run")
 
-    plot = actions.add_parser("plot", help="draw a results file: two PNGs and one HTML page")
+    plot = actions.add_parser("plot", help="draw a results file: PNGs and one HTML page")
     plot.add_argument("results", metavar="FILE", help="results of `--json`")
     plot.add_argument("--to", metavar="FOLDER", default=".", help="where to put them (.)")
 
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_argument(
         "--into",
         metavar="PAGE",
-        help="replace what is between the page's markers, and put an SVG beside it (print the tables)",
+        help="replace what is between the page's markers, an SVG beside it (print the tables)",
     )
 
     scaling = actions.add_parser(
@@ -507,11 +507,14 @@ def _report(options: argparse.Namespace) -> int:
     page = Path(options.into)
     if any(record["ratios"] for record in records):
         need("matplotlib", "the drawing")
-        from .plots import write_families
+        from .plots import titled_families, write_svg
 
+        title, figure = titled_families(records)
         drawing = page.with_suffix(".svg")
-        text = f"![{write_families(records, drawing)}]({drawing.name})\n\n{text}"
-    insert(page, text)
+        insert(page, f"![{title}]({drawing.name})\n\n{text}")
+        write_svg(figure, drawing)
+    else:
+        insert(page, text)
     return 0
 
 

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
     from .results import Record
 
-__all__ = ["families", "ratios", "roofline", "write_families", "write_plots", "write_scaling"]
+__all__ = [
+    "families",
+    "ratios",
+    "roofline",
+    "titled_families",
+    "write_plots",
+    "write_scaling",
+    "write_svg",
+]
 
 COLOURS = (
     "#3366cc", "#dc3912", "#109618", "#ff9900", "#990099", "#0099c6", "#7a5c00", "#666666",
@@ -190,6 +198,9 @@ def families(records: Sequence[Record], peer: str) -> Figure:
     axes.set_xscale("log")
     values = [record["ratios"][peer] for record in compared]
     axes.set_xlim(min(0.5, min(values) / 1.2), max(2.0, max(values) * 1.2))
+    low, high = axes.get_xlim()
+    axes.set_xticks([t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= t <= high])
+    axes.minorticks_off()
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_yticks(range(len(rows)), [family.replace("_", " ") for family in rows], fontsize=9)
     _plain(axes.xaxis)
@@ -199,21 +210,26 @@ def families(records: Sequence[Record], peer: str) -> Figure:
     return figure
 
 
-def write_families(records: Sequence[Record], path: Path) -> str:
-    """Write `families` as an SVG against the peer of most cases; return words for it."""
-    counts = [peer for record in records for peer in record["ratios"]]
-    peer = statistics.mode(counts)
+def titled_families(records: Sequence[Record]) -> tuple[str, Figure]:
+    """Return `families` against the peer that most cases have, with a title."""
+    peer = statistics.mode(peer for record in records for peer in record["ratios"])
+    title = f"Times as fast as {PEER_NAMES.get(peer, peer)}, family by family"
+    return title, families(records, peer)
+
+
+def write_svg(figure: Figure, path: Path) -> None:
+    """Write a drawing with text as text, the same bytes each time."""
     with mpl.rc_context({"svg.hashsalt": "mpsgrad", "svg.fonttype": "none"}):
-        families(records, peer).savefig(
+        figure.savefig(
             path, format="svg", facecolor="white", metadata={"Date": None, "Creator": None}
         )
-    return f"Times as fast as {PEER_NAMES.get(peer, peer)}, family by family"
 
 
 def write_plots(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Write ``roofline.png``, ``ratios.png`` and ``index.html``; return their paths."""
+    """Write ``index.html`` and its drawings as PNG, of peers where there are any; return paths."""
     drawings = {"roofline": roofline(records)}
     if any(record["ratios"] for record in records):
+        drawings["families"] = titled_families(records)[1]
         drawings["ratios"] = ratios(records)
     written = []
     for name, figure in drawings.items():
@@ -402,6 +418,7 @@ def _page(records: Sequence[Record], drawings: dict[str, Figure]) -> str:
 {amount(size)}, an empty command buffer {duration(machine["empty_encode"])}: measured before the
 cases.</p>
 {means}
+{picture("families", "Every family", "A mark for each case, and the geometric mean.")}
 {picture("ratios", "Every case", "A mark for each case; kernels with the worst case come first.")}
 {picture("roofline", "Against the machine", ROOFLINE)}
 <h2>Cases</h2>

@@ -148,9 +148,9 @@ def write(path, records):
 def test_plots_with_peers(finished, tmp_path, capsys):
     file = write(tmp_path / "peers.jsonl", with_peers(finished[2]))
     assert main(["bench", "plot", file, "--to", str(tmp_path / "out")]) == 0
-    names = {"roofline.png", "ratios.png", "index.html"}
+    names = {"roofline.png", "families.png", "ratios.png", "index.html"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert len(capsys.readouterr().out.splitlines()) == 4
     assert "x torch" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
 
 
@@ -222,11 +222,18 @@ def test_a_page_gets_the_tables(finished, tmp_path, capsys):
     assert "old" not in text
     assert "| torch | 3 | 1.23 | 1 | 0.50 (convolution/forward" in text
     assert "| neuron_forward |" in text
+    assert "![Times as fast as PyTorch, family by family](page.svg)\n" in text
+    drawn = (tmp_path / "page.svg").read_bytes()
+    assert b">convolution<" in drawn
+    assert main(["bench", "report", file, "--into", str(page)]) == 0
+    assert (tmp_path / "page.svg").read_bytes() == drawn
     assert main(["bench", "report", file]) == 0
     assert capsys.readouterr().out.strip() in text
-    page.write_text("no markers")
-    assert main(["bench", "report", file, "--into", str(page)]) == 2
-    assert page.read_text() == "no markers"
+    other = tmp_path / "other.md"
+    other.write_text("no markers")
+    assert main(["bench", "report", file, "--into", str(other)]) == 2
+    assert other.read_text() == "no markers"
+    assert not other.with_suffix(".svg").exists()
 
 
 def test_a_page_tells_batches_apart_and_what_peers_could_not(finished):
