@@ -6,8 +6,6 @@
 namespace mpsgrad::metal {
 namespace {
 
-NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
-
 MPSOffset to_mps(const Offset& offset) { return {offset.x, offset.y, offset.z}; }
 
 // The effective clip: it never reaches outside, which some kernels would refuse.

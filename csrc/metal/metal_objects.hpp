@@ -26,6 +26,8 @@
 
 namespace mpsgrad::metal {
 
+inline NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+
 // Apple's own read count of a temporary object: far above any number of reads, so that the object
 // ends when our ledger says so and never inside an encode, whatever a release of the system counts.
 inline constexpr NSUInteger kManyReads = NSUInteger{1} << 30;

@@ -9,10 +9,9 @@ namespace mpsgrad {
 namespace {
 
 using metal::Retained;
+using metal::to_ns;
 
 constexpr Index kSide = 5, kChannels = 4;
-
-NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
 
 // Autoreleased.
 MPSCNNConvolutionDescriptor* convolution_descriptor(NSUInteger side) {

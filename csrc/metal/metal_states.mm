@@ -6,8 +6,6 @@
 namespace mpsgrad::metal {
 namespace {
 
-NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
-
 // The clip rectangle as it was set, which a state and the encodes into it agree on even if their
 // batches differ in length; `depth`, of the effective one, says whether its images all exist.
 MTLRegion to_mtl(const Region& clip, Index depth) {

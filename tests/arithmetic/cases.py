@@ -1,4 +1,4 @@
-"""Shapes, ways to broadcast and printed examples, shared by the tests and the benchmarks."""
+"""Shapes, ways to broadcast and printed examples, shared by the tests."""
 
 from __future__ import annotations
 
@@ -48,10 +48,4 @@ PRINTED = {
     # kind: scales, bias, result, dL/dx, dL/dy for incoming ones
     "Add": ((2.0, 0.5), 1.0, [[8, 15], [12, 19]], [[2, 2], [2, 2]], [1, 1]),
     "Multiply": ((2.0, 0.5), 0.0, [[10, 40], [30, 80]], [[10, 20], [10, 20]], [4, 6]),
-}
-
-LAYERS = {
-    "resnet/skip": ((16, 56, 56, 256), "none"),
-    "resnet/bias": ((16, 56, 56, 256), "bias"),
-    "attention/mask": ((16, 56, 56, 64), "one channel"),
 }

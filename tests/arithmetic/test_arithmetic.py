@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import re
 
 import mpsgrad as mg
 import numpy as np
@@ -15,6 +14,7 @@ from tests.arithmetic.oracle import COMPARISONS, DIFFERENTIABLE, FLT_MAX, KINDS,
 from tests.core.fuzz import pairs
 from tests.core.oracle import DTYPES, load
 from tests.images import Work, empty, filled, read
+from tests.rejects import rejects
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -604,10 +604,6 @@ def test_copies(device):
 
 
 # --- Rejections -----------------------------------------------------------------
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 def test_abstract_classes():

@@ -8,8 +8,6 @@ from tests.arithmetic.oracle import Operation, Source
 from tests.central import assert_derivative
 from tests.tolerance import assert_exact
 
-SMALL = [shape for shape in cases.SHAPES if np.prod(shape) <= 200]
-
 
 @pytest.mark.parametrize("kind", cases.PRINTED)
 def test_printed_values(kind):

@@ -1,4 +1,4 @@
-"""Shapes and neurons shared by the tests and the benchmarks."""
+"""Shapes and neurons shared by the tests."""
 
 from __future__ import annotations
 
@@ -46,13 +46,6 @@ CASES = [
 
 # Too many for central differences; enough to be worked on in parts.
 MANY_CHANNELS = BatchCase("channels 1027", (2, 1), (1, 3), 1027)
-
-LAYERS = {
-    "resnet50/conv1": BatchCase("resnet50/conv1", (32,), (112, 112), 64),
-    "resnet50/conv3": BatchCase("resnet50/conv3", (32,), (28, 28), 512),
-    "resnet50/conv5": BatchCase("resnet50/conv5", (32,), (7, 7), 2048),
-    "mobilenet/conv8": BatchCase("mobilenet/conv8", (32,), (14, 14), 512),
-}
 
 NEURONS = [
     None,

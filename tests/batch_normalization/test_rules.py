@@ -11,6 +11,7 @@ import pytest
 from tests.batch_normalization.support import forward_kernel, train, values
 from tests.images import Work, empty, filled, read
 from tests.neuron.cases import Neuron
+from tests.rejects import rejects
 from tests.tolerance import assert_exact, assert_same_bytes
 
 SHAPE = (2, 3, 4, 5)  # of the batch in every test here
@@ -856,10 +857,6 @@ def test_copies(device):
 
 
 # ---- rejections -----------------------------------------------------------------------------
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 def test_states_are_made_by_kernels_only():

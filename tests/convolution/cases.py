@@ -356,15 +356,6 @@ TRANSPOSES = [
     TransposeCase("larger destination", (1, 2, 3, 2), 3, (3, 3), (2, 2), grow=(3, 2)),
 ]
 
-TRANSPOSE_LAYERS = {
-    layer.name: layer
-    for layer in [
-        TransposeCase("unet/up4", (4, 128, 128, 128), 64, (2, 2), (2, 2), method=FULL),
-        TransposeCase("unet/up1", (4, 16, 16, 1024), 512, (2, 2), (2, 2), method=FULL),
-        TransposeCase("dcgan/up2", (16, 8, 8, 512), 256, (4, 4), (2, 2), grow=(1, 1)),
-    ]
-}
-
 
 @dataclass(frozen=True)
 class FullyConnectedCase:

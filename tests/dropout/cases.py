@@ -1,4 +1,4 @@
-"""Shapes, mask strides and probabilities shared by the tests and the benchmarks."""
+"""Shapes, mask strides and probabilities shared by the tests."""
 
 # (N, H, W, C)
 SHAPES = [
@@ -16,9 +16,3 @@ SHAPES = [
 MASK_STRIDES = [(x, y, z) for x in (0, 1) for y in (0, 1) for z in (0, 1)]
 
 KEEP_PROBABILITIES = [0.1, 0.5, 0.75, 0.999]
-
-LAYERS = {
-    "vgg16/fc6": (64, 1, 1, 4096),
-    "unet/bottom": (4, 16, 16, 1024),
-    "resnet50/conv3": (32, 28, 28, 512),
-}

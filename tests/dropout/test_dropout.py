@@ -6,7 +6,6 @@ known bit by bit.
 
 import math
 import pickle
-import re
 import threading
 
 import mpsgrad as mg
@@ -17,6 +16,7 @@ from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, sample
 from tests.dropout import cases, oracle
 from tests.images import Work, empty, filled, read
+from tests.rejects import rejects
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -716,10 +716,6 @@ def test_states_are_made_by_kernels():
 
 
 # --- Rejections ---------------------------------------------------------------------------
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 ARGUMENTS = {

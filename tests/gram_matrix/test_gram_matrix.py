@@ -1,7 +1,6 @@
 """Gram matrix kernels against the oracle, the printed example, and the rules of their encodes."""
 
 import math
-import re
 
 import mpsgrad as mg
 import numpy as np
@@ -13,6 +12,7 @@ from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load
 from tests.gram_matrix import cases, oracle
 from tests.images import Work, empty, filled, read
+from tests.rejects import rejects
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -459,10 +459,6 @@ def test_copies(device, cls, way):
 
 
 # --- Rejections ---------------------------------------------------------------------
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 X = np.ones((2, 3, 5, 4), np.float32)

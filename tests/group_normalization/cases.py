@@ -1,4 +1,4 @@
-"""Shapes (N, H, W, C) with numbers of groups, shared by the tests and the benchmarks."""
+"""Shapes (N, H, W, C) with numbers of groups, shared by the tests."""
 
 CASES = [
     ((1, 1, 1, 1), 1),
@@ -28,9 +28,3 @@ SLICES = [
 ]
 # an image of several megabytes, which is summed in runs of another length
 LONG_RUNS = [((1, 701, 700, 3), 1)]
-
-LAYERS = {
-    "resnet50/conv2": ((8, 56, 56, 256), 32),
-    "resnet50/conv4": ((8, 14, 14, 1024), 32),
-    "unet/down2": ((4, 64, 64, 128), 8),
-}

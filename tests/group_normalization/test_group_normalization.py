@@ -1,7 +1,5 @@
 """Instance and group normalization against their oracles, the worked examples, and their rules."""
 
-import re
-
 import mpsgrad as mg
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from tests.group_normalization import cases, oracle
 from tests.images import Work, empty, filled, read
 from tests.instance_normalization import cases as instance_cases
 from tests.instance_normalization import oracle as instance_oracle
+from tests.rejects import rejects
 from tests.repeats import check_repeats
 from tests.tolerance import (
     Guarded,
@@ -690,10 +689,6 @@ def test_bases_of_data_sources():
 # --- Rejections ---------------------------------------------------------------------------
 
 X = np.zeros((2, 4, 4, 8), np.float32)
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 @pytest.mark.parametrize("groups", [0, -1, 3, 9])

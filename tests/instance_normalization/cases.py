@@ -1,4 +1,4 @@
-"""Shapes (N, H, W, C) shared by the tests and the benchmarks."""
+"""Shapes (N, H, W, C) shared by the tests."""
 
 SHAPES = [
     (1, 1, 1, 1),
@@ -12,9 +12,3 @@ SHAPES = [
     (2, 4, 3, 8),
     (1, 13, 1, 9),
 ]
-
-LAYERS = {
-    "style transfer/down1": (4, 256, 256, 32),
-    "style transfer/residual": (4, 64, 64, 128),
-    "cyclegan/residual": (1, 64, 64, 256),
-}

@@ -1,4 +1,4 @@
-"""Shapes and parameters shared by the tests and the benchmarks."""
+"""Shapes and parameters shared by the tests."""
 
 from tests.local_normalization.oracle import CrossChannel, LocalContrast, Spatial
 
@@ -14,12 +14,6 @@ SHAPES = [
     (5, 1, 5, 8),
     (2, 4, 3, 9),
 ]
-
-LAYERS = {
-    "alexnet/norm1": (16, 55, 55, 96),
-    "alexnet/norm2": (16, 27, 27, 256),
-    "googlenet/norm1": (16, 56, 56, 64),
-}
 
 CROSS_CHANNEL = [
     CrossChannel(1),

@@ -1,6 +1,5 @@
 """Local normalization kernels against the oracle, the printed examples, and their rules."""
 
-import re
 from dataclasses import asdict, replace
 
 import mpsgrad as mg
@@ -13,6 +12,7 @@ from tests.core.oracle import DTYPES, load, sample
 from tests.images import Work, empty, filled, read
 from tests.local_normalization import cases, fuzz, oracle
 from tests.local_normalization.oracle import CrossChannel, LocalContrast, Spatial
+from tests.rejects import rejects
 from tests.tolerance import Guarded, assert_close, assert_same_bytes, rng_for, ulps_for
 
 CLASSES = {
@@ -20,7 +20,6 @@ CLASSES = {
     Spatial: (mg.SpatialNormalization, mg.SpatialNormalizationGradient),
     LocalContrast: (mg.LocalContrastNormalization, mg.LocalContrastNormalizationGradient),
 }
-PAIRS = [cls for pair in CLASSES.values() for cls in pair]
 PIXELS = [Spatial, LocalContrast]
 ALL = [*cases.CROSS_CHANNEL, *cases.SPATIAL, *cases.LOCAL_CONTRAST]
 ONE_EACH = [CrossChannel(4, beta=0.75), Spatial(4, beta=0.75), LocalContrast(4, 1.0, delta=0.5)]
@@ -778,10 +777,6 @@ def test_repr(device):
 # --- Rejections ---------------------------------------------------------------------------
 
 X = np.zeros((2, 4, 4, 8), np.float32)
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 @pytest.mark.parametrize("cls", CLASSES[CrossChannel])

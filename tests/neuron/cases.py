@@ -20,8 +20,6 @@ SHAPES = [
     (1, 17, 19, 1),
 ]
 
-# Outputs of layers of real networks, for benchmarks.
-
 
 @dataclass(frozen=True)
 class Neuron:

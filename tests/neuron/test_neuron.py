@@ -12,6 +12,7 @@ import pytest
 from tests.core.oracle import DTYPES, load, sample
 from tests.images import Work, empty, filled, read
 from tests.neuron import cases, oracle
+from tests.rejects import rejects
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -435,10 +436,6 @@ def test_work_runs_when_it_is_committed(device):
 # --- Rejections -----------------------------------------------------------------------------
 
 X = np.zeros((2, 3, 5, 4), np.float32)
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 @pytest.mark.parametrize("cls", [mg.Neuron, mg.NeuronGradient])

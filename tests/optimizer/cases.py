@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from tests.optimizer.oracle import Settings
 
-# Lengths of vectors; shapes (rows, columns) of matrices; weights OHWI of convolutions.
+# Lengths of vectors; shapes (rows, columns) of matrices.
 LENGTHS = [1, 2, 3, 7, 8, 31, 64, 1009]
 MATRICES = [(1, 1), (1, 13), (5, 3), (17, 8)]
-WEIGHTS = [(1, 1, 1, 1), (4, 3, 3, 5), (7, 1, 2, 3)]
 
 
 SETTINGS = {

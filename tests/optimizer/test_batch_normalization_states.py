@@ -1,13 +1,12 @@
 """Optimizers over the states of batch normalization."""
 
-import re
-
 import mpsgrad as mg
 import numpy as np
 import pytest
 
 from tests.images import Work, filled
 from tests.optimizer.states import outcome, results, run, vectors
+from tests.rejects import rejects
 
 RATE = 0.25
 X = (np.arange(2 * 3 * 4 * 3) % 7).reshape(2, 3, 4, 3).astype(np.float32)
@@ -98,10 +97,6 @@ def test_temporary_states_are_read_once(device):
     _, of_gamma, _ = trained(device)
     fresh = kernel.result_state(x[0], x[0])
     np.testing.assert_allclose(fresh.gamma.to_numpy()[:3], GAMMA - RATE * of_gamma, rtol=1e-6)
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 def test_rejections(device, queue):

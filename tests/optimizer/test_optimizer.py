@@ -637,9 +637,6 @@ def fixed(device, *shape, dtype=np.float32):
     return (mg.Vector if len(shape) == 1 else mg.Matrix).from_array(device, array)
 
 
-NAMES = ("gradient", "values", "momentum", "result")
-
-
 def sgd_call(**changes):
     """A call of encode_vector on vectors of four ones with some arguments replaced."""
 

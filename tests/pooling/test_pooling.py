@@ -1,7 +1,6 @@
 """Pooling kernels against the oracle, the worked examples, and the rules of their encodes."""
 
 import math
-import re
 from dataclasses import replace
 
 import mpsgrad as mg
@@ -14,6 +13,7 @@ from tests.core.oracle import DTYPES, inside, load, positions, store
 from tests.images import Work, descriptor, empty, filled, read
 from tests.pooling import cases, fuzz, oracle
 from tests.pooling.oracle import Pooling
+from tests.rejects import rejects
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -1005,10 +1005,6 @@ def test_a_failed_gradient_leaves_the_settings_alone(device):
 # --- Rejections ---------------------------------------------------------------------------
 
 X = np.zeros((2, 4, 4, 8), np.float32)
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The kernels that copy against NumPy, the oracle and the printed examples; copies are exact."""
 
-import re
-
 import hypothesis
 import mpsgrad as mg
 import numpy as np
@@ -11,16 +9,13 @@ from hypothesis import strategies as st
 from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, store
 from tests.images import Work, empty, filled, read
+from tests.rejects import rejects
 from tests.reshape import cases, oracle
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
 
 edges = pytest.mark.parametrize("edge", cases.EDGES)
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float16])
 pads = pytest.mark.parametrize(("shape", "before", "after"), cases.PADS, ids=str)
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 def every_bit(device, shape, dtype, rng):

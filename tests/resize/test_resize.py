@@ -1,7 +1,5 @@
 """Resize, crop and grid sample kernels against the oracle, and the rules of their encodes."""
 
-import re
-
 import mpsgrad as mg
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ from hypothesis import given, settings
 from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, store
 from tests.images import Work, empty, filled, read
+from tests.rejects import rejects
 from tests.resize import cases, oracle
 from tests.resize.oracle import Resize
 from tests.tolerance import (
@@ -632,10 +631,6 @@ def test_copies_have_every_setting(device, duplicate):
 # --- Rejections -----------------------------------------------------------------
 
 X = np.zeros((2, 5, 9, 4), np.float32)
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 @pytest.mark.parametrize("name", ["resize_width", "resize_height"])

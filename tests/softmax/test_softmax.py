@@ -3,7 +3,6 @@
 import copy
 import inspect
 import pickle
-import re
 
 import mpsgrad as mg
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 from tests.core.oracle import DTYPES, load, sample
 from tests.images import Work, empty, filled, read
+from tests.rejects import rejects
 from tests.softmax import cases, oracle
 from tests.tolerance import (
     Guarded,
@@ -299,10 +299,6 @@ def test_copies(device, cls):
 # --- Rejections ---------------------------------------------------------------------------
 
 X = np.zeros((2, 3, 5, 4), np.float32)
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 REJECTED = {

@@ -1,7 +1,5 @@
 """Upsampling kernels against the oracle, the printed examples, and the rules of their encodes."""
 
-import re
-
 import mpsgrad as mg
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ from hypothesis import given, settings
 from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, store
 from tests.images import Work, empty, filled, read
+from tests.rejects import rejects
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -527,10 +526,6 @@ def test_copies_have_every_setting(device, duplicate):
 
 X = np.zeros((2, 3, 5, 4), np.float32)
 G = np.zeros((2, 6, 10, 4), np.float32)
-
-
-def rejects(error, words):
-    return pytest.raises(error, match=re.escape(words))
 
 
 @pytest.mark.parametrize("axis", "xy")

@@ -12,7 +12,11 @@
 namespace mpsgrad {
 namespace {
 
-NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+using metal::MetalBuffer;
+using metal::MetalCommandBuffer;
+using metal::PoolScope;
+using metal::Retained;
+using metal::to_ns;
 
 // Autoreleased.
 MPSCNNConvolutionDescriptor* to_mps(const ConvolutionDescriptor& d) {
@@ -165,11 +169,6 @@ struct SourceAnswers {
 
 namespace mpsgrad {
 namespace {
-
-using metal::MetalBuffer;
-using metal::MetalCommandBuffer;
-using metal::PoolScope;
-using metal::Retained;
 
 const char* class_name(ConvolutionKind kind) {
   return kind == ConvolutionKind::Plain            ? "MPSCNNConvolution"

@@ -12,8 +12,7 @@ using metal::MetalCommandBuffer;
 using metal::MetalStatePayload;
 using metal::PoolScope;
 using metal::Retained;
-
-NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+using metal::to_ns;
 
 // Autoreleased.
 MPSCNNLossDescriptor* to_mps(const LossDescriptor& loss) {

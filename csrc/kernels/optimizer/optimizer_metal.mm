@@ -10,8 +10,7 @@ using metal::MetalBuffer;
 using metal::MetalCommandBuffer;
 using metal::PoolScope;
 using metal::Retained;
-
-NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+using metal::to_ns;
 
 id<MTLBuffer> buffer_of(const ArrayView& view) { return as<MetalBuffer>(*view.buffer).get(); }
 

@@ -8,7 +8,8 @@
 namespace mpsgrad {
 namespace {
 
-NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+using metal::to_ns;
+
 NSUInteger limit(Index value) { return value == kUnlimited ? NSUIntegerMax : to_ns(value); }
 
 MPSCNNPooling* allocate_forward(PoolingKind kind) {

@@ -6,7 +6,7 @@
 namespace mpsgrad {
 namespace {
 
-NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+using metal::to_ns;
 
 // The region within the image, and the images that our own rules have chosen.
 MTLRegion to_mtl(const Region& region, Index first, Index images) {

@@ -9,8 +9,7 @@ namespace mpsgrad {
 namespace {
 
 using metal::Retained;
-
-NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+using metal::to_ns;
 
 // Apple's header does not say where the results of several regions go, so each has a kernel of its
 // own.

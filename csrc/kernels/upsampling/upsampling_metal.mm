@@ -6,7 +6,7 @@
 namespace mpsgrad {
 namespace {
 
-NSUInteger to_ns(Index value) { return static_cast<NSUInteger>(value); }
+using metal::to_ns;
 
 class MetalUpsamplingBackend final : public UpsamplingBackend {
  public:
