@@ -155,7 +155,8 @@ ImageDescriptor ForwardBinaryKernel::destination_descriptor(
       produced_channels(consumed(false, primaries, false), consumed(true, secondaries, false));
   result.channel_format = primary.channel_format;
   if (method & padding_method::kCustom) {
-    result = padding()->customize(primary_and_secondary, source_states, *this, result);
+    const auto own = padding();  // what it calls may set another
+    result = own->customize(primary_and_secondary, source_states, *this, result);
   }
   require(result.width >= 1 && result.height >= 1, class_name(), ": sources of ", primary.width,
           "x", primary.height, " and ", secondary.width, "x", secondary.height,
@@ -337,7 +338,8 @@ std::shared_ptr<ImageBatch> ForwardBinaryKernel::make_destinations(
       destination_descriptor({primaries.front(), secondaries.front()}, {});
   const bool zeroed = properties_.clip_rect != Region{} ||
                       properties_.destination_channel_offset != 0 || command_buffer->predicate;
-  return (chosen ? *chosen : *allocator())
+  const auto own = allocator();  // what it calls may set another
+  return (chosen ? *chosen : *own)
       .allocate(command_buffer, descriptor, *this, static_cast<Index>(primaries.size()), zeroed);
 }
 

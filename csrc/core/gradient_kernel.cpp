@@ -186,7 +186,8 @@ ImageDescriptor GradientKernel::configure_for(const std::shared_ptr<Image>& grad
   result.feature_channels = properties_.destination_channel_offset + pass.result_channels;
   result.channel_format = gradient->descriptor().channel_format;
   if (padding()->method() & padding_method::kCustom) {
-    result = padding()->customize({gradient, source}, {state}, *this, result);
+    const auto own = padding();  // what it calls may set another
+    result = own->customize({gradient, source}, {state}, *this, result);
   }
   result.check(class_name());
   return result;
@@ -310,7 +311,8 @@ std::shared_ptr<ImageBatch> GradientKernel::encode_creating(
         configure_for(gradients.front(), sources.front(), states.front());
     const bool zeroed = !writes_whole_destination() || properties_.clip_rect != Region{} ||
                         properties_.destination_channel_offset != 0 || command_buffer->predicate;
-    result = (chosen ? *chosen : *allocator())
+    const auto own = allocator();  // what it calls may set another
+    result = (chosen ? *chosen : *own)
                  .allocate(command_buffer, descriptor, *this, static_cast<Index>(gradients.size()),
                            zeroed);
     encode_checked(command_buffer, gradients, sources, states, result->images(), batch, true);

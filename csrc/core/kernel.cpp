@@ -229,10 +229,9 @@ void check_clip(const KernelBase& kernel, const Region& clip) {
 
 void Reads::add_one(ReadCount& count, Image* image, State* state) {
   const std::size_t place = count.place;
-  if (place >= entries_.size() || entries_[place].image != image ||
-      entries_[place].state != state) {
+  if (place >= entries_.size() || entries_[place].count != &count) {
     count.place = entries_.size();
-    entries_.push_back({image, state, 1, argument_});
+    entries_.push_back({&count, image, state, 1, argument_});
     return;
   }
   Entry& entry = entries_[place];
@@ -245,6 +244,7 @@ void Reads::add(const ImageBatch::Images& images) {
   for (const auto& image : images) {
     if (ReadCount* count = image->read_count()) {
       add_one(*count, image.get(), nullptr);
+      has_views_ = has_views_ || image->parent() != nullptr;
     }
   }
 }
@@ -258,17 +258,23 @@ void Reads::add(const StateBatch& states) {
   }
 }
 
+Index Reads::held_by_views(const ReadCount* count) const {
+  return std::count_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.image && entry.image->parent() && entry.count->value() == entry.reads &&
+           entry.image->parent()->read_count() == count;
+  });
+}
+
 void Reads::check() const {
   for (const Entry& entry : entries_) {
-    (entry.image ? *entry.image->read_count() : *entry.state->count())
-        .require_addable(-entry.reads);
+    entry.count->require_addable(-entry.reads - (has_views_ ? held_by_views(entry.count) : 0));
   }
 }
 
 void Reads::spend() {
   for (const Entry& entry : entries_) {
     if (entry.image) {
-      entry.image->read_count()->add(-entry.reads);
+      entry.count->add(-entry.reads);
       entry.image->after_count_change();
     } else {
       entry.state->add_read_count(-entry.reads);

@@ -136,13 +136,17 @@ class Reads {
 
  private:
   struct Entry {
+    ReadCount* count;
     Image* image;
     State* state;
     Index reads;
     int argument;  // the last one it was counted for
   };
   void add_one(ReadCount& count, Image* image, State* state);
+  // Of the views that these reads end, how many hold a read of an image with that count.
+  Index held_by_views(const ReadCount* count) const;
   std::vector<Entry> entries_;
+  bool has_views_ = false;
   int argument_ = 0;
 };
 

@@ -115,7 +115,8 @@ ImageDescriptor UnaryKernel::size_destination(const ImageBatch::Images& sources,
     adjust_destination(sources, method, result);
   }
   if (method & padding_method::kCustom) {
-    result = padding_->customize(sources, sizing.source_states, *this, result);
+    const auto padding = padding_;  // what it calls may set another
+    result = padding->customize(sources, sizing.source_states, *this, result);
   }
   require(result.width >= 1 && result.height >= 1, class_name(), ": a source of ", source.width,
           "x", source.height, " is too small for a window of ", w.extent_x(), "x", w.extent_y(),
@@ -297,7 +298,8 @@ std::shared_ptr<ImageBatch> UnaryKernel::make_destinations(
   const ImageDescriptor descriptor = size_destination({sources.front()}, sizing);
   const bool zeroed = properties_.clip_rect != Region{} ||
                       properties_.destination_channel_offset != 0 || command_buffer->predicate;
-  return (allocator ? *allocator : *allocator_)
+  const auto own = allocator_;  // what it calls may set another
+  return (allocator ? *allocator : *own)
       .allocate(command_buffer, descriptor, *this, static_cast<Index>(sources.size()), zeroed);
 }
 

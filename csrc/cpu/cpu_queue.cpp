@@ -37,16 +37,6 @@ using Clock = std::chrono::steady_clock;
 constexpr Clock::time_point kNever{};
 Clock::time_point now() { return Clock::now(); }
 
-// Counts forks, so that a queue whose worker stayed behind in the parent is recognised in the
-// child.
-std::atomic<int> fork_count{0};
-
-int current_process() {
-  static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1); }); });
-  return fork_count.load();
-}
-
 // From the end of the process on, workers start nothing more; who waits runs the work itself.
 std::atomic<bool> exiting{false};
 
@@ -64,7 +54,7 @@ class HandlerCount {
   }
   void wait_for_none() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return due_ == 0; });
+    changed_.wait(lock, [this] { return due_ <= 0; });  // a fork may have been under one
   }
 
  private:
@@ -73,9 +63,22 @@ class HandlerCount {
   int due_ = 0;
 };
 
-HandlerCount& handler_count() {
-  static auto* count = new HandlerCount;
-  return *count;
+std::atomic<HandlerCount*> handlers{new HandlerCount};
+HandlerCount& handler_count() { return *handlers.load(); }
+
+// Counts forks, so that a queue whose worker stayed behind in the parent is recognised in the
+// child, where no handler of the parent's is due.
+std::atomic<int> fork_count{0};
+
+int current_process() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork(nullptr, nullptr, [] {
+      fork_count.fetch_add(1);
+      handlers.store(new HandlerCount);
+    });
+  });
+  return fork_count.load();
 }
 
 // True: completed handlers are due.
@@ -151,8 +154,8 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
     wake_.notify_one();
   }
 
-  // Runs what is ready, unless another thread is at it.
-  void help() {
+  // Runs what is ready until `wanted` has ended, unless another thread is at it.
+  void help(const Work& wanted) {
     {
       const std::lock_guard lock(mutex_);
       if (now() - committed_alone_.load() < kSoon) {
@@ -169,7 +172,7 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
       }
       return executing.try_lock();
     };
-    while (take() && run_one(executing)) {
+    while (!wanted.has_ended() && take() && run_one(executing)) {
     }
   }
 
@@ -345,7 +348,7 @@ void CpuQueue::check_usable() const {
       "CommandQueue: this queue was made before fork(); make a queue in the process that uses it");
 }
 
-void CpuQueue::help() { core_->help(); }
+void CpuQueue::help(const Work& wanted) { core_->help(wanted); }
 
 std::shared_ptr<CommandBuffer> CpuQueue::new_command_buffer() {
   return std::make_shared<CpuCommandBuffer>(std::static_pointer_cast<CpuQueue>(shared_from_this()));

@@ -26,7 +26,7 @@ class CpuQueue final : public CommandQueue {
   explicit CpuQueue(std::shared_ptr<Device> device);
   ~CpuQueue() override;
   void check_usable() const override;
-  void help() override;
+  void help(const Work& wanted) override;
   QueueCore& core() { return *core_; }
 
  protected:

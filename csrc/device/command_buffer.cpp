@@ -33,22 +33,17 @@ Predicate::Predicate(std::shared_ptr<Buffer> buffer, std::int64_t offset)
           " leaves no room for a uint32 in a buffer of ", buffer_->size(), " bytes");
 }
 
-std::shared_ptr<CommandBuffer> CommandQueue::make_command_buffer() {
-  check_usable();
-  wait_for_room();
-  return new_command_buffer();
-}
-
 std::shared_ptr<CommandBuffer> CommandQueue::try_make_command_buffer() {
   check_usable();
   return find_in_the_way() ? nullptr : new_command_buffer();
 }
 
-void CommandQueue::wait_for_room() {
-  while (const auto running = find_in_the_way()) {
-    help();
-    running->wait_ended();
+bool CommandQueue::wait_for_room(std::chrono::milliseconds limit) {
+  if (const auto running = find_in_the_way()) {
+    help(*running);
+    running->wait_ended(limit);
   }
+  return !find_in_the_way();
 }
 
 std::shared_ptr<Work> CommandQueue::find_in_the_way() {
@@ -196,8 +191,8 @@ bool CommandBuffer::wait_until_completed(std::chrono::milliseconds limit) {
     roots = committed_;
   }
   queue_->check_usable();
-  queue_->help();
   for (const auto& root : roots) {
+    queue_->help(*root);
     if (!root->wait_finished(limit)) {
       return false;
     }

@@ -41,18 +41,16 @@ class CommandQueue : public std::enable_shared_from_this<CommandQueue> {
 
   const std::shared_ptr<Device>& device() const { return device_; }
   const std::shared_ptr<QueueClock>& clock() const { return clock_; }
-  // Waits while 64 buffers are under way; throws CommandBufferError if none of the 64 will ever
+  // Null while 64 buffers are under way; throws CommandBufferError if none of the 64 will ever
   // complete.
-  std::shared_ptr<CommandBuffer> make_command_buffer();
-  // The same without waiting: null while 64 are under way.
   std::shared_ptr<CommandBuffer> try_make_command_buffer();
-  // The wait alone.
-  void wait_for_room();
+  // Waits while 64 are, as long as `limit` at most; returns whether there is room.
+  bool wait_for_room(std::chrono::milliseconds limit);
   void track(const std::shared_ptr<Work>& work);
   // Throws DeviceError if this process cannot use the queue: it was made before a fork().
   virtual void check_usable() const {}
-  // A chance for a thread that is about to wait to run pending work itself.
-  virtual void help() {}
+  // A chance for a thread that is about to wait for some work to run it, and what comes before.
+  virtual void help(const Work&) {}
 
   std::string label;
 

@@ -74,11 +74,12 @@ Work::Handler handler(const std::shared_ptr<CommandBuffer>& command_buffer, py::
 }
 
 std::shared_ptr<CommandBuffer> make_command_buffer(CommandQueue& self) {
-  if (auto made = self.try_make_command_buffer()) {
-    return made;
+  auto made = self.try_make_command_buffer();
+  while (!made) {
+    wait_interruptibly([&](auto limit) { return self.wait_for_room(limit); });
+    made = self.try_make_command_buffer();
   }
-  const py::gil_scoped_release unlocked;
-  return self.make_command_buffer();
+  return made;
 }
 
 void commit(CommandBuffer& self) { self.commit(); }
@@ -240,10 +241,7 @@ CommandBufferError
       .def(
           "commit_and_continue",
           [](CommandBuffer& self) {
-            {
-              const py::gil_scoped_release unlocked;
-              self.queue()->wait_for_room();
-            }
+            wait_interruptibly([&](auto limit) { return self.queue()->wait_for_room(limit); });
             self.commit_and_continue();
           },
           "Commit what is encoded and go on encoding; temporaries stay usable.")

@@ -166,9 +166,9 @@ bool Work::wait_scheduled(std::chrono::milliseconds limit) {
                            [this] { return status_ >= CommandBufferStatus::Scheduled; });
 }
 
-void Work::wait_ended() {
+void Work::wait_ended(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return status_ >= CommandBufferStatus::Completed; });
+  changed_.wait_for(lock, limit, [this] { return status_ >= CommandBufferStatus::Completed; });
 }
 
 void Work::wait_finished() {

@@ -65,7 +65,7 @@ class Work {
   void add_scheduled_handler(Handler handler);
   void add_completed_handler(Handler handler);
   bool wait_scheduled(std::chrono::milliseconds limit);
-  void wait_ended();  // without the handlers
+  void wait_ended(std::chrono::milliseconds limit);  // without the handlers
   // Waits for the end and for the handlers; a thread inside a handler waits for the end alone.
   // False: `limit` has passed.
   bool wait_finished(std::chrono::milliseconds limit);

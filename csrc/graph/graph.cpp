@@ -284,7 +284,7 @@ void Graph::check_inputs(const CommandBuffer& command_buffer,
 Graph::Rehearsal Graph::rehearse(const Settings& settings,
                                  const std::vector<ImageBatch::Images>& source_images,
                                  const std::vector<StateBatch>& source_states) {
-  GraphRun run(*this, settings, device()->make_queue()->make_command_buffer(), true);
+  GraphRun run(*this, settings, device()->make_queue()->try_make_command_buffer(), true);
   for (std::size_t i = 0; i < source_images.size(); ++i) {
     run.set_input(source_images_[i], ImageBatch::Images{Image::make(
                                          device(), source_images[i].front()->descriptor())});

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["ArrayUpdates", "updates_of_gamma_and_beta"]
 
 _time_steps = threading.Lock()
+
+
+def _new_lock() -> None:
+    """Replace the lock in a forked child: who held it may have stayed in the parent."""
+    global _time_steps
+    _time_steps = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
 
 
 class ArrayUpdates:

@@ -1,6 +1,7 @@
 """Queues and command buffers: what is legal when, in which order work runs, who is told."""
 
 import gc
+import signal
 import threading
 import time
 import weakref
@@ -546,6 +547,43 @@ def test_at_the_limit_a_new_buffer_waits_for_one_that_is_under_way(queue):
     command_buffer = queue.command_buffer()
     command_buffer.commit()
     command_buffer.wait_until_completed()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signals of a timer")
+def test_at_the_limit_a_wait_can_be_interrupted(queue, gate):
+    for _ in range(62):
+        queue.command_buffer().commit()
+    last = queue.command_buffer()
+
+    class Alarm(Exception):
+        pass
+
+    def ring(*_):
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        last.commit()
+        for wait in (queue.command_buffer, lambda: mg.CommandBuffer(queue)):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(Alarm):
+                wait()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    gate.commit()
+    last.wait_until_completed()
+
+
+def test_a_wait_ends_with_the_work_it_is_for(queue):
+    """Not with what was committed after it, whose handler may wait for this thread."""
+    first, second = queue.command_buffer(), queue.command_buffer()
+    gone_on = threading.Event()
+    second.add_completed_handler(lambda _: gone_on.wait(10))
+    first.commit()
+    second.commit()
+    first.wait_until_completed()
+    gone_on.set()
+    second.wait_until_completed()
 
 
 def test_at_the_limit_a_handler_can_still_go_on(queue):

@@ -99,6 +99,37 @@ def test_results_have_the_sources_format(device, command_buffer):
 # --- allocators ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["unary", "binary", "gradient"])
+def test_an_allocator_may_set_another(device, queue, kind):
+    """The kernel's own goes while it is called, once for each image of a batch."""
+    images = images_of(device, [counting(2, 3, 4)] * 16)
+    absolute = linear(device)
+    _, states = absolute.encode_batch(
+        queue.command_buffer(), images, with_state=True, allocator=mg.DEFAULT
+    )
+    kernel, operands = {
+        "unary": (absolute, (images,)),
+        "binary": (mg.Add(device=device), (images, images)),
+        "gradient": (linear_gradient(device), (images, images, states)),
+    }[kind]
+    for _ in range(20):
+        made = []
+
+        def allocate(_, descriptor, kernel, made=made):
+            kernel.destination_image_allocator = mg.DEFAULT
+            made.append(mg.Image(device, descriptor))
+            return made[-1]
+
+        kernel.destination_image_allocator = allocate
+        del allocate
+        command_buffer = queue.command_buffer()
+        results = kernel.encode_batch(command_buffer, *operands)
+        assert list(results) == made
+        assert kernel.destination_image_allocator is mg.DEFAULT
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+
+
 def test_an_allocator_of_ones_own(device, command_buffer):
     calls = []
 

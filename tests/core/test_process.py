@@ -115,6 +115,73 @@ def test_a_forked_child_uses_queues_of_its_own(end):
 # --- exits --------------------------------------------------------------------
 
 
+FORK_UNDER_A_HANDLER = """
+warnings.simplefilter("ignore", DeprecationWarning)
+for _ in range(10):
+    command_buffer = queue.command_buffer()
+    encode(command_buffer, 64)
+    command_buffer.add_completed_handler(lambda _: time.sleep(0.02))
+    command_buffer.commit()
+    time.sleep(0.01)  # the handler is under way
+    if (child := os.fork()) == 0:
+        assert np.array_equal(tanh(x), y)
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_child_does_not_wait_for_handlers_of_its_parent():
+    python("import time, warnings" + SETUP + FORK_UNDER_A_HANDLER)
+
+
+FORK_UNDER_A_STEP = """
+warnings.simplefilter("ignore", DeprecationWarning)
+with _updates._time_steps:  # as if another thread were in a step
+    if (child := os.fork()) == 0:
+        with _updates._time_steps:
+            sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_child_does_not_wait_for_steps_of_its_parent():
+    start = "import warnings\nfrom mpsgrad import _updates"
+    python(start + SETUP + FORK_UNDER_A_STEP)
+
+
+DAEMONS = """
+sgd = mg.SGD(0.1, device=device)
+one, two = (mg.Vector(device, mg.VectorDescriptor(8)) for _ in range(2))
+labels = mg.LossLabels(device, np.ones((1, 1, 4), np.float32))
+loss = mg.Loss(mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.SUM), device=device)
+scores = mg.Image(device, mg.ImageDescriptor(width=1, height=1, feature_channels=4))
+
+def step():
+    sgd.encode_vector(queue.command_buffer(), one, two, None, two)
+
+def lose():
+    loss.encode(queue.command_buffer(), scores, labels, allocator=mg.DEFAULT)
+
+full = device.command_queue()
+waiting = full.command_buffer()
+waiting.enqueue()
+for _ in range(63):
+    full.command_buffer().commit()
+
+def forever(work):
+    while True:
+        work()
+
+for work in (step, lose, full.command_buffer):
+    threading.Thread(target=forever, args=(work,), daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+def test_exit_with_daemon_threads_at_work():
+    python("import time" + SETUP + DAEMONS)
+
+
 def test_work_under_way_at_exit_is_finished():
     done = python(
         SETUP

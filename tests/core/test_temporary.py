@@ -289,6 +289,24 @@ def test_a_view_holds_one_read_of_its_parent(device, command_buffer):
     assert np.array_equal(second.read(), whole.read()[..., 4:])
 
 
+def test_a_view_and_its_parent_in_one_encode(device, command_buffer):
+    """The view ends, and with it the read of its parent that it holds."""
+    source = image_of(device, counting(2, 3, 4))
+    parent = linear(device).encode(command_buffer, source)
+    view = parent.sub_image_with_feature_channel_range(0, 4)
+    result = blank(device, 2, 3, 4)
+    add = mg.Add(device=device)
+    for operands in ((view, parent), (parent, view)):
+        with pytest.raises(ReadCountError, match="cannot lower read count 1 by 2"):
+            add.encode(command_buffer, *operands, result)
+        assert (view.read_count, parent.read_count) == (1, 1)
+    parent.read_count = 2
+    add.encode(command_buffer, view, parent, result)
+    assert (view.read_count, parent.read_count) == (0, 0)
+    finish(command_buffer, result)
+    assert np.array_equal(result.read(), 2 * counting(2, 3, 4))
+
+
 def test_a_view_dies_with_its_parent(device, command_buffer):
     parent = mg.TemporaryImage(command_buffer, descriptor(channels=8))
     view = parent.sub_image_with_feature_channel_range(0, 4)

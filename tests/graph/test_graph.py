@@ -661,6 +661,7 @@ def test_execute_async(device, rng):
     graph = float_graph(device, [linear(g.ImageNode("x"))])
     x = sample(rng)
     future = graph.execute_async(batch(device, x)[1])
+    assert not future.cancel()  # it is committed
     assert_exact(future.result(timeout=60).read(), 2 * x[1])
     with pytest.raises(TypeError, match="takes no source states, but the graph has 1"):
         g.Graph(device, loss_of(g.ImageNode())).execute_async([])

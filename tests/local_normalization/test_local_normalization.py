@@ -541,6 +541,30 @@ def test_offsets_and_clip_rectangles(device, p, edge, rng):
     assert (texels == 0.5).all()
 
 
+@pytest.mark.parametrize("edge", [mg.EdgeMode.ZERO, mg.EdgeMode.CLAMP])
+@pytest.mark.parametrize("offset", [(-10, 0), (-12, 0), (-90, 1), (12, 0), (0, -12), (-12, 90)])
+@pytest.mark.parametrize("p", [p for p in ONE_EACH if not isinstance(p, CrossChannel)], ids=str)
+def test_windows_far_from_the_image(device, p, offset, edge, rng):
+    """They see zeros, or the nearest pixels however far away they are."""
+    x = rng.standard_normal((1, 6, 8, 8), dtype=np.float32)
+    forward, _ = kernels(p, device)
+    forward.edge_mode = edge
+
+    def encoded(offset):
+        forward.offset = offset
+        results = empty(device, x.shape, fill=0.5)
+        with Work(device) as work:
+            forward.encode(work.buffer, filled(device, x), work.result(results))
+        return read(results)
+
+    found = encoded(offset)
+    if edge == mg.EdgeMode.CLAMP:
+        further = tuple(o + 1000 * int(np.sign(o)) if abs(o) > 1 else o for o in offset)
+        assert_same_bytes(found[:, :, :1], encoded(further)[:, :, :1])
+    else:
+        assert (found == exact_forward(p, np.zeros((1, 1, 1, 8)))).all()
+
+
 @pytest.mark.parametrize("method", [0x00, 0x10, 0x1C, 0x20])
 @pytest.mark.parametrize("p", [Spatial(3, beta=0.75), LocalContrast(4, 1.0, delta=0.5)], ids=str)
 def test_padding_policies_place_the_windows(device, p, method, rng):
@@ -559,7 +583,11 @@ def test_padding_policies_place_the_windows(device, p, method, rng):
 
 
 @kinds
-@pytest.mark.parametrize("offset", [(1, -2), (-3, 0), (0, 4), (90, 0)], ids=str)
+@pytest.mark.parametrize(
+    "offset",
+    [(1, -2), (-3, 0), (0, 4), (90, 0), (-12, 0), (-90, 0), (0, 13), (0, -90), (-90, 90), (0, 5)],
+    ids=str,
+)
 def test_gradients_of_shifted_windows_lie_where_their_pixels_do(device, p, offset, rng):
     x, g = rng.standard_normal((2, 1, 6, 7, 3), dtype=np.float32)
     forward, gradient = kernels(p, device)

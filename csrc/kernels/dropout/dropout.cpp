@@ -93,7 +93,7 @@ void DropoutGradientState::read_mask(float* out, void (*wait)(CommandBuffer&)) {
   }
   const auto kernel = std::make_shared<DropoutGradient>(device(), settings_);
   kernel->lay_over_mask(shot);
-  const auto command_buffer = device()->make_queue()->make_command_buffer();
+  const auto command_buffer = device()->make_queue()->try_make_command_buffer();
   const auto own = std::static_pointer_cast<State>(shared_from_this());
   kernel->encode(command_buffer, ones->images(), sources->images(),
                  StateBatch(static_cast<std::size_t>(ones->size()), own), results->images(), true,

@@ -3,10 +3,10 @@
 #include <pybind11/numpy.h>
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include "core/arguments_py.hpp"
+#include "core/waiting_py.hpp"
 #include "kernels/dropout/dropout.hpp"
 
 namespace mpsgrad {
@@ -75,9 +75,7 @@ py::array_t<float> get_mask(DropoutGradientState& state) {
   auto mask = mask_array(state.shape());
   // Encodes hold the lock while they replace a mask, so the copy does too.
   state.read_mask(mask.mutable_data(), [](CommandBuffer& command_buffer) {
-    const py::gil_scoped_release unlocked;
-    while (!command_buffer.wait_until_completed(std::chrono::minutes(1))) {
-    }
+    wait_interruptibly([&](auto limit) { return command_buffer.wait_until_completed(limit); });
   });
   return mask;
 }

@@ -56,8 +56,9 @@ struct Span {
   bool holds(Index place) const { return begin <= place && place < end; }
   Span widened(const Reach& reach) const { return {begin - reach.before, end + reach.after}; }
 };
+// The places of `a` that `b` has too; where there are none, an empty span within `a`.
 Span meet(const Span& a, const Span& b) {
-  const Index begin = std::max(a.begin, b.begin);
+  const Index begin = std::clamp(b.begin, a.begin, std::max(a.begin, a.end));
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
@@ -488,8 +489,7 @@ class GradientWork::Shares {
 
   // Makes the rows that the windows of row y read.
   void reach(Index y) {
-    const Span rows = meet({y - reach_.before, y + reach_.after + 1}, given_rows_);
-    for (; next_ < rows.end; ++next_) {
+    for (const Index end = std::min(y + reach_.after + 1, given_rows_.end); next_ < end; ++next_) {
       make(next_);
     }
   }

@@ -507,8 +507,9 @@ std::shared_ptr<ImageBatch> LossGradient::encode_creating(
   ImageDescriptor descriptor = sources.front()->descriptor();
   descriptor.feature_channels = properties().destination_channel_offset + channels;
   descriptor.channel_format = gradients.front()->descriptor().channel_format;
+  const auto own = allocator();  // what it calls may set another
   const auto images =
-      (chosen ? *chosen : *allocator())
+      (chosen ? *chosen : *own)
           .allocate(command_buffer, descriptor, *this, static_cast<Index>(sources.size()),
                     properties().destination_channel_offset != 0);
   try {

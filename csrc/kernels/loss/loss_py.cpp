@@ -429,19 +429,13 @@ py::object encode_loss(LabelledLoss& self, const std::shared_ptr<CommandBuffer>&
     const ImageArgument destination = image_argument(destination_object, "destination");
     require<TypeError>(source.batch == destination.batch, self.class_name(),
                        ": source and destination must both be single images or both be batches");
-    {
-      const py::gil_scoped_release unlocked;
-      self.encode(command_buffer, source.images(), labels, destination.images(), source.batch);
-    }
+    self.encode(command_buffer, source.images(), labels, destination.images(), source.batch);
     return destination_object;
   }
   const auto allocator = allocator_argument(allocator_object);
   std::shared_ptr<ImageBatch> images;
-  {
-    const py::gil_scoped_release unlocked;
-    images = self.encode_creating(command_buffer, source.images(), labels, source.batch,
-                                  allocator.get());
-  }
+  images =
+      self.encode_creating(command_buffer, source.images(), labels, source.batch, allocator.get());
   return image_result(images, source.batch);
 }
 
@@ -525,10 +519,7 @@ void bind_forward(py::module_& m) {
                   ": with_state creates states for created destinations; make them with "
                   "result_state_batch() and pass them as destination_states");
           const StateBatch states = state_argument(state_object, "destination_states");
-          {
-            const py::gil_scoped_release unlocked;
-            self.encode(command_buffer, sources, labels, states, destinations);
-          }
+          self.encode(command_buffer, sources, labels, states, destinations);
           return destination_object;
         }
         require<TypeError>(
@@ -536,11 +527,8 @@ void bind_forward(py::module_& m) {
             ": destination_states need destinations; use with_state=True to have both created");
         const auto allocator = allocator_argument(allocator_object);
         EncodeResult result;
-        {
-          const py::gil_scoped_release unlocked;
-          result = self.encode_creating(command_buffer, sources, labels, with_state,
-                                        temporary_state, allocator.get());
-        }
+        result = self.encode_creating(command_buffer, sources, labels, with_state, temporary_state,
+                                      allocator.get());
         py::object images = image_result(result.images, true);
         return with_state ? py::make_tuple(images, state_result(result.states, true)) : images;
       },
@@ -596,19 +584,13 @@ void bind_gradient(py::module_& m) {
           const ImageBatch::Images destinations =
               batch_argument(destination_object, "destination_gradients", self.class_name())
                   .images();
-          {
-            const py::gil_scoped_release unlocked;
-            self.encode(command_buffer, gradients, sources, labels, states, destinations);
-          }
+          self.encode(command_buffer, gradients, sources, labels, states, destinations);
           return destination_object;
         }
         const auto allocator = allocator_argument(allocator_object);
         std::shared_ptr<ImageBatch> images;
-        {
-          const py::gil_scoped_release unlocked;
-          images = self.encode_creating(command_buffer, gradients, sources, labels, states,
-                                        allocator.get());
-        }
+        images = self.encode_creating(command_buffer, gradients, sources, labels, states,
+                                      allocator.get());
         return image_result(images, true);
       },
       "command_buffer"_a.none(false), "source_gradients"_a, "sources"_a, "labels"_a,

@@ -162,7 +162,6 @@ void bind_single(Class& c, const char* method, const char* array, const char* hi
       method,
       [history](Self& self, const Commands& command_buffer, const Arrays& gradient,
                 const Arrays& values, const History& one, const Arrays& result) {
-        const py::gil_scoped_release unlocked;
         self.encode(command_buffer, gradient, values, {{history, array_of(one)}}, result);
       },
       "command_buffer"_a.none(false), "gradient"_a, "values"_a, py::arg(history), "result"_a,
@@ -176,7 +175,6 @@ void bind_single_states(Class& c, const char* history, const char* doc) {
       "encode_convolution",
       [history](Self& self, const Commands& command_buffer, const States& gradient,
                 const States& source, const VectorList& vectors, const States& result) {
-        const py::gil_scoped_release unlocked;
         self.encode_convolution(command_buffer, gradient, source, {{history, list_of(vectors)}},
                                 result);
       },
@@ -192,7 +190,6 @@ void bind_single_normalization(Class& c, const char* history, const char* doc) {
       [history](Self& self, const Commands& command_buffer, const States& state,
                 const VectorList& vectors, const States& result,
                 const std::optional<States>& source) {
-        const py::gil_scoped_release unlocked;
         self.encode_batch_normalization(command_buffer, state, source.value_or(nullptr),
                                         {{history, list_of(vectors)}}, result);
       },
@@ -209,7 +206,6 @@ void bind_single_gamma_beta(Class& c, const char* history, const char* doc) {
       [history](Self& self, const Commands& command_buffer, const py::object& states,
                 const States& source, const VectorList& vectors, const States& result) {
         const StateBatch gradients = state_argument(states, "states");
-        const py::gil_scoped_release unlocked;
         self.encode_gamma_beta(command_buffer, gradients, source, {{history, list_of(vectors)}},
                                result);
       },
@@ -225,7 +221,6 @@ void bind_adam(Class& c, const char* method, const char* array) {
       [](Adam& self, const Commands& command_buffer, const Arrays& gradient, const Arrays& values,
          const Arrays& momentum, const Arrays& velocity, const Arrays& result,
          const std::optional<Arrays>& maximum) {
-        const py::gil_scoped_release unlocked;
         self.encode(command_buffer, gradient, values,
                     {{"momentum", momentum},
                      {"velocity", velocity},
@@ -243,7 +238,6 @@ void bind_adam_states(py::class_<Adam, Optimizer, py::smart_holder>& c) {
       [](Adam& self, const Commands& command_buffer, const States& gradient, const States& source,
          const VectorList& momentum, const VectorList& velocity, const States& result,
          const VectorList& maximum) {
-        const py::gil_scoped_release unlocked;
         self.encode_convolution(command_buffer, gradient, source,
                                 {{"momentum_vectors", list_of(momentum)},
                                  {"velocity_vectors", list_of(velocity)},
@@ -259,7 +253,6 @@ void bind_adam_states(py::class_<Adam, Optimizer, py::smart_holder>& c) {
       [](Adam& self, const Commands& command_buffer, const States& state,
          const VectorList& momentum, const VectorList& velocity, const States& result,
          const VectorList& maximum, const std::optional<States>& source) {
-        const py::gil_scoped_release unlocked;
         self.encode_batch_normalization(command_buffer, state, source.value_or(nullptr),
                                         {{"momentum_vectors", list_of(momentum)},
                                          {"velocity_vectors", list_of(velocity)},
@@ -276,7 +269,6 @@ void bind_adam_states(py::class_<Adam, Optimizer, py::smart_holder>& c) {
          const VectorList& momentum, const VectorList& velocity, const States& result,
          const VectorList& maximum) {
         const StateBatch gradients = state_argument(states, "states");
-        const py::gil_scoped_release unlocked;
         self.encode_gamma_beta(command_buffer, gradients, source,
                                {{"momentum_vectors", list_of(momentum)},
                                 {"velocity_vectors", list_of(velocity)},

@@ -402,6 +402,7 @@ class Graph(Settings, _core.Graph):
         if not self._compiled.input_images:
             raise ValueError("Graph: execute_async needs at least one source image")
         future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # what is committed cannot be taken back
         command_buffer = array_queue(self.device).command_buffer()
         image = self.encode(command_buffer, source_images).result
         if image is not None and not image.is_temporary:
