@@ -42,7 +42,9 @@ autodoc_default_options = {
     "special-members": "__call__",
 }
 # Python's and NumPy's own pages, which a build without a network cannot ask.
-nitpick_ignore_regex = [("py:.*", r"(builtins|collections|enum|numpy|os|typing|typing_extensions)\..*")]
+nitpick_ignore_regex = [
+    ("py:.*", r"(builtins|collections|enum|numpy|os|typing|typing_extensions)\..*")
+]
 
 REFERENCE = Path(__file__).parent / "reference"
 
