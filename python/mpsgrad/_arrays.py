@@ -23,6 +23,7 @@ __all__ = [
     "ArrayGradientKernel",
     "ArrayResultGradientKernel",
     "ArrayUnaryKernel",
+    "as_array",
     "as_image_array",
     "as_out_array",
     "resolve_device",
@@ -69,7 +70,7 @@ def as_image_array(
     """
     hint = ""
     if not isinstance(array, np.ndarray):
-        array = _as_array(owner, array, name)
+        array = as_array(type(owner).__name__, array, name)
         hint = f"; np.asarray({name}, np.float32) makes it one"
     if array.dtype != np.float32 and not (halves and array.dtype == np.float16):
         kinds = "float32 or float16" if halves else "float32"
@@ -85,18 +86,29 @@ def as_image_array(
     return np.require(array, requirements=["C", "A"]), single
 
 
-def _as_array(owner: object, given: Any, name: str) -> npt.NDArray[Any]:
+def as_array(who: str, given: Any, name: str) -> npt.NDArray[Any]:
+    """Return what NumPy makes of an object, by DLPack where it has that; nothing is converted.
+
+    Raises
+    ------
+    BufferError
+        If the object does not want to be looked at, as a tensor that needs gradients.
+    TypeError, ValueError
+        If it is no array of numbers.
+    """
+    if isinstance(given, np.ndarray):
+        return given
     if hasattr(given, "__dlpack__"):
-        return np.from_dlpack(given)
+        try:
+            return np.from_dlpack(given)
+        except (BufferError, RuntimeError) as error:
+            raise BufferError(f"{who}: {name} gives no array by DLPack: {error}") from error
     try:
         array = np.asarray(given)
     except ValueError as error:  # for one, lists of different lengths
-        raise ValueError(f"{type(owner).__name__}: {name} is no array: {error}") from error
+        raise ValueError(f"{who}: {name} is no array: {error}") from error
     if array.dtype.kind not in "biufc":
-        raise TypeError(
-            f"{type(owner).__name__}: {name} must be an array of float32 or float16, got "
-            f"{type(given).__name__}"
-        )
+        raise TypeError(f"{who}: {name} must be an array of numbers, got {type(given).__name__}")
     return array
 
 
@@ -128,13 +140,15 @@ def as_out_array(owner: object, out: Any, single: bool) -> npt.NDArray[Any]:
     Raises
     ------
     TypeError
-        If it is not a float32 or float16 ndarray.
+        If it is neither a float32 or float16 ndarray nor has a buffer or DLPack of such numbers.
     ValueError
         If it has another number of axes, or is read-only, unaligned or not C-contiguous.
     """
     who = type(owner).__name__
     if not isinstance(out, np.ndarray):
-        raise TypeError(f"{who}: out must be an ndarray, got {type(out).__name__}")
+        if not hasattr(out, "__dlpack__") and not _has_buffer(out):
+            raise TypeError(f"{who}: out must be an ndarray, got {type(out).__name__}")
+        out = as_array(who, out, "out")  # a view of its memory
     if out.dtype != np.float32 and out.dtype != np.float16:
         raise TypeError(f"{who}: out must be float32 or float16, got {out.dtype}")
     axes = "(H, W, C)" if single else "(N, H, W, C)"
@@ -143,7 +157,16 @@ def as_out_array(owner: object, out: Any, single: bool) -> npt.NDArray[Any]:
     flags = out.flags
     if not (flags.writeable and flags.c_contiguous and flags.aligned):
         raise ValueError(f"{who}: out must be writable, aligned and C-contiguous")
-    return out[np.newaxis] if single else out
+    result: npt.NDArray[Any] = out[np.newaxis] if single else out
+    return result
+
+
+def _has_buffer(given: Any) -> bool:
+    try:
+        memoryview(given)
+    except TypeError:
+        return False
+    return True
 
 
 def batch_of(device: _core.Device, array: npt.NDArray[Any]) -> _core.ImageBatch:
@@ -182,7 +205,7 @@ class ArrayUnaryKernel:
             Used in place on the CPU device if it is C-contiguous.
         with_state : bool, default False
             Return the state for the gradient kernel as well.
-        out : ndarray, optional
+        out : ndarray, or what has a buffer or DLPack, optional
             Where to put the result: C-contiguous, of the result's shape.
 
         Returns
@@ -235,7 +258,7 @@ class ArrayBinaryKernel:
             Used in place on the CPU device if they are C-contiguous.
         with_state : bool, default False
             Return the state for the gradient kernels as well.
-        out : ndarray, optional
+        out : ndarray, or what has a buffer or DLPack, optional
             Where to put the result: C-contiguous, of the result's shape.
 
         Returns
@@ -288,7 +311,7 @@ class ArrayGradientKernel:
             The source of the forward pass.
         state : State or list of State
             What the forward kernel returned with ``with_state=True``.
-        out : ndarray, optional
+        out : ndarray, or what has a buffer or DLPack, optional
             Where to put the result: C-contiguous, of the forward source's shape.
 
         Returns
@@ -321,7 +344,7 @@ class ArrayResultGradientKernel:
             What the forward kernel returned, not what it was given.
         state : State or list of State
             What the forward kernel returned with ``with_state=True``.
-        out : ndarray, optional
+        out : ndarray, or what has a buffer or DLPack, optional
             Where to put the result: C-contiguous, of the forward source's shape.
 
         Returns

@@ -11,6 +11,7 @@ from mpsgrad._array_source import ArraySource
 from mpsgrad._arrays import (
     ArrayGradientKernel,
     array_queue,
+    as_array,
     as_image_array,
     as_out_array,
     batch_of,
@@ -158,8 +159,9 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
         statistics_decay: float = 0.9,
     ) -> None:
         given = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
+        who = type(self).__name__
         arrays = {
-            name: np.asarray(values, np.float32)
+            name: np.asarray(as_array(who, values, name), np.float32)
             for name, values in given.items()
             if values is not None
         }
@@ -333,7 +335,7 @@ class BatchNormalization(_FusedNeuron, _core.BatchNormalization):
         with_state : bool, default False
             Make a new state, take the statistics of ``source`` into it, normalize with those, and
             return the state as well: the forward pass of training on one whole batch.
-        out : ndarray, optional
+        out : ndarray, or what has a buffer or DLPack, optional
             Where to put the result: C-contiguous, of the result's shape.
 
         Returns

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpsgrad import _core
 from mpsgrad._array_source import ArraySource
-from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
+from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, as_array, resolve_device
 from mpsgrad._core import ConvolutionAccumulatorPrecision
 from mpsgrad._kernel import KernelFacade, Settings
 from mpsgrad._updates import ArrayUpdates
@@ -322,7 +322,8 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
         label: str | None = None,
         optimizer: Any = None,
     ) -> None:
-        array = np.asarray(weights)
+        who = type(self).__name__
+        array = as_array(who, weights, "weights")
         if array.dtype not in (np.float32, np.float16, np.uint8):
             array = array.astype(np.float32)
         if not isinstance(descriptor, _core.ConvolutionDescriptor | None):
@@ -349,7 +350,9 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
                 f"ArrayConvolutionDataSource: weights must have shape {descriptor.weight_shape}, "
                 f"got {array.shape}"
             )
-        bias_array = None if biases is None else np.asarray(biases, np.float32)
+        bias_array = None
+        if biases is not None:
+            bias_array = np.asarray(as_array(who, biases, "biases"), np.float32)
         if bias_array is not None and bias_array.size != array.shape[0]:
             raise ValueError(
                 f"ArrayConvolutionDataSource: biases must have shape ({array.shape[0]},), "
@@ -656,7 +659,7 @@ class ConvolutionTranspose(_ForwardConvolution, ArrayUnaryKernel, _core.Convolut
             Of the convolution to undo, whose source gives the result its size.
         with_state : bool, default False
             Return the `ConvolutionTransposeGradientState` for the gradient kernel as well.
-        out : ndarray, optional
+        out : ndarray, or what has a buffer or DLPack, optional
             Where to put the result: C-contiguous, of the result's shape.
 
         Returns

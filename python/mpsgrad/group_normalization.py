@@ -12,7 +12,7 @@ import numpy as np
 
 from mpsgrad import _core
 from mpsgrad._array_source import ArraySource
-from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
+from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, as_array, resolve_device
 from mpsgrad._kernel import KernelFacade
 from mpsgrad._updates import ArrayUpdates, updates_of_gamma_and_beta
 
@@ -94,7 +94,9 @@ class _Arrays(ArraySource, InstanceNormalizationDataSource):
         name = type(self).__name__
         given = {"gamma": gamma, "beta": beta}
         for what, values in given.items():
-            array = None if values is None else np.asarray(values, np.float32)
+            array = None
+            if values is not None:
+                array = np.asarray(as_array(name, values, what), np.float32)
             if array is not None:
                 channels = array.size if channels is None else channels
                 if array.shape != (channels,):

@@ -235,7 +235,7 @@ class _LabelledLoss(KernelFacade):
         labels : array_like, float32, of the same shape
         weights : array_like, float32, of the same shape, optional
             One factor for each element.
-        out : ndarray, optional
+        out : ndarray, or what has a buffer or DLPack, optional
             Where to put the gradient: C-contiguous, of the predictions' shape.
 
         Returns
@@ -631,7 +631,7 @@ class LossGradient(_LossKernel, _core.LossGradient):
         predictions : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
         labels, weights : array_like, float32, of the same shape
             Weights are optional.
-        out : ndarray, optional
+        out : ndarray, or what has a buffer or DLPack, optional
             Where to put the result: C-contiguous, of the predictions' shape.
 
         Returns

@@ -66,7 +66,7 @@ class Reshape(KernelFacade, _core.Reshape):
             Without it, the shape is that of ``out``.
         with_state : bool, default False
             Return the state for the gradient kernel as well.
-        out : ndarray, optional
+        out : ndarray, or what has a buffer or DLPack, optional
             Where to put the result: C-contiguous, of the result's shape.
 
         Returns

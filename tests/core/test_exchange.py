@@ -6,7 +6,7 @@ import mpsgrad as mg
 import numpy as np
 import pytest
 
-from tests.core.support import counting, image_of
+from tests.core.support import counting, image_of, linear, linear_gradient
 from tests.core.test_arrays import Exporter
 
 
@@ -50,6 +50,32 @@ def test_everything_that_takes_an_array_takes_others(device, way):
     assert np.array_equal(mg.LossLabels.batch(device, given(x))[1].labels_image.read(), x[1])
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_calls_take_others_and_write_into_them(device, way):
+    x, y, dx = counting(2, 3, 4, 5), np.zeros((2, 3, 4, 5), np.float32), np.zeros((2, 3, 4, 5), "f")
+    kernel, gradient = linear(device, 2.0), linear_gradient(device, 2.0)
+    result, states = kernel(ways(x)[way], with_state=True, out=ways(y)[way])
+    assert np.array_equal(y, 2 * x)
+    assert np.shares_memory(result, y)
+    gradient(ways(y)[way], ways(x)[way], states, out=ways(dx)[way])
+    assert np.array_equal(dx, 4 * x)
+    y.flags.writeable = False
+    with pytest.raises(ValueError, match="out must be writable"):
+        kernel(x, out=ways(y)[way])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_data_sources_take_others(device, way):
+    weights, numbers = counting(5, 1, 1, 4), counting(5)
+    source = mg.ArrayConvolutionDataSource(ways(weights)[way], ways(numbers)[way])
+    assert np.shares_memory(source.weights_array, weights)
+    assert np.shares_memory(source.bias_array, numbers)
+    assert np.array_equal(mg.Convolution(source, device=device)(counting(1, 1, 4))[0, 0, 0], 31)
+    for kind in ("Batch", "Instance"):
+        own = getattr(mg, f"Array{kind}NormalizationDataSource")(ways(numbers)[way])
+        assert np.shares_memory(own.gamma, numbers)
+
+
 def test_arrays_of_the_standard_library(device):
     numbers = array.array("f", [1, 2, 3])
     assert mg.Vector.from_array(device, numbers).to_numpy().tolist() == [1, 2, 3]
@@ -76,6 +102,11 @@ def test_what_an_exporter_raises_comes_through(device):
     for take in (mg.ImageBatch.from_array, mg.Vector.from_array, mg.Buffer, mg.LossLabels):
         with pytest.raises(BufferError, match="not now"):
             take(device, Refuses())
+    with pytest.raises(BufferError, match="Neuron: source gives no array by DLPack: not now"):
+        linear(device)(Refuses())
+    words = "ArrayConvolutionDataSource: weights gives no array by DLPack: not now"
+    with pytest.raises(BufferError, match=words):
+        mg.ArrayConvolutionDataSource(Refuses())
 
 
 def test_vectors_and_batches_are_arrays(device):

@@ -330,9 +330,11 @@ class Graph(Settings, _core.Graph):
         single = bool(arrays) and all(one for _, one in arrays)
         given = self._inputs("labels", labels, compiled.input_states)
         if len(given) != len(compiled.input_states):
+            takers = len(compiled.input_states)
             raise ValueError(
-                f"Graph: there are {len(compiled.input_states)} source states, but {len(given)} "
-                "arrays of labels came"
+                f"Graph: labels must be {takers} arrays, one for each loss, got {len(given)}"
+                if takers
+                else f"Graph: no node takes labels, but {len(given)} arrays of them came"
             )
         states = [
             self._labels(array, node)
