@@ -31,9 +31,9 @@ def test_descent(device, histories):
     descent = mg.StochasticGradientDescent(RATE, momentum_scale=0.5, device=device)
     run(device, lambda b: descent.encode_batch_normalization(b, state, given, result))
     gamma, beta = results(result)
-    np.testing.assert_allclose(gamma, GAMMA - RATE * of_gamma, rtol=1e-6)
+    np.testing.assert_array_equal(gamma, GAMMA - RATE * of_gamma)
     expected = np.full(3, 7.0) if histories == 1 else BETA - RATE * of_beta
-    np.testing.assert_allclose(beta, expected, rtol=1e-6)
+    np.testing.assert_array_equal(beta, expected)
     assert (result.gamma.to_numpy()[3], result.beta.to_numpy()[3]) == (7, 7)
     assert state.gamma.to_numpy().tolist() == GAMMA.tolist()
 
@@ -65,7 +65,7 @@ def test_values_of_another_state(device):
         device,
         lambda b: descent.encode_batch_normalization(b, state, None, result, source_state=other),
     )
-    np.testing.assert_allclose(results(result)[0], GAMMA + 10 - RATE * of_gamma, rtol=1e-6)
+    np.testing.assert_array_equal(results(result)[0], GAMMA + 10 - RATE * of_gamma)
 
 
 def test_a_kernel_without_beta(device):
@@ -73,7 +73,7 @@ def test_a_kernel_without_beta(device):
     result = outcome(device)
     descent = mg.StochasticGradientDescent(RATE, device=device)
     run(device, lambda b: descent.encode_batch_normalization(b, state, None, result))
-    np.testing.assert_allclose(results(result)[0], GAMMA - RATE * of_gamma, rtol=1e-6)
+    np.testing.assert_array_equal(results(result)[0], GAMMA - RATE * of_gamma)
     assert results(result)[1].tolist() == [7, 7, 7]
 
 
@@ -96,7 +96,7 @@ def test_temporary_states_are_read_once(device):
         assert result.read_count == 0
     _, of_gamma, _ = trained(device)
     fresh = kernel.result_state(x[0], x[0])
-    np.testing.assert_allclose(fresh.gamma.to_numpy()[:3], GAMMA - RATE * of_gamma, rtol=1e-6)
+    np.testing.assert_array_equal(fresh.gamma.to_numpy()[:3], GAMMA - RATE * of_gamma)
 
 
 def test_rejections(device, queue):

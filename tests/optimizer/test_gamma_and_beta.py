@@ -58,9 +58,9 @@ def test_descent(device, states_of, histories):
     descent = mg.StochasticGradientDescent(RATE, momentum_scale=0.5, device=device)
     run(device, lambda b: descent.encode_gamma_beta(b, states, values(device), given, result))
     gamma, beta = results(result)
-    np.testing.assert_allclose(gamma, GAMMA - RATE * of_gamma, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(gamma, GAMMA - RATE * of_gamma)
     expected = np.full(3, 7.0) if histories == 1 else BETA - RATE * of_beta
-    np.testing.assert_allclose(beta, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(beta, expected)
     assert (result.gamma.to_numpy()[3], result.beta.to_numpy()[3]) == (7, 7)
 
 
@@ -89,7 +89,7 @@ def test_one_step_of_two_parameters(device, cls):
             with Work(device) as work:
                 one(work.buffer, i, gradient, before[i], result)
                 result.synchronize(work.buffer)
-            np.testing.assert_allclose(new, result.to_numpy(), rtol=1e-6)
+            np.testing.assert_array_equal(new, result.to_numpy())
     if cls is mg.Adam:
         assert optimizer.time_step == 2
 
@@ -111,8 +111,8 @@ def test_temporary_states_are_read_once(device):
         assert [state.read_count for state in states] == [0, 0, 0]
     of_gamma, of_beta = sums(instance(device))
     gamma, beta = results(result)
-    np.testing.assert_allclose(gamma, GAMMA - RATE * of_gamma, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(beta, BETA - RATE * of_beta, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(gamma, GAMMA - RATE * of_gamma)
+    np.testing.assert_array_equal(beta, BETA - RATE * of_beta)
 
 
 def test_data_sources_read_temporary_states_once(device):
@@ -130,9 +130,7 @@ def test_data_sources_read_temporary_states_once(device):
         instances.update_gamma_and_beta(work.buffer, states)
         assert [state.read_count for state in states] == [0, 0, 0]
     instances.load()
-    np.testing.assert_allclose(
-        instances.gamma, GAMMA - RATE * sums(instance(device))[0], rtol=1e-6, atol=1e-6
-    )
+    np.testing.assert_array_equal(instances.gamma, GAMMA - RATE * sums(instance(device))[0])
 
 
 def test_a_batch_normalization_source_reads_a_temporary_state_once_an_update(device):
