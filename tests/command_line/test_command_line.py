@@ -111,6 +111,45 @@ def test_digits_are_learned_with_batch_normalization(capsys, kind, tmp_path):
     assert again["weights_sha256"] == result["weights_sha256"]
 
 
+@pytest.mark.parametrize("option", [(), ("--batch-norm",)], ids=["plain", "batch norm"])
+def test_training_goes_on_from_a_checkpoint(capsys, kind, stripes, tmp_path, option):
+    options = ("--data", str(stripes), *option)
+    whole = train(capsys, kind, *options, "--epochs", "4")
+    file = str(tmp_path / "run")
+    first = train(capsys, kind, *options, "--epochs", "2", "--checkpoint", file)
+    assert first["losses"] == whole["losses"][:2]
+    assert first["checkpoint"] == f"{file}.npz"
+    second = train(capsys, kind, *options, "--epochs", "4", "--checkpoint", file)
+    assert (second["epochs_before"], second["epochs"]) == (2, 4)
+    assert second["losses"] == whole["losses"]
+    assert second["weights_sha256"] == whole["weights_sha256"]
+    again = train(capsys, kind, *options, "--epochs", "3", "--checkpoint", file)  # there already
+    assert (again["epochs"], again["weights_sha256"]) == (4, whole["weights_sha256"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.npz", "stripes.npz"]
+
+
+def test_checkpoints_of_other_things_end_in_one_line(capsys, kind, stripes, tmp_path):
+    file = tmp_path / "run.npz"
+    options = ("--data", str(stripes), "--epochs", "1", "--checkpoint", str(file))
+    train(capsys, kind, *options)
+    kept = file.read_bytes()
+
+    def error(*more):
+        code, out, err = run(capsys, "train", "--device", kind, *options, *more)
+        assert (code, out) == (2, "")
+        assert len(err.splitlines()) == 1
+        return err
+
+    assert "--seed was 0 there, and is 3 now" in error("--seed", "3")
+    assert "--batch-norm was False there, and is True now" in error("--batch-norm")
+    assert file.read_bytes() == kept
+    file.write_bytes(stripes.read_bytes())
+    assert f"{file}: not a checkpoint of mpsgrad train" in error()
+    file.write_bytes(b"none")
+    assert f"{file}: not a checkpoint of mpsgrad train" in error()
+    assert "cannot be written" in error("--checkpoint", str(tmp_path / "no" / "folder.npz"))
+
+
 def test_bytes_are_scaled(capsys, kind, stripes, tmp_path):
     with np.load(stripes) as archive:
         x, y = archive["x"], archive["y"]

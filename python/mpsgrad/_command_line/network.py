@@ -8,12 +8,15 @@ statistics are kept by the program, which reads each batch's.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 import mpsgrad as mg
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["Network"]
 
@@ -89,6 +92,20 @@ class _Weighted:
             for _ in range(2)
         )
 
+    def kept(self) -> dict[str, Any]:
+        """Return what training goes on from, by name: buffers and vectors."""
+        return {
+            "weights": self.master.weights,
+            "biases": self.master.biases,
+            **_histories(("weights", "biases"), self._momentum, self._velocity),
+        }
+
+    def reload(self, buffer: mg.CommandBuffer, steps: int) -> None:
+        """Encode that the kernels use the master weights, and go on after so many steps."""
+        self._optimizer.time_step = steps
+        self._kernel.reload_weights_and_biases(buffer, self.master)
+        self._gradient.reload_weights_and_biases(buffer, self.master)
+
     def forward(self, buffer: mg.CommandBuffer, x: mg.ImageBatch) -> mg.ImageBatch:
         result: mg.ImageBatch = self._kernel.encode_batch(buffer, x)
         return result
@@ -133,7 +150,22 @@ class _Normalized:
         )
         self.master = mg.NormalizationGammaAndBetaState(ones, zeros, device=device)
         self._state: mg.BatchNormalizationState | None = None
-        self.mean, self.variance = zeros, ones
+        self.mean, self.variance = zeros.copy(), ones.copy()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what training goes on from, by name: buffers, vectors and running averages."""
+        return {
+            "gamma": self.master.gamma,
+            "beta": self.master.beta,
+            "mean": self.mean,
+            "variance": self.variance,
+            **_histories(("gamma", "beta"), self._momentum, self._velocity),
+        }
+
+    def reload(self, buffer: mg.CommandBuffer, steps: int) -> None:
+        """Encode that the kernel uses the master values, and go on after so many steps."""
+        self._optimizer.time_step = steps
+        self._kernel.reload_gamma_and_beta(buffer, self.master)
 
     def forward(self, buffer: mg.CommandBuffer, x: mg.ImageBatch) -> mg.ImageBatch:
         running = mg.NormalizationMeanAndVarianceState(
@@ -175,6 +207,14 @@ class _Normalized:
             batch = getattr(self._state, name).to_numpy()[: len(self.mean)]
             mixed = _KEPT * getattr(self, name) + (1 - _KEPT) * batch
             setattr(self, name, mixed.astype(np.float32))
+
+
+def _histories(names: tuple[str, str], momentum: list[Any], velocity: list[Any]) -> dict[str, Any]:
+    return {
+        f"{kind}_of_{name}": vector
+        for kind, vectors in (("momentum", momentum), ("velocity", velocity))
+        for name, vector in zip(names, vectors, strict=True)
+    }
 
 
 def _source(
@@ -260,6 +300,7 @@ class Network:
             self._weighted["fully_connected"],
         ]
         self._losses: dict[int, mg.Loss] = {}
+        self.steps = 0  # that training has taken
 
     def _loss(self, count: int) -> mg.Loss:
         """Return the loss whose gradient is that of the mean over ``count`` images."""
@@ -300,6 +341,7 @@ class Network:
         mg.increment_read_count(gradient, -1)  # nobody reads the first layer's
         buffer.commit()
         buffer.wait_until_completed()
+        self.steps += 1
         for layer in self._normalized.values():
             layer.average()
         return float(labels[0].loss.sum())
@@ -322,25 +364,63 @@ class Network:
             found.append(logits.to_array().reshape(len(part), self.classes).argmax(axis=1))
         return np.concatenate(found)
 
+    def _trained(self) -> list[_Weighted | _Normalized]:
+        return [*self._weighted.values(), *self._normalized.values()]
+
+    def _kept(self) -> dict[str, Any]:
+        layers: dict[str, _Weighted | _Normalized] = {**self._weighted, **self._normalized}
+        return {
+            f"{name}_{what}": values
+            for name, layer in layers.items()
+            for what, values in layer.kept().items()
+        }
+
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return copies of all weights, (O, H, W, I), and biases, and of running averages."""
+        return {name: a for name, a in self.checkpoint().items() if "_of_" not in name}
+
+    def checkpoint(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return `weights`, and copies of what Adam keeps of each."""
         buffer = self._queue.command_buffer()
-        layers: list[_Weighted | _Normalized] = [
-            *self._weighted.values(),
-            *self._normalized.values(),
-        ]
-        for layer in layers:
+        kept = self._kept()
+        for layer in self._trained():
             layer.master.synchronize(buffer)
+        for name, values in kept.items():
+            if "_of_" in name:
+                values.synchronize(buffer)
         buffer.commit()
         buffer.wait_until_completed()
-        result = {}
+        result = {
+            name: values.copy() if isinstance(values, np.ndarray) else values.to_numpy()
+            for name, values in kept.items()
+        }
         for name, weighted in self._weighted.items():
-            flat = weighted.master.weights.to_numpy()
+            flat = result[f"{name}_weights"]
             result[f"{name}_weights"] = flat.reshape(weighted.weight_shape)
-            result[f"{name}_biases"] = weighted.master.biases.to_numpy()
-        for name, normalized in self._normalized.items():
-            result[f"{name}_gamma"] = normalized.master.gamma.to_numpy()
-            result[f"{name}_beta"] = normalized.master.beta.to_numpy()
-            result[f"{name}_mean"] = normalized.mean.copy()
-            result[f"{name}_variance"] = normalized.variance.copy()
         return result
+
+    def restore(self, checkpoint: Mapping[str, npt.NDArray[np.float32]], steps: int) -> None:
+        """Go on from what `checkpoint` has returned, after so many steps.
+
+        Raises
+        ------
+        ValueError
+            If an array is missing or has another size; nothing has changed then.
+        """
+        kept = self._kept()
+        for name, values in kept.items():
+            size = values.size if isinstance(values, np.ndarray) else values.to_numpy().size
+            if name not in checkpoint or checkpoint[name].size != size:
+                raise ValueError(f"{name} must have {size} numbers")
+        for name, values in kept.items():
+            numbers = np.ascontiguousarray(checkpoint[name], np.float32).ravel()
+            if isinstance(values, np.ndarray):
+                values[...] = numbers
+            else:
+                values.write(numbers)
+        buffer = self._queue.command_buffer()
+        for layer in self._trained():
+            layer.reload(buffer, steps)
+        buffer.commit()
+        buffer.wait_until_completed()
+        self.steps = steps

@@ -3,13 +3,15 @@
 Two convolutions, pooling, a fully connected layer, softmax cross entropy and Adam, and with
 --batch-norm batch normalization: all of it kernels of this package, encoded into command buffers;
 the weights never leave the device between steps. A fifth of the images is held out and gives the
-accuracy at the end. The same seed gives the same weights, bit for bit, on one machine.
+accuracy at the end. The same seed gives the same weights, bit for bit, on one machine, whether or
+not training stopped on the way at a --checkpoint.
 
 Examples
 --------
   mpsgrad train
   mpsgrad train --epochs 5 --batch-size 64 --seed 3
   mpsgrad train --data mine.npz --save weights.npz    # x: (N, H, W, C), y: (N,)
+  mpsgrad train --epochs 50 --checkpoint run.npz      # goes on where it was stopped
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpsgrad._command_line.checkpoint import Checkpoint
 from mpsgrad._command_line.data import load_digits, load_file, split
 from mpsgrad._command_line.report import UserError, open_device, print_json
 
@@ -69,6 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.npz",
         help="write the trained weights, (O, H, W, I) in layers",
     )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FILE.npz",
+        help="go on from this file if it is there, and write it after every epoch",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object, and no bar")
 
 
@@ -108,16 +116,16 @@ def _epochs(
     network: Network,
     examples: Examples,
     options: argparse.Namespace,
-    rng: np.random.Generator,
+    losses: list[float],
+    checkpoint: Checkpoint | None,
     show: Any,
-) -> tuple[list[float], float]:
-    """Train; return the mean loss of each epoch and the seconds it took."""
+) -> float:
+    """Train; add the mean loss of each epoch to those there are, and return the seconds it took."""
     one_hot = examples.one_hot()
-    losses = []
-    seen = 0
+    done = seen = len(losses) * len(examples)
     start = time.perf_counter()
-    for epoch in range(1, options.epochs + 1):
-        order = rng.permutation(len(examples))
+    for epoch in range(len(losses) + 1, options.epochs + 1):
+        order = np.random.default_rng([options.seed, epoch]).permutation(len(examples))
         total = 0.0
         for first in range(0, len(order), options.batch_size):
             which = order[first : first + options.batch_size]
@@ -128,9 +136,11 @@ def _epochs(
                 )
             total += loss * len(which)
             seen += len(which)
-            show(seen, epoch, loss, seen / (time.perf_counter() - start))
+            show(seen, epoch, loss, (seen - done) / (time.perf_counter() - start))
         losses.append(total / len(order))
-    return losses, time.perf_counter() - start
+        if checkpoint is not None:
+            checkpoint.write(network, losses)
+    return time.perf_counter() - start
 
 
 def run(options: argparse.Namespace) -> int:
@@ -159,9 +169,17 @@ def run(options: argparse.Namespace) -> int:
         raise UserError(
             f"cannot build the network for {height}x{width}x{channels}: {error}"
         ) from error
+    checkpoint, losses = None, []
+    if options.checkpoint:
+        names = ("batch_norm", "batch_size", "learning_rate", "seed")
+        settings = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
+        settings["shape of x"] = list(examples.x.shape)
+        checkpoint = Checkpoint(options.checkpoint, {**settings, "classes": examples.classes})
+        losses = checkpoint.restore(network)
+    begun = len(losses)
     quiet = options.json or not sys.stderr.isatty()
     with _progress(options.epochs, len(parts.training), quiet) as show:
-        losses, seconds = _epochs(network, parts.training, options, rng, show)
+        seconds = _epochs(network, parts.training, options, losses, checkpoint, show)
     accuracy = float(np.mean(network.predict(parts.held_out.x) == parts.held_out.y))
     weights = network.weights()
     digest = hashlib.sha256()
@@ -180,16 +198,18 @@ def run(options: argparse.Namespace) -> int:
         "images": {"training": len(parts.training), "held_out": len(parts.held_out)},
         "shape": [height, width, channels],
         "classes": examples.classes,
-        "epochs": options.epochs,
+        "epochs": len(losses),
+        "epochs_before": begun,
         "batch_size": options.batch_size,
         "batch_norm": options.batch_norm,
         "seed": options.seed,
         "losses": losses,
         "seconds": seconds,
-        "images_per_second": options.epochs * len(parts.training) / seconds,
+        "images_per_second": (len(losses) - begun) * len(parts.training) / seconds,
         "held_out_accuracy": accuracy,
         "weights_sha256": digest.hexdigest(),
         "saved": saved,
+        "checkpoint": None if checkpoint is None else str(checkpoint.path),
     }
     if options.json:
         print_json(result)
@@ -203,6 +223,8 @@ def _summary(result: dict[str, Any]) -> None:
     images = result["images"]
     size = "x".join(str(extent) for extent in result["shape"])
     epochs = "1 epoch" if result["epochs"] == 1 else f"{result['epochs']} epochs"
+    if result["epochs_before"]:
+        epochs += f", {result['epochs_before']} of them before"
     rows = [
         ("device", f"{result['device']} ({result['device_name']})"),
         ("trained on", f"{images['training']} images of {size} (H, W, C), {epochs}"),
@@ -216,5 +238,7 @@ def _summary(result: dict[str, Any]) -> None:
     ]
     if result["saved"]:
         rows.append(("saved", f"{result['saved']}, weights as (O, H, W, I)"))
+    if result["checkpoint"]:
+        rows.append(("checkpoint", f"{result['checkpoint']}; more --epochs go on from it"))
     for name, value in rows:
         print(f"{name:<11}{value}")
