@@ -241,6 +241,13 @@ def test_format_is_one_of_images(device):
     graph = g.Graph(device, linear(g.ImageNode()))
     with pytest.raises(ValueError, match="format must be a format of images, got NONE"):
         graph.format = mg.ChannelFormat.NONE
+    node = linear(g.ImageNode("x"))
+    assert g.Graph(device, node).format == FLOAT16
+    assert g.Graph(device, node, format=FLOAT32).format == FLOAT32
+    with pytest.raises(ValueError, match="format must be a format of images, got NONE"):
+        g.Graph(device, node, format=mg.ChannelFormat.NONE)
+    with pytest.raises(TypeError, match="format must be a ChannelFormat, got str"):
+        g.Graph(device, node, format="float32")
 
 
 # ---- reads

@@ -87,12 +87,14 @@ class Graph(Settings, _core.Graph):
         Several results: the first is returned as the result, the others among the intermediates.
     results_are_needed : bool or list of bool, default True
     label : str, optional
+    format : ChannelFormat, default FLOAT16
+        The attribute.
 
     Attributes
     ----------
     format : ChannelFormat
-        Storage of images whose node and whose producers' first sources name none; FLOAT16 at first,
-        in which small gradients become 0. Read at each encode.
+        Storage of images whose node and whose producers' first sources name none. In FLOAT16 small
+        gradients become 0. Read at each encode.
     destination_image_allocator : optional
         How the first result is made; ordinary images at first.
     output_state_is_temporary : bool
@@ -117,6 +119,7 @@ class Graph(Settings, _core.Graph):
         result_images: Any = None,
         results_are_needed: bool | Sequence[bool] = True,
         label: str | None = None,
+        format: ChannelFormat | None = None,  # noqa: A002  Apple's word
     ) -> None:
         super().__init__(resolve_device(device))
         if (result_image is None) == (result_images is None):
@@ -156,6 +159,8 @@ class Graph(Settings, _core.Graph):
         self._needed = needed
         if label is not None:
             self.label = label
+        if format is not None:
+            self.format = format
         self._compiled = Compiler(self, self._results, needed)
         if not self._compiled.order:
             raise GraphError(
