@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <set>
 
 #include "base/errors.hpp"
 #include "core/reads_anywhere.hpp"
@@ -258,16 +260,38 @@ void Reads::add(const StateBatch& states) {
   }
 }
 
-Index Reads::held_by_views(const ReadCount* count) const {
-  return std::count_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.image && entry.image->parent() && entry.count->value() == entry.reads &&
-           entry.image->parent()->read_count() == count;
-  });
+void Reads::check() const {
+  if (has_views_) {
+    return check_with_views();
+  }
+  for (const Entry& entry : entries_) {
+    entry.count->require_addable(-entry.reads);
+  }
 }
 
-void Reads::check() const {
+// A view that ends takes the read of its parent that it holds, which may end the parent.
+void Reads::check_with_views() const {
+  std::map<const ReadCount*, Index> lost;
   for (const Entry& entry : entries_) {
-    entry.count->require_addable(-entry.reads - (has_views_ ? held_by_views(entry.count) : 0));
+    lost[entry.count] = entry.reads;
+  }
+  std::set<const ReadCount*> ended;
+  for (const Entry& entry : entries_) {
+    const ReadCount* count = entry.count;
+    for (const Image* image = entry.image; image && image->parent();
+         image = image->parent().get()) {
+      if (count->value() != lost[count] || !ended.insert(count).second) {
+        break;
+      }
+      count = image->parent()->read_count();
+      if (!count) {
+        break;
+      }
+      ++lost[count];
+    }
+  }
+  for (const Entry& entry : entries_) {
+    entry.count->require_addable(-lost[entry.count]);
   }
 }
 

@@ -143,8 +143,7 @@ class Reads {
     int argument;  // the last one it was counted for
   };
   void add_one(ReadCount& count, Image* image, State* state);
-  // Of the views that these reads end, how many hold a read of an image with that count.
-  Index held_by_views(const ReadCount* count) const;
+  void check_with_views() const;
   std::vector<Entry> entries_;
   bool has_views_ = false;
   int argument_ = 0;

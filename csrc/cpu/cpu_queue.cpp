@@ -49,12 +49,12 @@ class HandlerCount {
   }
   void take_one() {
     const std::lock_guard lock(mutex_);
-    --due_;
+    due_ -= due_ > 0 ? 1 : 0;  // a forked child has none of its parent's
     changed_.notify_all();
   }
   void wait_for_none() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return due_ <= 0; });  // a fork may have been under one
+    changed_.wait(lock, [this] { return due_ == 0; });
   }
 
  private:
@@ -174,6 +174,14 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
     };
     while (!wanted.has_ended() && take() && run_one(executing)) {
     }
+    {
+      const std::lock_guard lock(mutex_);
+      handed_over_ = is_ready();
+      if (!handed_over_) {
+        return;
+      }
+    }
+    wake_.notify_one();
   }
 
   void stop() {
@@ -267,7 +275,7 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
         std::unique_lock lock(mutex_);
         if (naps > 0) {
           napping_ = true;
-          wake_.wait_for(lock, kNap, [] { return exiting.load(); });
+          wake_.wait_for(lock, kNap, [this] { return exiting.load() || handed_over_; });
           napping_ = false;
         } else {
           wake_.wait(lock, [this] { return stopping_ || exiting.load() || is_ready() || waited_; });
@@ -275,6 +283,7 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
         if (exiting.load() || (stopping_ && !is_ready())) {
           return;
         }
+        handed_over_ = false;
         waited = std::exchange(waited_, false);
         naps = waited ? kNaps : std::max(0, naps - 1);
         if (!is_ready()) {
@@ -303,8 +312,9 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
   std::atomic<bool> running_{false};  // a submission is being executed
   // When the last commit was over, if there was no other work then.
   std::atomic<Clock::time_point> committed_alone_{kNever};
-  bool napping_ = false;  // the worker will look without being woken
-  bool waited_ = false;   // somebody has waited soon since the worker looked
+  bool napping_ = false;      // the worker will look without being woken
+  bool waited_ = false;       // somebody has waited soon since the worker looked
+  bool handed_over_ = false;  // who waited has left work to the worker
   bool worker_started_ = false;
   bool stopping_ = false;
 };

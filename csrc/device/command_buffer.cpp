@@ -39,6 +39,7 @@ std::shared_ptr<CommandBuffer> CommandQueue::try_make_command_buffer() {
 }
 
 bool CommandQueue::wait_for_room(std::chrono::milliseconds limit) {
+  check_usable();
   if (const auto running = find_in_the_way()) {
     help(*running);
     running->wait_ended(limit);

@@ -114,10 +114,13 @@ py::array aligned_array(const py::dtype& dtype, const std::vector<py::ssize_t>& 
   return {dtype, shape, data, keep};
 }
 
-// The batch's own memory where the device keeps it as one dense array, else a copy.
-py::array batch_to_array(const std::shared_ptr<ImageBatch>& batch) {
-  const ImageDescriptor& d = (*batch)[0]->descriptor();
-  const std::vector<py::ssize_t> shape{batch->size(), d.height, d.width, d.feature_channels};
+std::vector<py::ssize_t> batch_shape(const ImageBatch& batch) {
+  const ImageDescriptor& d = batch[0]->descriptor();
+  return {batch.size(), d.height, d.width, d.feature_channels};
+}
+
+// The batch's own memory where the device keeps it as one dense array, else None.
+py::object batch_memory(const std::shared_ptr<ImageBatch>& batch) {
   ImageStorage* storage = batch->whole_storage();
   if (storage && !(*batch)[0]->is_temporary()) {
     (*batch)[0]->require_readable();
@@ -125,19 +128,43 @@ py::array batch_to_array(const std::shared_ptr<ImageBatch>& batch) {
       auto* owner = new std::shared_ptr<ImageBatch>(batch);
       const py::capsule keep(
           owner, [](void* raw) { delete static_cast<std::shared_ptr<ImageBatch>*>(raw); });
-      py::array result(dtype_of(d.channel_format), shape, data, keep);
+      py::array result(dtype_of((*batch)[0]->descriptor().channel_format), batch_shape(*batch),
+                       data, keep);
       if (storage->is_read_only()) {
         result.attr("flags").attr("writeable") = false;
       }
       return result;
     }
   }
-  py::array result = aligned_array(dtype_of(d.channel_format), shape);
+  return py::none();
+}
+
+// The same, or a copy.
+py::array batch_to_array(const std::shared_ptr<ImageBatch>& batch) {
+  const py::object memory = batch_memory(batch);
+  if (!memory.is_none()) {
+    return memory;
+  }
+  const ImageDescriptor& d = (*batch)[0]->descriptor();
+  py::array result = aligned_array(dtype_of(d.channel_format), batch_shape(*batch));
   auto* data = static_cast<std::byte*>(result.mutable_data());
   for (Index i = 0; i < batch->size(); ++i) {
     (*batch)[i]->read(0, DataLayout::HeightWidthChannels, data + i * d.bytes_per_image());
   }
   return result;
+}
+
+// For what asks for no copy with copy=False.
+template <class Error>
+py::array batch_as_asked(const std::shared_ptr<ImageBatch>& batch, const py::object& copy) {
+  if (copy.is_none() || copy.cast<bool>()) {
+    return batch_to_array(batch);
+  }
+  const py::object memory = batch_memory(batch);
+  if (memory.is_none()) {
+    throw Error("ImageBatch: an array of these images is a copy, but copy is False");
+  }
+  return memory;
 }
 
 template <class Class>
@@ -433,13 +460,15 @@ RuntimeError
           "__array__",
           [](const std::shared_ptr<ImageBatch>& self, const py::object& dtype,
              const py::object& copy) {
-            return py::module_::import("numpy").attr("array")(batch_to_array(self),
-                                                              "dtype"_a = dtype, "copy"_a = copy);
+            return py::module_::import("numpy").attr("array")(
+                batch_as_asked<std::invalid_argument>(self, copy), "dtype"_a = dtype,
+                "copy"_a = copy);
           },
           "dtype"_a = py::none(), "copy"_a = py::none())
       .def("__dlpack__",
            [](const std::shared_ptr<ImageBatch>& self, const py::kwargs& options) {
-             return batch_to_array(self).attr("__dlpack__")(**options);
+             const py::object copy = options.attr("get")("copy");
+             return batch_as_asked<py::buffer_error>(self, copy).attr("__dlpack__")(**options);
            })
       .def("__dlpack_device__", [](const ImageBatch&) { return py::make_tuple(1, 0); })
       .def("__len__", &ImageBatch::size)

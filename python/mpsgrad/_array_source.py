@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from mpsgrad import _core
+from mpsgrad._arrays import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +86,7 @@ class ArraySource:
         Parameters
         ----------
         checkpoint : mapping of str to array_like
-            With all arrays of the source. Without ``steps`` the optimizer begins anew.
+            With all arrays of the source. With nothing else, the optimizer begins anew.
 
         Raises
         ------
@@ -116,10 +117,10 @@ class ArraySource:
     ) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays of a checkpoint, of which `restore` uses all; raise as that says."""
         who = f"{type(self).__name__}.restore"
-        given = {name: np.asarray(array) for name, array in checkpoint.items()}
-        if self._updates is None:
-            given = {name: array for name, array in given.items() if name in targets}
-        wanted = [*targets, *(kept if kept.keys() & given.keys() else ())]
+        given = {name: as_array(who, array, name) for name, array in checkpoint.items()}
+        if self._updates is None:  # what an optimizer kept is nobody's here
+            given = {n: a for n, a in given.items() if n != "steps" and "_of_" not in n}
+        wanted = [*targets, *(("steps", *kept) if kept.keys() & given.keys() else ())]
         missing = [name for name in wanted if name not in given]
         unknown = [name for name in given if name not in {*targets, *kept, "steps"}]
         if missing or unknown:

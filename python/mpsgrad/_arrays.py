@@ -92,7 +92,7 @@ def as_array(who: str, given: Any, name: str) -> npt.NDArray[Any]:
     Raises
     ------
     BufferError
-        If the object does not want to be looked at, as a tensor that needs gradients.
+        If the object has nothing but DLPack, and does not want to be looked at.
     TypeError, ValueError
         If it is no array of numbers.
     """
@@ -101,11 +101,12 @@ def as_array(who: str, given: Any, name: str) -> npt.NDArray[Any]:
     if hasattr(given, "__dlpack__"):
         try:
             return np.from_dlpack(given)
-        except (BufferError, RuntimeError) as error:
-            raise BufferError(f"{who}: {name} gives no array by DLPack: {error}") from error
+        except (BufferError, RuntimeError, TypeError) as error:
+            if not hasattr(given, "__array__"):
+                raise BufferError(f"{who}: {name} gives no array by DLPack: {error}") from error
     try:
         array = np.asarray(given)
-    except ValueError as error:  # for one, lists of different lengths
+    except (ValueError, RuntimeError) as error:  # for one, lists of different lengths
         raise ValueError(f"{who}: {name} is no array: {error}") from error
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{who}: {name} must be an array of numbers, got {type(given).__name__}")
@@ -146,7 +147,8 @@ def as_out_array(owner: object, out: Any, single: bool) -> npt.NDArray[Any]:
     """
     who = type(owner).__name__
     if not isinstance(out, np.ndarray):
-        if not hasattr(out, "__dlpack__") and not _has_buffer(out):
+        images = isinstance(out, (_core.Image, _core.ImageBatch))  # of which arrays are copies
+        if images or not (hasattr(out, "__dlpack__") or _has_buffer(out)):
             raise TypeError(f"{who}: out must be an ndarray, got {type(out).__name__}")
         out = as_array(who, out, "out")  # a view of its memory
     if out.dtype != np.float32 and out.dtype != np.float16:

@@ -128,6 +128,33 @@ def test_vectors_and_batches_are_arrays(device):
             assert not np.shares_memory(np.array(owner, copy=True), shared)
 
 
+def test_batches_of_separate_images_are_copied_unless_that_is_refused(device):
+    x = counting(2, 3, 4, 5)
+    batch = mg.ImageBatch([image_of(device, one) for one in x])
+    assert np.array_equal(np.from_dlpack(batch), x)
+    with pytest.raises(BufferError, match="ImageBatch: an array of these images is a copy, but"):
+        batch.__dlpack__(copy=False)
+    with pytest.raises(ValueError, match="ImageBatch: an array of these images is a copy, but"):
+        batch.__array__(copy=False)
+    for images in (batch, batch[0], mg.ImageBatch.allocate(device, batch[0].descriptor, 2)):
+        with pytest.raises(TypeError, match="out must be an ndarray, got Image"):
+            linear(device)(x, out=images)
+
+
+def test_an_array_is_asked_for_where_dlpack_fails(device):
+    class Both:
+        def __dlpack__(self, **_):
+            raise BufferError("not now")
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+        def __array__(self, dtype=None, copy=None):
+            return counting(2, 3, 4)
+
+    assert np.array_equal(linear(device, 2.0)(Both()), 2 * counting(2, 3, 4))
+
+
 def test_images_are_arrays_that_are_copies(device):
     x = counting(3, 4, 5)
     image = image_of(device, x)

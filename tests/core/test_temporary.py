@@ -307,6 +307,22 @@ def test_a_view_and_its_parent_in_one_encode(device, command_buffer):
     assert np.array_equal(result.read(), 2 * counting(2, 3, 4))
 
 
+def test_a_view_of_a_view_ends_all_it_holds(device, command_buffer):
+    parent = mg.TemporaryImage(command_buffer, descriptor(channels=8))
+    view = parent.sub_image_with_feature_channel_range(0, 8)
+    further = view.sub_image_with_feature_channel_range(0, 8)
+    result, add = blank(device, 2, 3, 8), mg.Add(device=device)
+    for operands in ((further, parent), (parent, further), (further, view)):
+        with pytest.raises(ReadCountError, match="cannot lower read count 1 by 2"):
+            add.encode(command_buffer, *operands, result)
+        assert (further.read_count, view.read_count, parent.read_count) == (1, 1, 1)
+    parent.read_count = view.read_count = 2
+    add.encode(command_buffer, further, view, result)
+    assert (further.read_count, view.read_count, parent.read_count) == (0, 0, 1)
+    spend(parent)
+    finish(command_buffer, result)
+
+
 def test_a_view_dies_with_its_parent(device, command_buffer):
     parent = mg.TemporaryImage(command_buffer, descriptor(channels=8))
     view = parent.sub_image_with_feature_channel_range(0, 4)

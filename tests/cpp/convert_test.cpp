@@ -212,7 +212,8 @@ void check_ties(Checks& checks, const std::vector<Set>& sets) {
 void check_windows(Checks& checks, const Set& set) {
   for (const int format : {kUnorm8, kUnorm16, kFloat16, kFloat32}) {
     const std::size_t size = item_size(format);
-    for (const std::int64_t channels : {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 64, 67}) {
+    for (const std::int64_t channels :
+         {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 64, 67, 511, 512, 513}) {
       for (const std::int64_t gap : {0, 1, 5}) {
         for (const std::int64_t pixels : {0, 1, 3, 37, 1100}) {
           const std::string name = std::string(isa_name(set.isa)) + ", format " +

@@ -143,6 +143,11 @@ def test_inference_takes_the_arrays_alone(device):
         assert "steps" not in plain.checkpoint()
         for name, array in plain.checkpoint().items():
             assert_same_bytes(array, saved[name])
+    for more in ("bias", "mean"):
+        with pytest.raises(ValueError, match=f"{more} besides"):
+            mg.ArrayConvolutionDataSource(WEIGHTS.copy()).restore(
+                {"weights": WEIGHTS, more: BIASES, "steps": 3}
+            )
     half = mg.ArrayConvolutionDataSource(np.zeros((4, 1, 1, 4), np.float16))
     half.restore({"weights": own[0].weights_array})  # rounded, as NumPy rounds
     assert_same_bytes(half.weights_array, own[0].weights_array.astype(np.float16))
@@ -227,11 +232,17 @@ WRONG = [
     ({}, ValueError, "it has nothing: no weights, biases"),
     ({**BOTH, "gamma": BIASES}, ValueError, "it has weights, biases, gamma: gamma besides"),
     ({**BOTH, "velocity_of_weights": WEIGHTS}, ValueError, "velocity_of_weights besides"),
-    ({**BOTH, "momentum_of_weights": WEIGHTS}, ValueError, ": no momentum_of_biases"),
+    ({**BOTH, "momentum_of_weights": WEIGHTS}, ValueError, ": no steps, momentum_of_biases"),
     ({**BOTH, "weights": BIASES}, ValueError, r"weights must have shape \(4, 1, 1, 4\), got \(4,"),
-    ({**BOTH, **MOMENTUM, "momentum_of_biases": WEIGHTS}, ValueError, r"biases must have shape"),
+    (
+        {**BOTH, **MOMENTUM, "steps": 1, "momentum_of_biases": WEIGHTS},
+        ValueError,
+        r"biases must have shape",
+    ),
+    ({**BOTH, "weights": [[1], [1, 2]]}, ValueError, "weights is no array"),
     ({**BOTH, "weights": WEIGHTS * 1j}, TypeError, "weights must be float32, got complex64"),
-    ({**BOTH, "weights": [["a"]]}, TypeError, "weights must be float32, got <U1"),
+    ({**BOTH, "weights": [["a"]]}, TypeError, "weights must be an array of numbers, got list"),
+    ({**BOTH, **MOMENTUM}, ValueError, ": no steps"),
     ({**BOTH, "steps": 1.5}, TypeError, "steps must be int64, got float64"),
     ({**BOTH, "steps": [1]}, ValueError, r"steps must have shape \(\), got \(1,\)"),
     ({**BOTH, "steps": -1}, ValueError, "steps must not be negative, got -1"),

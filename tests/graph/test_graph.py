@@ -403,7 +403,7 @@ def test_labels_of_a_batch_are_of_one_kind(device, queue, rng):
 
 def test_every_label_is_for_a_node(device, rng):
     x = sample(rng)
-    with pytest.raises(ValueError, match="labels must be 1 arrays, one for each loss, got 2"):
+    with pytest.raises(ValueError, match="labels must hold 1, an array for each loss, got 2"):
         float_graph(device, [loss_of(g.ImageNode())])(x, [x, x])
     with pytest.raises(ValueError, match="no node takes labels, but 1 arrays of them came"):
         float_graph(device, [linear(g.ImageNode())])(x, x)

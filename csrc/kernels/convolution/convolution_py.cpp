@@ -212,13 +212,12 @@ void bind_descriptor_fields(py::class_<ConvolutionDescriptor>& c) {
 }
 
 // The arguments that make such a descriptor, those that differ from their defaults.
-std::string descriptor_text(const ConvolutionDescriptor& d) {
+std::string descriptor_text(const py::object& self) {
+  const auto& d = self.cast<const ConvolutionDescriptor&>();
   const Window& w = d.window;
-  std::string result =
-      text(d.depthwise ? "DepthWise" : (d.sub_pixel_scale_factor > 1 ? "SubPixel" : ""),
-           "ConvolutionDescriptor(", w.kernel_width, ", ", w.kernel_height,
-           ", input_feature_channels=", d.input_feature_channels,
-           ", output_feature_channels=", d.output_feature_channels);
+  std::string result = text(type_name(self), "(", w.kernel_width, ", ", w.kernel_height,
+                            ", input_feature_channels=", d.input_feature_channels,
+                            ", output_feature_channels=", d.output_feature_channels);
   const auto add = [&](const char* name, Index value) {
     if (value != 1) {
       result += text(", ", name, "=", value);
@@ -231,7 +230,10 @@ std::string descriptor_text(const ConvolutionDescriptor& d) {
   add("groups", d.groups);
   add("sub_pixel_scale_factor", d.sub_pixel_scale_factor);
   if (d.neuron.type != NeuronType::None) {
-    result += text(", fused_neuron_descriptor=", std::string(py::repr(py::cast(d.neuron))));
+    const py::object neuron = py::module_::import("mpsgrad.neuron")
+                                  .attr("NeuronDescriptor")(d.neuron.type, d.neuron.a, d.neuron.b,
+                                                            d.neuron.c, d.neuron.data);
+    result += ", fused_neuron_descriptor=" + std::string(py::repr(neuron));
   }
   return result + ")";
 }

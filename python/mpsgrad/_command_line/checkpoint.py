@@ -51,7 +51,9 @@ class Checkpoint:
             settings = json.loads(str(arrays.pop(_SETTINGS)))
             losses = arrays.pop("losses").tolist()
             steps = int(arrays.pop("steps"))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (
+            AttributeError, EOFError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile,
+        ) as error:  # fmt: skip
             raise UserError(f"{self.path}: not a checkpoint of mpsgrad train ({error})") from error
         for name, value in self._settings.items():
             if settings.get(name) != value:

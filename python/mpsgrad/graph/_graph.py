@@ -337,7 +337,7 @@ class Graph(Settings, _core.Graph):
         if len(given) != len(compiled.input_states):
             takers = len(compiled.input_states)
             raise ValueError(
-                f"Graph: labels must be {takers} arrays, one for each loss, got {len(given)}"
+                f"Graph: labels must hold {takers}, an array for each loss, got {len(given)}"
                 if takers
                 else f"Graph: no node takes labels, but {len(given)} arrays of them came"
             )
