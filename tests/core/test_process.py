@@ -92,19 +92,22 @@ print("parent went on")
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
-@pytest.mark.not_sanitized("thread", reason="it refuses threads in the child of a fork")
+NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+NO_THREAD_SANITIZER = pytest.mark.not_sanitized(
+    "thread", reason="it refuses threads in the child of a fork"
+)
+NO_LEAK_CHECK = pytest.mark.not_sanitized(
+    "address", reason="what the threads of the parent hold is lost in the child"
+)
+
+
+@NEEDS_FORK
+@NO_THREAD_SANITIZER
 @pytest.mark.parametrize(
     "end",
     [
         pytest.param("sys.stderr.flush(); os._exit(code)", id="_exit"),
-        pytest.param(
-            "sys.exit(code)",
-            id="exit",
-            marks=pytest.mark.not_sanitized(
-                "address", reason="what the threads of the parent hold is lost in the child"
-            ),
-        ),
+        pytest.param("sys.exit(code)", id="exit", marks=NO_LEAK_CHECK),
     ],
 )
 def test_a_forked_child_uses_queues_of_its_own(end):
@@ -130,6 +133,9 @@ for _ in range(10):
 """
 
 
+@NEEDS_FORK
+@NO_THREAD_SANITIZER
+@NO_LEAK_CHECK
 def test_a_child_does_not_wait_for_handlers_of_its_parent():
     python("import time, warnings" + SETUP + FORK_UNDER_A_HANDLER)
 
@@ -144,6 +150,9 @@ with _updates._time_steps:  # as if another thread were in a step
 """
 
 
+@NEEDS_FORK
+@NO_THREAD_SANITIZER
+@NO_LEAK_CHECK
 def test_a_child_does_not_wait_for_steps_of_its_parent():
     start = "import warnings\nfrom mpsgrad import _updates"
     python(start + SETUP + FORK_UNDER_A_STEP)
