@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpsgrad import _core
+from mpsgrad._wording import has_buffer
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -148,7 +149,7 @@ def as_out_array(owner: object, out: Any, single: bool) -> npt.NDArray[Any]:
     who = type(owner).__name__
     if not isinstance(out, np.ndarray):
         images = isinstance(out, (_core.Image, _core.ImageBatch))  # of which arrays are copies
-        if images or not (hasattr(out, "__dlpack__") or _has_buffer(out)):
+        if images or not (hasattr(out, "__dlpack__") or has_buffer(out)):
             raise TypeError(f"{who}: out must be an ndarray, got {type(out).__name__}")
         out = as_array(who, out, "out")  # a view of its memory
     if out.dtype != np.float32 and out.dtype != np.float16:
@@ -161,14 +162,6 @@ def as_out_array(owner: object, out: Any, single: bool) -> npt.NDArray[Any]:
         raise ValueError(f"{who}: out must be writable, aligned and C-contiguous")
     result: npt.NDArray[Any] = out[np.newaxis] if single else out
     return result
-
-
-def _has_buffer(given: Any) -> bool:
-    try:
-        memoryview(given)
-    except TypeError:
-        return False
-    return True
 
 
 def batch_of(device: _core.Device, array: npt.NDArray[Any]) -> _core.ImageBatch:

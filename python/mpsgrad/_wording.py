@@ -12,7 +12,7 @@ import numpy as np
 
 from mpsgrad import _core
 
-__all__ = ["no_such_name", "wrong_call"]
+__all__ = ["has_buffer", "no_such_name", "wrong_call"]
 
 _INT = "typing.SupportsInt | typing.SupportsIndex"
 _FLOAT = "typing.SupportsFloat | typing.SupportsIndex"
@@ -158,7 +158,7 @@ def _fits(value: Any, wanted: str) -> bool:
     if wanted == "numpy.typing.NDArray[numpy.float32]":
         return isinstance(value, np.ndarray) and value.dtype == np.float32
     if wanted == _ARRAY:
-        return isinstance(value, np.ndarray) or hasattr(value, "__dlpack__") or _has_buffer(value)
+        return isinstance(value, np.ndarray) or hasattr(value, "__dlpack__") or has_buffer(value)
     if wanted.startswith("collections.abc.Sequence"):
         return isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
     if wanted.startswith(_OWN):
@@ -170,7 +170,8 @@ def _fits(value: Any, wanted: str) -> bool:
     return isinstance(value, plain.get(wanted, object))
 
 
-def _has_buffer(value: Any) -> bool:
+def has_buffer(value: Any) -> bool:
+    """Return whether an object has the buffer protocol."""
     try:
         memoryview(value)
     except TypeError:

@@ -564,7 +564,11 @@ def test_at_the_limit_a_wait_can_be_interrupted(queue, gate):
     before = signal.signal(signal.SIGALRM, ring)
     try:
         last.commit()
-        for wait in (queue.command_buffer, lambda: mg.CommandBuffer(queue)):
+        for wait in (
+            queue.command_buffer,
+            lambda: mg.CommandBuffer(queue),
+            gate.commit_and_continue,
+        ):
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             with pytest.raises(Alarm):
                 wait()

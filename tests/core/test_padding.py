@@ -1,6 +1,7 @@
 """Padding policies through what they do: the descriptor and the offset of a kernel they size."""
 
 import copy
+import gc
 import itertools
 import pickle
 import re
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core import oracle, tables
-from tests.core.support import blank, counting, finish, image_of, linear
+from tests.core.support import blank, counting, finish, image_of, linear, linear_gradient
 
 
 def convolution(device, kernel, stride=1, dilation=1, *, channels=1, outputs=1):
@@ -494,3 +495,34 @@ def test_policies_are_pickled(policy):
         assert type(twin) is type(policy)
         assert twin.padding_method() == policy.padding_method()
         assert twin.label() == policy.label()
+
+
+@pytest.mark.parametrize("kind", ["unary", "binary", "gradient"])
+def test_a_policy_may_set_another(device, queue, kind):
+    """The kernel's own goes while it is asked."""
+
+    class Replaces(mg.Padding):
+        def padding_method(self):
+            return mg.PaddingMethod.CUSTOM
+
+        def destination_descriptor(self, _sources, _states, kernel, suggested):
+            kernel.padding = mg.DefaultPadding(0)
+            gc.collect()
+            return suggested
+
+    image = image_of(device, counting(2, 3, 4))
+    absolute = linear(device)
+    _, state = absolute.encode(queue.command_buffer(), image, with_state=True, allocator=mg.DEFAULT)
+    kernel, operands = {
+        "unary": (absolute, (image,)),
+        "binary": (mg.Add(device=device), (image, image)),
+        "gradient": (linear_gradient(device), (image, image, state)),
+    }[kind]
+    for _ in range(20):
+        kernel.padding = Replaces()
+        command_buffer = queue.command_buffer()
+        result = kernel.encode(command_buffer, *operands, allocator=mg.DEFAULT)
+        assert (result.width, result.height, result.feature_channels) == (3, 2, 4)
+        assert isinstance(kernel.padding, mg.DefaultPadding)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
