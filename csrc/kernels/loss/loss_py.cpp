@@ -433,8 +433,7 @@ py::object encode_loss(LabelledLoss& self, const std::shared_ptr<CommandBuffer>&
     return destination_object;
   }
   const auto allocator = allocator_argument(allocator_object);
-  std::shared_ptr<ImageBatch> images;
-  images =
+  const auto images =
       self.encode_creating(command_buffer, source.images(), labels, source.batch, allocator.get());
   return image_result(images, source.batch);
 }
@@ -526,9 +525,8 @@ void bind_forward(py::module_& m) {
             state_object.is_none(), self.class_name(),
             ": destination_states need destinations; use with_state=True to have both created");
         const auto allocator = allocator_argument(allocator_object);
-        EncodeResult result;
-        result = self.encode_creating(command_buffer, sources, labels, with_state, temporary_state,
-                                      allocator.get());
+        const auto result = self.encode_creating(command_buffer, sources, labels, with_state,
+                                                 temporary_state, allocator.get());
         py::object images = image_result(result.images, true);
         return with_state ? py::make_tuple(images, state_result(result.states, true)) : images;
       },
@@ -588,9 +586,8 @@ void bind_gradient(py::module_& m) {
           return destination_object;
         }
         const auto allocator = allocator_argument(allocator_object);
-        std::shared_ptr<ImageBatch> images;
-        images = self.encode_creating(command_buffer, gradients, sources, labels, states,
-                                      allocator.get());
+        const auto images = self.encode_creating(command_buffer, gradients, sources, labels, states,
+                                                 allocator.get());
         return image_result(images, true);
       },
       "command_buffer"_a.none(false), "source_gradients"_a, "sources"_a, "labels"_a,
