@@ -163,10 +163,11 @@ def build(context: Context, line: Line, batch: int, dtype: str, name: str, direc
         arriving = g[index].astype(np.float64)
         scale = np.abs(arriving) * (1 + np.abs(at) + np.abs(slope))
         samples = Samples(index, arriving * slope, scale, 5, 4)
+    needs_source = direction == "gradient" and name != "linear"  # whose slope is a constant
     return Work(
         lambda: context.run(encode),
         [Output("y" if direction == "forward" else "dx", lambda: context.read(results), samples)],
-        bytes=x.nbytes * (2 if direction == "forward" else 3),
+        bytes=x.nbytes * (3 if needs_source else 2),
         arrays=x.nbytes * (2 if direction == "forward" else 3),
         peers={
             "torch": lambda peer: torch_calls(peer, name, direction, x, g),

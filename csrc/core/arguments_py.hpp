@@ -108,15 +108,28 @@ class ObjectsOf {
   const PyTypeObject* known_ = nullptr;
 };
 
-inline ImageArgument image_argument(const py::handle& object, const char* name) {
+// What came in place of images, and how to make some of an array.
+struct NoImage {
+  py::handle object;
+
+  friend std::ostream& operator<<(std::ostream& out, const NoImage& came) {
+    const bool array =
+        PyObject_CheckBuffer(came.object.ptr()) != 0 || py::hasattr(came.object, "__dlpack__");
+    return out << type_name(came.object)
+               << (array ? "; ImageBatch.from_array() makes images of an array" : "");
+  }
+};
+
+// `who` is the class, or the function, whose argument it is.
+inline ImageArgument image_argument(const py::handle& object, const char* name, const char* who) {
   if (is_sequence(object)) {
     ImageBatch::Images images;
     images.reserve(py::len(object));
     ObjectsOf<Image> image_of;
     for (const auto& item : object) {
       images.push_back(image_of(item));
-      require<TypeError>(images.back() != nullptr, name, " must hold images, got ",
-                         type_name(item));
+      require<TypeError>(images.back() != nullptr, who, ": ", name, " must hold images, got ",
+                         NoImage{item});
     }
     return {nullptr, std::move(images), true};
   }
@@ -124,29 +137,28 @@ inline ImageArgument image_argument(const py::handle& object, const char* name) 
     return {object_of<ImageBatch>(object), {}, true};
   }
   auto image = object_of<Image>(object);
-  require<TypeError>(image != nullptr, name,
-                     " must be an Image, an ImageBatch or a list of images, got ",
-                     type_name(object));
+  require<TypeError>(image != nullptr, who, ": ", name,
+                     " must be an Image, an ImageBatch or a list of images, got ", NoImage{object});
   return {nullptr, {std::move(image)}, false};
 }
 
 // The same for a call that has no form for a single image.
 inline ImageArgument batch_argument(const py::handle& object, const char* name, const char* who) {
-  ImageArgument argument = image_argument(object, name);
+  ImageArgument argument = image_argument(object, name, who);
   require<TypeError>(argument.batch, who, ": ", name,
                      " must be an ImageBatch or a list of images, got ", type_name(object));
   return argument;
 }
 
 // None is an empty batch; one state stands for itself.
-inline StateBatch state_argument(const py::handle& object, const char* name) {
+inline StateBatch state_argument(const py::handle& object, const char* name, const char* who) {
   if (object.is_none()) {
     return {};
   }
   ObjectsOf<State> state_of;
   const auto state = [&](const py::handle& item, const char* wanted) {
     auto found = state_of(item);
-    require<TypeError>(found != nullptr, name, wanted, type_name(item));
+    require<TypeError>(found != nullptr, who, ": ", name, wanted, type_name(item));
     return found;
   };
   if (!is_sequence(object)) {

@@ -2,9 +2,9 @@
 #include "core/binary_kernel.hpp"
 
 #include <algorithm>
-#include <string_view>
 
 #include "base/errors.hpp"
+#include "core/forward_states.hpp"
 #include "core/property_guard.hpp"
 #include "core/reads_anywhere.hpp"
 
@@ -200,16 +200,8 @@ StateBatch ForwardBinaryKernel::result_states(const ImageBatch::Images& primarie
   shot.destination_channels = destination.descriptor().feature_channels;
   shot.is_backwards = is_backwards();
   shot.padding = padding();
-  StateBatch states;
-  while (states.size() < primaries.size()) {
-    const bool again = is_result_state_reused_across_batch() && !states.empty();
-    std::shared_ptr<State> state = again ? states.front() : make_state(shot, temporary);
-    if (!state) {
-      return {};
-    }
-    states.push_back(std::move(state));
-  }
-  return states;
+  return make_states(primaries.size(), is_result_state_reused_across_batch(),
+                     [&] { return make_state(shot, temporary); });
 }
 
 void ForwardBinaryKernel::check_sources(const CommandBuffer& command_buffer,
@@ -254,10 +246,8 @@ BinaryCall ForwardBinaryKernel::prepare(const CommandBuffer& command_buffer,
   check_depth(*this, primary, call.first_primary, call.images());
   check_depth(*this, secondary, call.first_secondary, call.images());
   call.produced_channels = produced_channels(call.primary_channels, call.secondary_channels);
-  const Index last = properties_.destination_channel_offset + call.produced_channels;
-  require(last <= destination.descriptor().feature_channels, class_name(), ": channels ",
-          properties_.destination_channel_offset, " to ", last, " do not fit a destination of ",
-          destination.descriptor().feature_channels, " channels");
+  check_produced_channels(*this, properties_.destination_channel_offset, call.produced_channels,
+                          destination);
   if (!states.empty()) {
     check_destination_states(command_buffer, call);
   }
@@ -269,33 +259,22 @@ void ForwardBinaryKernel::check_destination_states(const CommandBuffer& command_
                                                    const BinaryCall& call) const {
   check_states(*this, command_buffer, "destination_states", call.states,
                static_cast<Index>(call.primaries.size()));
-  const auto check_size = [&](const char* name, const Size& of_state,
-                              const ImageBatch::Images& images) {
-    const ImageDescriptor& image = images.front()->descriptor();
-    require(of_state == Size{image.width, image.height, image.feature_channels}, class_name(),
-            ": destination_state was made for a ", name, " of ", of_state.width, "x",
-            of_state.height, "x", of_state.depth, ", not ", image.width, "x", image.height, "x",
-            image.feature_channels);
-  };
   for (const auto& state : call.states) {
     const auto* own = dynamic_cast<const BinaryGradientState*>(state.get());
     require<TypeError>(own != nullptr, class_name(),
                        ": destination_state must come from this kernel's result_state(), got a ",
                        state->class_name());
     const BinarySnapshot& shot = own->snapshot();
-    require<StateError>(shot.kernel_class == std::string_view(class_name()), class_name(),
-                        ": destination_state must come from this kernel's result_state(), but it "
-                        "was made by ",
-                        shot.kernel_class);
-    require<StateError>(shot.properties == properties_, class_name(),
-                        ": the kernel's properties changed after result_state(); make a new state");
-    check_size("primary", {shot.primary.width, shot.primary.height, shot.primary.channels},
-               call.primaries);
-    check_size("secondary", {shot.secondary.width, shot.secondary.height, shot.secondary.channels},
-               call.secondaries);
-    check_size("destination",
-               {shot.destination_width, shot.destination_height, shot.destination_channels},
-               call.destinations);
+    check_made_by(*this, shot, call.properties);
+    check_made_for(*this, "primary",
+                   {shot.primary.width, shot.primary.height, shot.primary.channels},
+                   call.primaries);
+    check_made_for(*this, "secondary",
+                   {shot.secondary.width, shot.secondary.height, shot.secondary.channels},
+                   call.secondaries);
+    check_made_for(*this, "destination",
+                   {shot.destination_width, shot.destination_height, shot.destination_channels},
+                   call.destinations);
     require(!is_result_state_reused_across_batch() || state == call.states.front(), class_name(),
             ": the states of a batch must be one and the same object");
   }
@@ -322,9 +301,10 @@ void ForwardBinaryKernel::encode(const std::shared_ptr<CommandBuffer>& command_b
   reads.spend();
 }
 
-std::shared_ptr<ImageBatch> ForwardBinaryKernel::make_destinations(
-    const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& primaries,
-    const ImageBatch::Images& secondaries, bool batch, ImageAllocator* chosen) {
+Created ForwardBinaryKernel::make_destinations(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                               const ImageBatch::Images& primaries,
+                                               const ImageBatch::Images& secondaries, bool batch,
+                                               ImageAllocator* chosen) {
   check_sources(*command_buffer, primaries, secondaries, batch);
   require(primaries.front()->descriptor().number_of_images == 1 &&
               secondaries.front()->descriptor().number_of_images == 1,
@@ -336,11 +316,13 @@ std::shared_ptr<ImageBatch> ForwardBinaryKernel::make_destinations(
   reads.check();
   const ImageDescriptor descriptor =
       destination_descriptor({primaries.front(), secondaries.front()}, {});
-  const bool zeroed = properties_.clip_rect != Region{} ||
-                      properties_.destination_channel_offset != 0 || command_buffer->predicate;
-  const auto own = allocator();  // what it calls may set another
-  return (chosen ? *chosen : *own)
-      .allocate(command_buffer, descriptor, *this, static_cast<Index>(primaries.size()), zeroed);
+  return {chosen,
+          allocator(),
+          command_buffer,
+          descriptor,
+          *this,
+          static_cast<Index>(primaries.size()),
+          leaves_gaps(properties_, *command_buffer)};
 }
 
 EncodeResult ForwardBinaryKernel::encode_creating(
@@ -348,23 +330,14 @@ EncodeResult ForwardBinaryKernel::encode_creating(
     const ImageBatch::Images& secondaries, bool batch, bool with_states, bool temporary_states,
     ImageAllocator* chosen) {
   PropertyGuard guard(properties_);
-  EncodeResult result;
-  result.images = make_destinations(command_buffer, primaries, secondaries, batch, chosen);
-  try {
-    if (with_states) {
-      result.states = result_states(primaries, secondaries, result.images->images(),
-                                    temporary_states ? command_buffer : nullptr);
-    }
-    encode(command_buffer, primaries, secondaries, result.states, result.images->images(), batch);
-  } catch (...) {
-    result.images->discard();
-    for (const auto& state : result.states) {
-      state->discard();
-    }
-    throw;
+  Created result = make_destinations(command_buffer, primaries, secondaries, batch, chosen);
+  if (with_states) {
+    result.add(result_states(primaries, secondaries, result.images(),
+                             temporary_states ? command_buffer : nullptr));
   }
+  encode(command_buffer, primaries, secondaries, result.states(), result.images(), batch);
   guard.keep();
-  return result;
+  return result.take();
 }
 
 }  // namespace mpsgrad

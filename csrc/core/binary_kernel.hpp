@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "core/destinations.hpp"
 #include "core/gradient_state.hpp"
 #include "core/kernel.hpp"
 
@@ -126,9 +127,10 @@ class ForwardBinaryKernel : public BinaryKernel {
                      const ImageBatch::Images& secondaries, const StateBatch& states,
                      const ImageBatch::Images& destinations, bool batch) const;
   void check_destination_states(const CommandBuffer& command_buffer, const BinaryCall& call) const;
-  std::shared_ptr<ImageBatch> make_destinations(
-      const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& primaries,
-      const ImageBatch::Images& secondaries, bool batch, ImageAllocator* allocator);
+  Created make_destinations(const std::shared_ptr<CommandBuffer>& command_buffer,
+                            const ImageBatch::Images& primaries,
+                            const ImageBatch::Images& secondaries, bool batch,
+                            ImageAllocator* allocator);
 
   std::unique_ptr<BinaryEncoder> encoder_;
 };

@@ -1,6 +1,6 @@
 // Binds the encodes of forward binary kernels, and the states they make.
-#include "core/arguments_py.hpp"
 #include "core/binary_kernel.hpp"
+#include "core/forward_encode_py.hpp"
 #include "core/often_called_py.hpp"
 
 namespace mpsgrad {
@@ -14,40 +14,30 @@ py::object encode_binary(Kernel& self, const std::shared_ptr<CommandBuffer>& com
                          const py::object& destination_object, const py::object& state_object,
                          bool with_state, bool temporary_state,
                          const py::object& allocator_object) {
-  const ImageArgument primary = image_argument(primary_object, "primary");
-  const ImageArgument secondary = image_argument(secondary_object, "secondary");
+  const ImageArgument primary = image_argument(primary_object, "primary", self.class_name());
+  const ImageArgument secondary = image_argument(secondary_object, "secondary", self.class_name());
   require<TypeError>(primary.batch == secondary.batch, self.class_name(),
                      ": primary and secondary must both be single images or both be batches");
-  if (!destination_object.is_none()) {
-    const ImageArgument destination = image_argument(destination_object, "destination");
-    require<TypeError>(primary.batch == destination.batch, self.class_name(),
-                       ": primary and destination must both be single images or both be batches");
-    require(!with_state, self.class_name(),
-            ": with_state creates a state for a created destination; make one with result_state() "
-            "and pass it as destination_state");
-    self.encode(command_buffer, primary.images(), secondary.images(),
-                state_argument(state_object, "destination_state"), destination.images(),
-                primary.batch);
-    return destination_object;
-  }
-  require<TypeError>(
-      state_object.is_none(), self.class_name(),
-      ": destination_state needs a destination; use with_state=True to have both created");
-  const auto allocator = allocator_argument(allocator_object);
-  const EncodeResult result =
-      self.encode_creating(command_buffer, primary.images(), secondary.images(), primary.batch,
-                           with_state, temporary_state, allocator.get());
-  py::object images = image_result(result.images, primary.batch);
-  return with_state ? py::make_tuple(images, state_result(result.states, primary.batch)) : images;
+  return encode_or_create(
+      self, "primary", primary.batch,
+      {destination_object, state_object, with_state, allocator_object},
+      [&](const StateBatch& states, const ImageBatch::Images& destinations) {
+        self.encode(command_buffer, primary.images(), secondary.images(), states, destinations,
+                    primary.batch);
+      },
+      [&](ImageAllocator* allocator) {
+        return self.encode_creating(command_buffer, primary.images(), secondary.images(),
+                                    primary.batch, with_state, temporary_state, allocator);
+      });
 }
 
 py::object result_states(Kernel& self, const std::shared_ptr<CommandBuffer>& temporary,
                          const py::object& primaries, const py::object& secondaries,
                          const py::object& destinations, const py::object& states) {
-  const ImageArgument primary = image_argument(primaries, "primary");
-  const ImageArgument secondary = image_argument(secondaries, "secondary");
-  const ImageArgument destination = image_argument(destinations, "destination");
-  (void)state_argument(states, "source_states");  // no such kernel reads them
+  const ImageArgument primary = image_argument(primaries, "primary", self.class_name());
+  const ImageArgument secondary = image_argument(secondaries, "secondary", self.class_name());
+  const ImageArgument destination = image_argument(destinations, "destination", self.class_name());
+  (void)state_argument(states, "source_states", self.class_name());  // no such kernel reads them
   return state_result(
       self.result_states(primary.images(), secondary.images(), destination.images(), temporary),
       primary.batch);
@@ -75,8 +65,9 @@ void bind_encodes(py::class_<Kernel, BinaryKernel, py::smart_holder>& c) {
   c.def(
       "destination_descriptor",
       [](Kernel& self, const py::object& sources, const py::object& states) {
-        return self.destination_descriptor(image_argument(sources, "sources").images(),
-                                           state_argument(states, "states"));
+        return self.destination_descriptor(
+            image_argument(sources, "sources", self.class_name()).images(),
+            state_argument(states, "states", self.class_name()));
       },
       "sources"_a, "states"_a = py::none(),
       R"(Return the descriptor the padding policy gives, and set the offsets accordingly.

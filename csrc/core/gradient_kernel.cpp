@@ -5,6 +5,8 @@
 #include <typeinfo>
 
 #include "base/errors.hpp"
+#include "core/destinations.hpp"
+#include "core/property_guard.hpp"
 
 namespace mpsgrad {
 
@@ -157,15 +159,13 @@ ImageDescriptor GradientKernel::destination_descriptor(
           " images");
   require(states.size() == 1, class_name(), ": destination_descriptor takes one state, got ",
           states.size());
-  const BinaryProperties saved = properties_;
-  const std::weak_ptr<State> previous = configured_for_;
-  try {
-    return configure_for(gradient_and_source.front(), gradient_and_source.back(), states.front());
-  } catch (...) {
-    properties_ = saved;
-    configured_for_ = previous;
-    throw;
-  }
+  PropertyGuard properties_guard(properties_);
+  PropertyGuard configured_guard(configured_for_);
+  const ImageDescriptor result =
+      configure_for(gradient_and_source.front(), gradient_and_source.back(), states.front());
+  properties_guard.keep();
+  configured_guard.keep();
+  return result;
 }
 
 ImageDescriptor GradientKernel::configure_for(const std::shared_ptr<Image>& gradient,
@@ -256,10 +256,8 @@ void GradientKernel::encode_checked(const std::shared_ptr<CommandBuffer>& comman
   call.source_channels =
       consumed_channels(*this, source, properties_.secondary.channel_offset,
                         properties_.secondary.channel_maximum, pass.secondary_channels);
-  const Index last = properties_.destination_channel_offset + call.produced_channels;
-  require(last <= destination.descriptor().feature_channels, class_name(), ": channels ",
-          properties_.destination_channel_offset, " to ", last, " do not fit a destination of ",
-          destination.descriptor().feature_channels, " channels");
+  check_produced_channels(*this, properties_.destination_channel_offset, call.produced_channels,
+                          destination);
   check_call(call);
   Reads reads;
   reads.add(gradients);
@@ -298,33 +296,22 @@ std::shared_ptr<ImageBatch> GradientKernel::encode_creating(
               sources.front()->descriptor().number_of_images == 1,
           class_name(),
           ": an encode that creates its destination takes images that hold one image");
-  const BinaryProperties saved = properties_;
-  const std::weak_ptr<State> configured = configured_for_;
-  std::shared_ptr<ImageBatch> result;
-  try {
-    Reads reads;
-    reads.add(gradients);
-    reads.add(sources);
-    reads.add(states);
-    reads.check();
-    const ImageDescriptor descriptor =
-        configure_for(gradients.front(), sources.front(), states.front());
-    const bool zeroed = !writes_whole_destination() || properties_.clip_rect != Region{} ||
-                        properties_.destination_channel_offset != 0 || command_buffer->predicate;
-    const auto own = allocator();  // what it calls may set another
-    result = (chosen ? *chosen : *own)
-                 .allocate(command_buffer, descriptor, *this, static_cast<Index>(gradients.size()),
-                           zeroed);
-    encode_checked(command_buffer, gradients, sources, states, result->images(), batch, true);
-  } catch (...) {
-    properties_ = saved;
-    configured_for_ = configured;
-    if (result) {
-      result->discard();
-    }
-    throw;
-  }
-  return result;
+  PropertyGuard properties_guard(properties_);
+  PropertyGuard configured_guard(configured_for_);
+  Reads reads;
+  reads.add(gradients);
+  reads.add(sources);
+  reads.add(states);
+  reads.check();
+  const ImageDescriptor descriptor =
+      configure_for(gradients.front(), sources.front(), states.front());
+  Created result(chosen, allocator(), command_buffer, descriptor, *this,
+                 static_cast<Index>(gradients.size()),
+                 !writes_whole_destination() || leaves_gaps(properties_, *command_buffer));
+  encode_checked(command_buffer, gradients, sources, states, result.images(), batch, true);
+  properties_guard.keep();
+  configured_guard.keep();
+  return result.take().images;
 }
 
 }  // namespace mpsgrad

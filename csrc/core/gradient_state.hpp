@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/family_settings.hpp"
 #include "device/state.hpp"
 
 namespace mpsgrad {
@@ -23,7 +24,7 @@ struct UnaryProperties {
   Index source_channel_maximum = kUnlimited;
   EdgeMode edge_mode = EdgeMode::Zero;
   Window window;
-  std::vector<double> extra;  // of the family: zero padding, ...
+  FamilySettings settings;  // zero padding, ...
   bool operator==(const UnaryProperties&) const = default;
 };
 
@@ -100,7 +101,7 @@ struct BinaryProperties {
   Index destination_channel_offset = 0;
   Index kernel_offset_x = 0;  // gradient kernels: in the zero-inserted gradient
   Index kernel_offset_y = 0;
-  std::vector<double> extra;  // of the family
+  FamilySettings settings;
   bool operator==(const BinaryProperties&) const = default;
   const SourceProperties& source(bool second) const { return second ? secondary : primary; }
 };

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "core/arguments_py.hpp"
+#include "core/forward_encode_py.hpp"
 #include "core/gradient_kernel.hpp"
 #include "core/often_called_py.hpp"
 #include "core/padding.hpp"
@@ -297,27 +297,17 @@ py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>&
                         const py::object& source_object, const py::object& destination_object,
                         const py::object& state_object, bool with_state, bool temporary_state,
                         const py::object& allocator_object) {
-  const ImageArgument source = image_argument(source_object, "source");
-  if (!destination_object.is_none()) {
-    const ImageArgument destination = image_argument(destination_object, "destination");
-    require<TypeError>(source.batch == destination.batch, self.class_name(),
-                       ": source and destination must both be single images or both be batches");
-    require(!with_state, self.class_name(),
-            ": with_state creates a state for a created destination; make one with result_state() "
-            "and pass it as "
-            "destination_state");
-    const StateBatch states = state_argument(state_object, "destination_state");
-    self.encode(command_buffer, source.images(), states, destination.images(), source.batch);
-    return destination_object;
-  }
-  require<TypeError>(
-      state_object.is_none(), self.class_name(),
-      ": destination_state needs a destination; use with_state=True to have both created");
-  const auto allocator = allocator_argument(allocator_object);
-  const EncodeResult result = self.encode_creating(command_buffer, source.images(), source.batch,
-                                                   with_state, temporary_state, allocator.get());
-  py::object images = image_result(result.images, source.batch);
-  return with_state ? py::make_tuple(images, state_result(result.states, source.batch)) : images;
+  const ImageArgument source = image_argument(source_object, "source", self.class_name());
+  return encode_or_create(
+      self, "source", source.batch,
+      {destination_object, state_object, with_state, allocator_object},
+      [&](const StateBatch& states, const ImageBatch::Images& destinations) {
+        self.encode(command_buffer, source.images(), states, destinations, source.batch);
+      },
+      [&](ImageAllocator* allocator) {
+        return self.encode_creating(command_buffer, source.images(), source.batch, with_state,
+                                    temporary_state, allocator);
+      });
 }
 
 namespace {
@@ -408,8 +398,8 @@ void bind_unary(py::module_& m) {
   c.def(
       "destination_descriptor",
       [](Kernel& self, const py::object& sources, const py::object& states) {
-        const ImageArgument source = image_argument(sources, "sources");
-        const StateBatch source_states = state_argument(states, "states");
+        const ImageArgument source = image_argument(sources, "sources", self.class_name());
+        const StateBatch source_states = state_argument(states, "states", self.class_name());
         return self.destination_descriptor(source.images(), source_states);
       },
       "sources"_a, "states"_a = py::none(),
@@ -420,47 +410,14 @@ Parameters
 sources : Image or list of one Image
     One image, not a batch.
 )");
-  const auto result_states = [](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-                                const py::object& sources, const py::object& destinations,
-                                const py::object& states) {
-    const ImageArgument source = image_argument(sources, "source");
-    const ImageArgument destination = image_argument(destinations, "destination");
-    (void)state_argument(states, "source_states");  // only a transposed convolution reads them
-    StateBatch made = self.result_states(source.images(), destination.images(), command_buffer);
-    return state_result(made, source.batch);
-  };
-  const char* state_doc =
-      "Return the state that the gradient kernel needs; every property must have its final value.";
-  c.def(
-      "result_state",
-      [=](Kernel& self, const py::object& source, const py::object& destination,
-          const py::object& states) {
-        return result_states(self, nullptr, source, destination, states);
-      },
-      "source"_a, "destination"_a, "source_states"_a = py::none(), state_doc);
-  c.def(
-      "result_state_batch",
-      [=](Kernel& self, const py::object& source, const py::object& destination,
-          const py::object& states) {
-        return result_states(self, nullptr, source, destination, states);
-      },
-      "sources"_a, "destinations"_a, "source_states"_a = py::none(), state_doc);
-  c.def(
-      "temporary_result_state",
-      [=](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-          const py::object& source, const py::object& destination, const py::object& states) {
-        return result_states(self, command_buffer, source, destination, states);
-      },
-      "command_buffer"_a.none(false), "source"_a, "destination"_a, "source_states"_a = py::none(),
-      state_doc);
-  c.def(
-      "temporary_result_state_batch",
-      [=](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-          const py::object& source, const py::object& destination, const py::object& states) {
-        return result_states(self, command_buffer, source, destination, states);
-      },
-      "command_buffer"_a.none(false), "sources"_a, "destinations"_a, "source_states"_a = py::none(),
-      state_doc);
+  bind_result_states(
+      c,
+      "Return the state that the gradient kernel needs; every property must have its final value.",
+      [](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+         const ImageBatch::Images& sources, const ImageBatch::Images& destinations,
+         const StateBatch&) {  // only a transposed convolution reads them
+        return self.result_states(sources, destinations, command_buffer);
+      });
   c.def(
       "encoding_storage_size",
       [](const Kernel&, const py::object&, const py::object&, const py::object&) { return 0; },
@@ -598,17 +555,19 @@ py::object encode_gradient(GradientKernel& self,
                            const py::object& gradient_object, const py::object& source_object,
                            const py::object& state_object, const py::object& destination_object,
                            bool configure, const py::object& allocator_object) {
-  const ImageArgument gradient = image_argument(gradient_object, "source_gradient");
-  const ImageArgument source = image_argument(source_object, "source");
+  const ImageArgument gradient =
+      image_argument(gradient_object, "source_gradient", self.class_name());
+  const ImageArgument source = image_argument(source_object, "source", self.class_name());
   require<TypeError>(gradient.batch == source.batch, self.class_name(),
                      ": source_gradient and source must both be single images or both be batches");
-  StateBatch states = state_argument(state_object, "state");
+  StateBatch states = state_argument(state_object, "state", self.class_name());
   if (states.size() == 1 && gradient.batch) {
     states.resize(gradient.images().size(),
                   StateBatch::value_type(states.front()));  // one state shared by the batch
   }
   if (!destination_object.is_none()) {
-    const ImageArgument destination = image_argument(destination_object, "destination");
+    const ImageArgument destination =
+        image_argument(destination_object, "destination", self.class_name());
     require<TypeError>(
         gradient.batch == destination.batch, self.class_name(),
         ": source_gradient and destination must both be single images or both be batches");
@@ -636,8 +595,9 @@ void bind_gradient(py::module_& m) {
   c.def(
       "destination_descriptor",
       [](Kernel& self, const py::object& sources, const py::object& states) {
-        return self.destination_descriptor(image_argument(sources, "sources").images(),
-                                           state_argument(states, "states"));
+        return self.destination_descriptor(
+            image_argument(sources, "sources", self.class_name()).images(),
+            state_argument(states, "states", self.class_name()));
       },
       "sources"_a, "states"_a,
       R"(Return the result's descriptor and copy the forward configuration into the properties.
@@ -652,9 +612,9 @@ states : [state]
       "configure",
       [](Kernel& self, const py::object& gradient, const py::object& source,
          const py::object& state) {
-        const ImageArgument first = image_argument(gradient, "source_gradient");
-        const ImageArgument second = image_argument(source, "source");
-        const StateBatch states = state_argument(state, "state");
+        const ImageArgument first = image_argument(gradient, "source_gradient", self.class_name());
+        const ImageArgument second = image_argument(source, "source", self.class_name());
+        const StateBatch states = state_argument(state, "state", self.class_name());
         require(!first.images().empty() && !second.images().empty() && !states.empty(),
                 self.class_name(), ": configure takes a gradient, a source and a state");
         self.destination_descriptor({first.images().front(), second.images().front()},

@@ -2,7 +2,7 @@
 #include "core/unary_kernel.hpp"
 
 #include "base/errors.hpp"
-#include "core/property_guard.hpp"
+#include "core/forward_states.hpp"
 #include "core/reads_anywhere.hpp"
 
 namespace mpsgrad {
@@ -71,7 +71,7 @@ void UnaryKernel::set_allocator(std::shared_ptr<ImageAllocator> allocator) {
 
 UnaryProperties UnaryKernel::current_properties() const {
   UnaryProperties properties = properties_;
-  properties.extra = extra_properties();
+  properties.settings = current_settings();
   return properties;
 }
 
@@ -176,19 +176,8 @@ StateBatch UnaryKernel::result_states(const ImageBatch::Images& sources,
       consumed_channels(*this, {"source", &sources, false}, properties_.source_channel_offset,
                         properties_.source_channel_maximum, required_channels());
   shot.produced_channels = produced_channels(shot.consumed_channels);
-  StateBatch states;
-  states.reserve(sources.size());
-  if (is_result_state_reused_across_batch()) {
-    states.assign(sources.size(), make_state(std::move(shot), command_buffer));
-    return states;
-  }
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    states.push_back(make_state(shot, command_buffer));
-    if (!states.back()) {
-      return {};  // of a kernel without a gradient
-    }
-  }
-  return states;
+  return make_states(sources.size(), is_result_state_reused_across_batch(),
+                     [&] { return make_state(shot, command_buffer); });
 }
 
 UnaryCall UnaryKernel::prepare(const CommandBuffer& command_buffer,
@@ -220,48 +209,34 @@ UnaryCall UnaryKernel::prepare(const CommandBuffer& command_buffer,
       consumed_channels(*this, source, properties.source_channel_offset,
                         properties.source_channel_maximum, required_channels());
   call.produced_channels = produced_channels(call.consumed_channels);
-  const Index last = properties.destination_channel_offset + call.produced_channels;
-  require(last <= destination.descriptor().feature_channels, class_name(), ": channels ",
-          properties.destination_channel_offset, " to ", last, " do not fit a destination of ",
-          destination.descriptor().feature_channels, " channels");
+  check_produced_channels(*this, properties.destination_channel_offset, call.produced_channels,
+                          destination);
   if (!states.empty()) {
-    check_states(*this, command_buffer, "destination_states", states,
-                 static_cast<Index>(sources.size()));
-    for (const auto& state : states) {
-      const auto* gradient_state = dynamic_cast<const GradientState*>(state.get());
-      require<TypeError>(gradient_state != nullptr, class_name(),
-                         ": destination_state must come from this kernel's result_state(), got a ",
-                         state->class_name());
-      const ForwardSnapshot& shot = gradient_state->snapshot();
-      require<StateError>(shot.kernel_class == std::string_view(class_name()), class_name(),
-                          ": destination_state must come from this kernel's result_state(), but it "
-                          "was made by ",
-                          shot.kernel_class);
-      require<StateError>(
-          shot.properties == properties, class_name(),
-          ": the kernel's properties changed after result_state(); make a new state");
-      require(shot.source_width == source.descriptor().width &&
-                  shot.source_height == source.descriptor().height,
-              class_name(), ": destination_state was made for a source of ", shot.source_width, "x",
-              shot.source_height, ", not ", source.descriptor().width, "x",
-              source.descriptor().height);
-      require(shot.source_channels == source.descriptor().feature_channels, class_name(),
-              ": destination_state was made for a source of ", shot.source_channels,
-              " channels, not ", source.descriptor().feature_channels);
-      const ImageDescriptor& to = destination.descriptor();
-      require(shot.destination_width == to.width && shot.destination_height == to.height &&
-                  shot.destination_channels == to.feature_channels,
-              class_name(), ": destination_state was made for a destination of ",
-              shot.destination_width, "x", shot.destination_height, "x", shot.destination_channels,
-              ", not ", to.width, "x", to.height, "x", to.feature_channels);
-      if (is_result_state_reused_across_batch()) {
-        require(state == states.front(), class_name(),
-                ": the states of a batch must be one and the same object");
-      }
-    }
+    check_destination_states(command_buffer, call);
   }
   check_call(call);
   return call;
+}
+
+void UnaryKernel::check_destination_states(const CommandBuffer& command_buffer,
+                                           const UnaryCall& call) const {
+  check_states(*this, command_buffer, "destination_states", call.states,
+               static_cast<Index>(call.sources.size()));
+  for (const auto& state : call.states) {
+    const auto* own = dynamic_cast<const GradientState*>(state.get());
+    require<TypeError>(own != nullptr, class_name(),
+                       ": destination_state must come from this kernel's result_state(), got a ",
+                       state->class_name());
+    const ForwardSnapshot& shot = own->snapshot();
+    check_made_by(*this, shot, call.properties);
+    check_made_for(*this, "source", {shot.source_width, shot.source_height, shot.source_channels},
+                   call.sources);
+    check_made_for(*this, "destination",
+                   {shot.destination_width, shot.destination_height, shot.destination_channels},
+                   call.destinations);
+    require(!is_result_state_reused_across_batch() || state == call.states.front(), class_name(),
+            ": the states of a batch must be one and the same object");
+  }
 }
 
 void UnaryKernel::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
@@ -282,9 +257,9 @@ void UnaryKernel::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   reads.spend();
 }
 
-std::shared_ptr<ImageBatch> UnaryKernel::make_destinations(
-    const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& sources,
-    bool batch, ImageAllocator* allocator, const Sizing& sizing) {
+Created UnaryKernel::make_destinations(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                       const ImageBatch::Images& sources, bool batch,
+                                       ImageAllocator* allocator, const Sizing& sizing) {
   command_buffer->require_encodable(class_name());
   require(command_buffer->device() == device(), class_name(),
           ": the command buffer is on another device");
@@ -296,11 +271,13 @@ std::shared_ptr<ImageBatch> UnaryKernel::make_destinations(
   reads.add(sources);
   reads.check();
   const ImageDescriptor descriptor = size_destination({sources.front()}, sizing);
-  const bool zeroed = properties_.clip_rect != Region{} ||
-                      properties_.destination_channel_offset != 0 || command_buffer->predicate;
-  const auto own = allocator_;  // what it calls may set another
-  return (allocator ? *allocator : *own)
-      .allocate(command_buffer, descriptor, *this, static_cast<Index>(sources.size()), zeroed);
+  return {allocator,
+          allocator_,
+          command_buffer,
+          descriptor,
+          *this,
+          static_cast<Index>(sources.size()),
+          leaves_gaps(properties_, *command_buffer)};
 }
 
 EncodeResult UnaryKernel::encode_creating(const std::shared_ptr<CommandBuffer>& command_buffer,
@@ -308,23 +285,14 @@ EncodeResult UnaryKernel::encode_creating(const std::shared_ptr<CommandBuffer>& 
                                           bool with_states, bool temporary_states,
                                           ImageAllocator* allocator, const Sizing& sizing) {
   PropertyGuard guard(properties_);
-  EncodeResult result;
-  result.images = make_destinations(command_buffer, sources, batch, allocator, sizing);
-  try {
-    if (with_states) {
-      result.states = result_states(sources, result.images->images(),
-                                    temporary_states ? command_buffer : nullptr);
-    }
-    encode(command_buffer, sources, result.states, result.images->images(), batch);
-  } catch (...) {
-    result.images->discard();
-    for (const auto& state : result.states) {
-      state->discard();
-    }
-    throw;
+  Created result = make_destinations(command_buffer, sources, batch, allocator, sizing);
+  if (with_states) {
+    result.add(
+        result_states(sources, result.images(), temporary_states ? command_buffer : nullptr));
   }
+  encode(command_buffer, sources, result.states(), result.images(), batch);
   guard.keep();
-  return result;
+  return result.take();
 }
 
 }  // namespace mpsgrad

@@ -8,8 +8,10 @@
 #include <optional>
 #include <utility>
 
+#include "core/destinations.hpp"
 #include "core/gradient_state.hpp"
 #include "core/kernel.hpp"
+#include "core/property_guard.hpp"
 
 namespace mpsgrad {
 
@@ -98,7 +100,7 @@ class UnaryKernel : public KernelBase {
   // them.
   virtual Index required_channels() const { return 0; }
   virtual Index produced_channels(Index consumed) const { return consumed; }
-  virtual std::vector<double> extra_properties() const { return properties_.extra; }
+  virtual FamilySettings current_settings() const { return properties_.settings; }
   virtual void check_call(const UnaryCall&) const {}
   // With what the device's encoder keeps in it. Null: the kernel has no gradient.
   virtual std::shared_ptr<GradientState> make_state(
@@ -109,9 +111,8 @@ class UnaryKernel : public KernelBase {
 
   void set_device_encoder(std::unique_ptr<UnaryEncoder> encoder) { encoder_ = std::move(encoder); }
 
-  // Settings of the family that travel with the properties: into the state, and back when an encode
-  // fails.
-  std::vector<double>& extra() { return properties_.extra; }
+  FamilySettings& family_settings() { return properties_.settings; }
+  PropertyGuard<UnaryProperties> guard_properties() { return PropertyGuard(properties_); }
 
   UnaryProperties current_properties() const;
   // Everything about images that can be wrong, and the resolved call; `states` and `properties`
@@ -124,13 +125,14 @@ class UnaryKernel : public KernelBase {
                     StateBatch&&, bool, const UnaryProperties&) const = delete;
   // Creates destinations as the creating encode does: after the checks, so that nothing is left
   // behind by a throw.
-  std::shared_ptr<ImageBatch> make_destinations(
-      const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& sources,
-      bool batch, ImageAllocator* allocator, const Sizing& sizing = {});
+  Created make_destinations(const std::shared_ptr<CommandBuffer>& command_buffer,
+                            const ImageBatch::Images& sources, bool batch,
+                            ImageAllocator* allocator, const Sizing& sizing = {});
 
  private:
   ImageDescriptor size_destination(const ImageBatch::Images& sources, const Sizing& sizing);
   ForwardSnapshot snapshot(const ImageDescriptor& source, const Operand& destination) const;
+  void check_destination_states(const CommandBuffer& command_buffer, const UnaryCall& call) const;
 
   std::unique_ptr<UnaryEncoder> encoder_;  // null in families with encoders of their own kind
   UnaryProperties properties_;

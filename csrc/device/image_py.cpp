@@ -412,13 +412,13 @@ descriptor : ImageDescriptor
           "How many more encodes may read it; at 0 the texels are gone.");
 
   batch
-      .def(py::init([](const py::sequence& images) {
-             const ImageArgument argument = image_argument(py::list(images), "ImageBatch");
-             require(!argument.images().empty(),
-                     "ImageBatch: a batch must hold at least one image");
-             return std::make_shared<ImageBatch>(argument.images());
-           }),
-           "images"_a)
+      .def(
+          py::init([](const py::sequence& images) {
+            const ImageArgument argument = image_argument(py::list(images), "images", "ImageBatch");
+            require(!argument.images().empty(), "ImageBatch: a batch must hold at least one image");
+            return std::make_shared<ImageBatch>(argument.images());
+          }),
+          "images"_a)
       .def_static(
           "allocate",
           [](const std::shared_ptr<Device>& device, const ImageDescriptor& descriptor,
@@ -599,20 +599,21 @@ resources : int, TextureInfo, ResourceList or Buffer
 
 void bind_functions(py::module_& m) {
   // Images or states; an ImageBatch, a list, or None for no states.
-  const auto on = [](const py::handle& batch, auto&& images, auto&& states) {
+  const auto on = [](const char* who, const py::handle& batch, auto&& images, auto&& states) {
     if (batch.is_none()) {
       return states(StateBatch{});
     }
     const bool of_states = is_sequence(batch) && py::len(batch) > 0 &&
                            py::isinstance<State>(py::reinterpret_borrow<py::sequence>(batch)[0]);
-    return of_states ? states(state_argument(batch, "batch"))
-                     : images(image_argument(batch, "batch").images());
+    return of_states ? states(state_argument(batch, "batch", who))
+                     : images(image_argument(batch, "batch", who).images());
   };
   m.def(
       "increment_read_count",
       [on](const py::object& batch, Index amount) {
         return on(
-            batch, [&](const auto& images) { return increment_read_count(images, amount); },
+            "increment_read_count", batch,
+            [&](const auto& images) { return increment_read_count(images, amount); },
             [&](const auto& states) { return increment_read_count(states, amount); });
       },
       "batch"_a, "amount"_a,
@@ -627,7 +628,7 @@ int
       "resource_size",
       [on](const py::object& batch) {
         return on(
-            batch, [](const auto& images) { return resource_size(images); },
+            "resource_size", batch, [](const auto& images) { return resource_size(images); },
             [](const auto& states) { return resource_size(states); });
       },
       "batch"_a, "Bytes of the distinct objects of a batch (``MPSImageBatchResourceSize``).");
@@ -635,7 +636,7 @@ int
       "synchronize",
       [on](const py::object& batch, CommandBuffer& command_buffer) {
         on(
-            batch,
+            "synchronize", batch,
             [&](const auto& images) {
               synchronize(images, command_buffer);
               return 0;
@@ -650,7 +651,7 @@ int
   m.def(
       "iterate",
       [](const py::object& batch, const py::function& visit) {
-        return iterate(image_argument(batch, "batch").images(),
+        return iterate(image_argument(batch, "batch", "iterate").images(),
                        [&](const std::shared_ptr<Image>& image, Index i) -> std::optional<Index> {
                          const py::object result = visit(image, i);
                          return result.is_none()

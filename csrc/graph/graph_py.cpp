@@ -290,12 +290,12 @@ py::tuple encode(Graph& self, const std::shared_ptr<CommandBuffer>& command_buff
   std::vector<ImageBatch::Images> images;
   images.reserve(py::len(source_images));
   for (const auto& batch : source_images) {
-    images.push_back(image_argument(batch, "source_images").images());
+    images.push_back(image_argument(batch, "source_images", "Graph").images());
   }
   std::vector<StateBatch> states;
   states.reserve(py::len(source_states));
   for (const auto& batch : source_states) {
-    states.push_back(state_argument(batch, "source_states"));
+    states.push_back(state_argument(batch, "source_states", "Graph"));
   }
   command_buffer->require_encodable("Graph");
   const TurnGuard turn(self, *command_buffer);

@@ -25,10 +25,10 @@ MPSImage* mps_image(const Image& image);
 NSArray<MPSState*>* mps_states(const char* who, const StateBatch& states);
 // Makes Apple's states of forward passes that were not encoded, where their payloads know how.
 void describe_states(MetalCommandBuffer& command_buffer, const StateBatch& states);
-// For payloads of such states. `set_extra` copies what the family keeps in the properties' `extra`.
+// For payloads of such states. `set_more` copies the settings of the family.
 MetalStatePayload::Maker state_maker(Retained<MPSCNNKernel*> kernel,
-                                     void (*set_extra)(MPSCNNKernel*,
-                                                       const UnaryProperties&) = nullptr);
+                                     void (*set_more)(MPSCNNKernel*,
+                                                      const UnaryProperties&) = nullptr);
 MetalStatePayload& payload_of(const State& state);
 // Apple's state of a forward pass, made by the kernel as it is set now, from the sizes of images;
 // nil if the device made none. `temporary` is the command buffer of a temporary state, else nil.

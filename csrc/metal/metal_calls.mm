@@ -163,17 +163,17 @@ MPSState* describe_state(MPSCNNKernel* kernel, const ForwardSnapshot& shot,
 }
 
 MetalStatePayload::Maker state_maker(Retained<MPSCNNKernel*> kernel,
-                                     void (*set_extra)(MPSCNNKernel*, const UnaryProperties&)) {
-  return [kernel = std::move(kernel), set_extra](const ForwardSnapshot& shot,
-                                                 MPSCommandBuffer* temporary) {
+                                     void (*set_more)(MPSCNNKernel*, const UnaryProperties&)) {
+  return [kernel = std::move(kernel), set_more](const ForwardSnapshot& shot,
+                                                MPSCommandBuffer* temporary) {
     const id<MTLDevice> device = kernel.get().device;
     // The kernel itself may be at work for another encode.
     const auto twin = Retained<MPSCNNKernel*>::adopt([kernel.get() copyWithZone:nullptr
                                                                          device:device]);
     set_geometry(twin.get(), shot.properties, shot.clip, shot.source_channels,
                  shot.consumed_channels);
-    if (set_extra != nullptr) {
-      set_extra(twin.get(), shot.properties);
+    if (set_more != nullptr) {
+      set_more(twin.get(), shot.properties);
     }
     return describe_state(twin.get(), shot, temporary);
   };

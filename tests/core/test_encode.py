@@ -334,7 +334,7 @@ def test_states_of_other_kernels_and_sources(device, command_buffer):
             destination_state=pooling.result_state(source, destination),
         )
     small = blank(device, 1, 2, 4)
-    with pytest.raises(ValueError, match="was made for a source of 2x1, not 3x2"):
+    with pytest.raises(ValueError, match="was made for a source of 2x1x4, not 3x2x4"):
         kernel.encode(
             command_buffer, source, destination, destination_state=kernel.result_state(small, small)
         )
@@ -344,7 +344,7 @@ def test_states_of_other_kernels_and_sources(device, command_buffer):
     with pytest.raises(ValueError, match="destination_states has 2 entries, expected 1"):
         kernel.encode(command_buffer, source, destination, destination_state=states)
     for wrong in (3, "state", [None], [source]):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r"Neuron: destination_state must (be|hold)"):
             kernel.encode(command_buffer, source, destination, destination_state=wrong)
     finish(command_buffer)
 
@@ -429,7 +429,7 @@ def test_gradient_arguments(device, command_buffer):
             "state has 0 entries, expected 1, one an image; the forward kernel returns "
             "them with with_state=True",
         ),
-        ((y, source, 3), TypeError, "state must be a State or a list of states, got int"),
+        ((y, source, 3), TypeError, "NeuronGradient: state must be a State or a list of states"),
         ((y, source, [None]), TypeError, "state must hold states, got NoneType"),
         ((y, source, mg.State(device, 4)), TypeError, "state must come from Neuron, got State"),
         (
@@ -557,12 +557,16 @@ def refused(device, command_buffer):
         (
             (None, destination),
             TypeError,
-            "source must be an Image, an ImageBatch or a list of images",
+            "Neuron: source must be an Image, an ImageBatch or a list of images",
         ),
         ((3, destination), TypeError, "got int"),
         (([source, None], [destination] * 2), TypeError, "source must hold images, got NoneType"),
         ((source, 3), TypeError, "destination must be an Image, an ImageBatch or a list"),
-        ((np.zeros((2, 3, 8), np.float32), destination), TypeError, "got ndarray"),
+        (
+            (np.zeros((2, 3, 8), np.float32), destination),
+            TypeError,
+            "got ndarray; ImageBatch.from_array() makes images of an array",
+        ),
         ((descriptor(), destination), TypeError, "got ImageDescriptor"),
     ]
 

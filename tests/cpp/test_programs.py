@@ -187,6 +187,11 @@ def test_every_chunk_of_work_runs_once(build):
     assert passed(done), done.stdout
 
 
+def test_settings_of_families_are_values(build):
+    done = run([build("family_settings_test")])
+    assert passed(done), done.stdout
+
+
 def supported_sets(program) -> list[str]:
     """Ask a program which of the built instruction sets this processor can run."""
     refusal = run([program, "0"], MPSGRAD_CPU="quantum").stdout

@@ -827,7 +827,7 @@ def test_rejects_states(device):
     with rejects(ValueError, "destination_state was made for a destination of 5x3x4, not 5x4x4"):
         forward.encode(buffer, sources, larger, destination_state=unfilled)
     wide = filled(device, np.zeros((2, 3, 5, 8))), empty(device, (2, 3, 5, 8))
-    with rejects(ValueError, "destination_state was made for a source of 4 channels, not 8"):
+    with rejects(ValueError, "destination_state was made for a source of 5x3x4, not 5x3x8"):
         forward.encode(buffer, *wide, destination_state=unfilled)
 
 

@@ -28,3 +28,17 @@ SLICES = [
 ]
 # an image of several megabytes, which is summed in runs of another length
 LONG_RUNS = [((1, 701, 700, 3), 1)]
+
+# of instance normalization: one group for each channel
+INSTANCE_SHAPES = [
+    (1, 1, 1, 1),
+    (2, 1, 1, 5),
+    (1, 3, 5, 1),
+    (3, 2, 3, 2),
+    (2, 1, 7, 3),
+    (1, 5, 2, 4),
+    (5, 2, 2, 6),
+    (1, 3, 3, 7),
+    (2, 4, 3, 8),
+    (1, 13, 1, 9),
+]

@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, sample
-from tests.group_normalization import cases, oracle
+from tests.group_normalization import cases, instance_oracle, oracle
 from tests.images import Work, empty, filled, read
-from tests.instance_normalization import cases as instance_cases
-from tests.instance_normalization import oracle as instance_oracle
 from tests.rejects import rejects
 from tests.repeats import check_repeats
 from tests.tolerance import (
@@ -161,7 +159,7 @@ def test_groups(device, shape, groups, affine, rng):
 
 
 @pytest.mark.parametrize("affine", [True, False], ids=["affine", "plain"])
-@pytest.mark.parametrize("shape", instance_cases.SHAPES, ids=str)
+@pytest.mark.parametrize("shape", cases.INSTANCE_SHAPES, ids=str)
 def test_instances(device, shape, affine, rng):
     x, g = rng.standard_normal((2, *shape), dtype=np.float32)
     gamma, beta = rng.standard_normal((2, shape[3]), dtype=np.float32) if affine else (None, None)

@@ -324,7 +324,7 @@ def test_explicit_states(device, queue):
         forward.encode_batch(
             queue.command_buffer(), sources, labels, None, results, destination_states=states
         )
-    with pytest.raises(ValueError, match="with_state creates states for created destinations"):
+    with pytest.raises(ValueError, match="make it with result_state_batch"):
         forward.encode_batch(
             queue.command_buffer(), sources, labels, None, results, with_state=True
         )

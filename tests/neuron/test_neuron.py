@@ -145,6 +145,26 @@ def test_extreme_inputs(device, kind, x, given, expected):
         np.testing.assert_equal(result, expected)
 
 
+STRAIGHT = [
+    cases.Neuron("NONE"),
+    cases.Neuron("LINEAR", a=-0.3, b=2.0),
+    cases.Neuron("POWER", a=1.7, b=-1.0, c=1.0),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("neuron", STRAIGHT, ids=str)
+def test_where_the_slope_is_constant_the_source_does_not_matter(device, neuron, dtype, rng):
+    """Not even where it is no number; and a product is what it is, the sign of 0 included."""
+    forward, gradient = kernels(neuron, device)
+    x, g = rng.standard_normal((2, 3, 37, 5)).astype(dtype)
+    g[0, :2], g[0, 2:4] = 0.0, -0.0
+    x[1], x[2, :3] = np.nan, np.inf
+    _, states = forward(x, with_state=True)
+    slope = np.float32(1.0 if neuron.kind == "NONE" else neuron.parameters["a"])
+    assert_same_bytes(gradient(g, x, states), (slope * g.astype(np.float32)).astype(dtype))
+
+
 def test_not_a_number_comes_through(device):
     x = np.full((1, 1, 1, 1), np.nan, np.float32)
     for kind in ("NONE", "LINEAR", "SIGMOID", "TANH", "ABSOLUTE", "SOFT_SIGN", "GELU"):

@@ -864,7 +864,7 @@ def test_states_belong_to_the_images_they_were_made_for(device, name):
     source, other = images(device, 4, 4, 4), images(device, 4, 4, 8)
     state = kernel.result_state(source, images(device, 4, 4, 4))
     with Work(device) as work:
-        words = f"{name}: destination_state was made for a source of 4 channels, not 8"
+        words = f"{name}: destination_state was made for a source of 4x4x4, not 4x4x8"
         with rejects(ValueError, words):
             kernel.encode(work.buffer, other, images(device, 4, 4, 8), destination_state=state)
         words = f"{name}: destination_state was made for a destination of 4x4x4, not 2x8x4"

@@ -2,7 +2,6 @@
 #include "kernels/arithmetic/arithmetic.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <unordered_set>
 
 #include "base/errors.hpp"
@@ -10,61 +9,16 @@
 namespace mpsgrad {
 namespace {
 
-using Setting = ArithmeticSetting;
-
 const ArithmeticBackend& backend_of(const KernelBase& kernel) {
   return require_family(kernel, kernel.device()->arithmetic(), "arithmetic");
 }
 
-double& place_of(BinaryProperties& properties, Setting setting) {
-  return properties.extra[static_cast<std::size_t>(setting)];
+ArithmeticSettings& settings_in(BinaryProperties& properties) {
+  return properties.settings.as<ArithmeticSettings>();
 }
 
-std::vector<double> default_settings() {
-  constexpr auto kLargest = static_cast<double>(std::numeric_limits<float>::max());
-  std::vector<double> result(static_cast<std::size_t>(Setting::Count), 0.0);
-  const auto set = [&](Setting setting, double value) {
-    result[static_cast<std::size_t>(setting)] = value;
-  };
-  set(Setting::PrimaryScale, 1.0);
-  set(Setting::SecondaryScale, 1.0);
-  set(Setting::MinimumValue, -kLargest);
-  set(Setting::MaximumValue, kLargest);
-  set(Setting::PrimaryChannelStride, 1.0);
-  set(Setting::SecondaryChannelStride, 1.0);
-  return result;
-}
-
-const char* name_of(Setting setting) {
-  switch (setting) {
-    case Setting::PrimaryScale:
-      return "primary_scale";
-    case Setting::SecondaryScale:
-      return "secondary_scale";
-    case Setting::Bias:
-      return "bias";
-    case Setting::MinimumValue:
-      return "minimum_value";
-    case Setting::MaximumValue:
-      return "maximum_value";
-    case Setting::Threshold:
-      return "threshold";
-    case Setting::Comparison:
-      return "comparison_type";
-    case Setting::PrimaryChannelStride:
-      return "primary_stride_in_feature_channels";
-    case Setting::SecondaryChannelStride:
-      return "secondary_stride_in_feature_channels";
-    case Setting::Count:
-      break;
-  }
-  return "";
-}
-
-void store_number(const KernelBase& kernel, BinaryProperties& properties, Setting setting,
-                  float value) {
-  require(value == value, kernel.class_name(), ": ", name_of(setting), " must not be NaN");
-  place_of(properties, setting) = static_cast<double>(value);
+void check_number(const KernelBase& kernel, const char* property, float value) {
+  require(value == value, kernel.class_name(), ": ", property, " must not be NaN");
 }
 
 void check_broadcast_stride(const KernelBase& kernel, const char* property, Index value) {
@@ -73,10 +27,9 @@ void check_broadcast_stride(const KernelBase& kernel, const char* property, Inde
 }
 
 void check_limits(const KernelBase& kernel, const BinaryProperties& properties) {
-  const double lowest = setting_of(properties, Setting::MinimumValue);
-  const double highest = setting_of(properties, Setting::MaximumValue);
-  require(lowest <= highest, kernel.class_name(), ": minimum_value ", lowest,
-          " is above maximum_value ", highest);
+  const ArithmeticSettings& own = arithmetic_settings(properties);
+  require(own.minimum_value <= own.maximum_value, kernel.class_name(), ": minimum_value ",
+          own.minimum_value, " is above maximum_value ", own.maximum_value);
 }
 
 // The mask of an image lies in a state of its own.
@@ -96,22 +49,21 @@ void check_distinct(const KernelBase& kernel, const StateBatch& states) {
 Arithmetic::Arithmetic(std::shared_ptr<Device> device, const char* class_name, ArithmeticKind kind)
     : ForwardBinaryKernel(std::move(device), class_name, {}, {}), kind_(kind) {
   set_device_encoder(backend_of(*this).make_forward(*this->device(), kind));
-  properties_.extra = default_settings();
+  properties_.settings = ArithmeticSettings{};
 }
 
-float Arithmetic::number(ArithmeticSetting setting) const {
-  return static_cast<float>(setting_of(properties(), setting));
-}
-
-void Arithmetic::set_number(ArithmeticSetting setting, float value) {
-  store_number(*this, properties_, setting, value);
+void Arithmetic::set_number(const char* property, ArithmeticNumber number, float value) {
+  check_number(*this, property, value);
+  settings_in(properties_).*number = value;
 }
 
 void Arithmetic::set_channel_stride(bool secondary, Index value) {
-  const Setting setting =
-      secondary ? Setting::SecondaryChannelStride : Setting::PrimaryChannelStride;
-  check_broadcast_stride(*this, name_of(setting), value);
-  place_of(properties_, setting) = static_cast<double>(value);
+  check_broadcast_stride(
+      *this,
+      secondary ? "secondary_stride_in_feature_channels" : "primary_stride_in_feature_channels",
+      value);
+  ArithmeticSettings& own = settings_in(properties_);
+  (secondary ? own.secondary_channel_stride : own.primary_channel_stride) = value;
 }
 
 void Arithmetic::check_stride(bool, const char* property, Index value) const {
@@ -119,8 +71,8 @@ void Arithmetic::check_stride(bool, const char* property, Index value) const {
 }
 
 Index Arithmetic::produced_channels(Index primary, Index secondary) const {
-  const Index first = channel_stride(false) == 0 ? 0 : primary;
-  const Index second = channel_stride(true) == 0 ? 0 : secondary;
+  const Index first = settings().primary_channel_stride == 0 ? 0 : primary;
+  const Index second = settings().secondary_channel_stride == 0 ? 0 : secondary;
   require(first == second || first == 0 || second == 0, class_name(), ": primary offers ", primary,
           " channels, but secondary offers ", secondary,
           "; a stride of 0 repeats one channel, a single channel does not");
@@ -152,12 +104,8 @@ void Arithmetic::encode_on_device(CommandBuffer& command_buffer, const BinaryCal
   }
 }
 
-ComparisonType Compare::comparison_type() const {
-  return static_cast<ComparisonType>(setting_of(properties(), Setting::Comparison));
-}
-
 void Compare::set_comparison_type(ComparisonType type) {
-  place_of(properties_, Setting::Comparison) = static_cast<double>(type);
+  settings_in(properties_).comparison = type;
 }
 
 // ---- gradients
@@ -170,23 +118,20 @@ ArithmeticGradient::ArithmeticGradient(std::shared_ptr<Device> device, const cha
       kind_(kind),
       secondary_(secondary) {
   set_device_encoder(backend_of(*this).make_gradient(*this->device(), kind, secondary));
-  properties_.extra = default_settings();
+  properties_.settings = ArithmeticSettings{};
   if (kind == ArithmeticKind::Subtract && secondary) {
-    place_of(properties_, Setting::PrimaryScale) = -1.0;
+    settings_in(properties_).primary_scale = -1.0F;
   }
 }
 
-float ArithmeticGradient::number(ArithmeticSetting setting) const {
-  return static_cast<float>(setting_of(properties(), setting));
-}
-
-void ArithmeticGradient::set_number(ArithmeticSetting setting, float value) {
-  store_number(*this, properties_, setting, value);
+void ArithmeticGradient::set_number(const char* property, ArithmeticNumber number, float value) {
+  check_number(*this, property, value);
+  settings_in(properties_).*number = value;
 }
 
 void ArithmeticGradient::set_secondary_channel_stride(Index value) {
-  check_broadcast_stride(*this, name_of(Setting::SecondaryChannelStride), value);
-  place_of(properties_, Setting::SecondaryChannelStride) = static_cast<double>(value);
+  check_broadcast_stride(*this, "secondary_stride_in_feature_channels", value);
+  settings_in(properties_).secondary_channel_stride = value;
 }
 
 void ArithmeticGradient::check_stride(bool secondary, const char* property, Index value) const {
@@ -240,8 +185,8 @@ void ArithmeticGradient::apply_forward(const State& state) {
   properties_.primary.offset.y = shot.clip.origin.y;
   properties_.secondary.offset.x = read.offset.x;
   properties_.secondary.offset.y = read.offset.y;
-  place_of(properties_, Setting::SecondaryChannelStride) =
-      moves_across_channels(shot.properties, reads_secondary()) ? 1.0 : 0.0;
+  settings_in(properties_).secondary_channel_stride =
+      arithmetic_settings(shot.properties).channel_stride(reads_secondary());
 }
 
 void ArithmeticGradient::check_call(const GradientCall& call) const {

@@ -2,6 +2,7 @@
 // with broadcasting by stride, and the gradients of the first three (MPSCNNArithmeticGradient).
 #pragma once
 
+#include <limits>
 #include <memory>
 
 #include "core/binary_kernel.hpp"
@@ -20,26 +21,27 @@ enum class ComparisonType : std::uint32_t {
   GreaterOrEqual = 5
 };
 
-// Places of the family's own settings in the properties of its kernels.
-enum class ArithmeticSetting : std::size_t {
-  PrimaryScale,
-  SecondaryScale,
-  Bias,
-  MinimumValue,
-  MaximumValue,
-  Threshold,
-  Comparison,
-  PrimaryChannelStride,
-  SecondaryChannelStride,
-  Count
+// Of forward and gradient kernels.
+struct ArithmeticSettings {
+  float primary_scale = 1.0F, secondary_scale = 1.0F;
+  float bias = 0.0F;
+  float minimum_value = -std::numeric_limits<float>::max();
+  float maximum_value = std::numeric_limits<float>::max();
+  float threshold = 0.0F;                             // Compare
+  ComparisonType comparison = ComparisonType::Equal;  // Compare
+  Index primary_channel_stride = 1, secondary_channel_stride = 1;
+  Index channel_stride(bool secondary) const {
+    return secondary ? secondary_channel_stride : primary_channel_stride;
+  }
+  bool operator==(const ArithmeticSettings&) const = default;
 };
+using ArithmeticNumber = float ArithmeticSettings::*;
 
-inline double setting_of(const BinaryProperties& properties, ArithmeticSetting setting) {
-  return properties.extra[static_cast<std::size_t>(setting)];
+inline const ArithmeticSettings& arithmetic_settings(const BinaryProperties& properties) {
+  return properties.settings.as<ArithmeticSettings>();
 }
 inline bool moves_across_channels(const BinaryProperties& properties, bool secondary) {
-  return setting_of(properties, secondary ? ArithmeticSetting::SecondaryChannelStride
-                                          : ArithmeticSetting::PrimaryChannelStride) != 0.0;
+  return arithmetic_settings(properties).channel_stride(secondary) != 0;
 }
 
 // What a device supplies to run the family.
@@ -64,11 +66,9 @@ class ArithmeticGradientState final : public BinaryGradientState {
 
 class Arithmetic : public ForwardBinaryKernel {
  public:
-  float number(ArithmeticSetting setting) const;
-  void set_number(ArithmeticSetting setting, float value);
-  Index channel_stride(bool secondary) const {
-    return moves_across_channels(properties(), secondary) ? 1 : 0;
-  }
+  const ArithmeticSettings& settings() const { return arithmetic_settings(properties()); }
+  // Throws, naming the property, if the number is not one.
+  void set_number(const char* property, ArithmeticNumber number, float value);
   void set_channel_stride(bool secondary, Index value);
 
  protected:
@@ -113,7 +113,7 @@ class Compare final : public Arithmetic {
  public:
   explicit Compare(std::shared_ptr<Device> device)
       : Arithmetic(std::move(device), "Compare", ArithmeticKind::Compare) {}
-  ComparisonType comparison_type() const;
+  ComparisonType comparison_type() const { return settings().comparison; }
   void set_comparison_type(ComparisonType type);
 };
 
@@ -122,11 +122,8 @@ class Compare final : public Arithmetic {
 class ArithmeticGradient : public GradientKernel {
  public:
   bool is_secondary_source_filter() const { return secondary_; }
-  float number(ArithmeticSetting setting) const;
-  void set_number(ArithmeticSetting setting, float value);
-  Index secondary_channel_stride() const {
-    return moves_across_channels(properties(), true) ? 1 : 0;
-  }
+  const ArithmeticSettings& settings() const { return arithmetic_settings(properties()); }
+  void set_number(const char* property, ArithmeticNumber number, float value);
   void set_secondary_channel_stride(Index value);
 
  protected:

@@ -342,18 +342,16 @@ class CpuArithmetic final : public BinaryEncoder {
 
   void encode(CommandBuffer& command_buffer, const BinaryCall& call) override {
     const BinaryProperties& p = call.properties;
-    const auto number = [&](ArithmeticSetting setting) {
-      return static_cast<float>(setting_of(p, setting));
-    };
+    const ArithmeticSettings& settings = arithmetic_settings(p);
     ArithmeticFunction f;
     f.kind = static_cast<int>(kind_);
-    f.comparison = static_cast<int>(setting_of(p, ArithmeticSetting::Comparison));
-    f.a = number(ArithmeticSetting::PrimaryScale);
-    f.b = number(ArithmeticSetting::SecondaryScale);
-    f.bias = number(ArithmeticSetting::Bias);
-    f.minimum = number(ArithmeticSetting::MinimumValue);
-    f.maximum = number(ArithmeticSetting::MaximumValue);
-    f.threshold = number(ArithmeticSetting::Threshold);
+    f.comparison = static_cast<int>(settings.comparison);
+    f.a = settings.primary_scale;
+    f.b = settings.secondary_scale;
+    f.bias = settings.bias;
+    f.minimum = settings.minimum_value;
+    f.maximum = settings.maximum_value;
+    f.threshold = settings.threshold;
     ForwardWork work{
         f,
         view_operand(call.primaries, call.batch, call.first_primary, call.images(), p.primary,
@@ -724,8 +722,8 @@ class CpuArithmeticGradient final : public GradientEncoder {
     const SourceProperties& forward = shot.properties.source(secondary_);
     const BinarySnapshot::Source& source = shot.source(secondary_);
     const bool clamps = forward.edge_mode == EdgeMode::Clamp;
-    GradientWork work{static_cast<float>(setting_of(p, ArithmeticSetting::PrimaryScale)),
-                      static_cast<float>(setting_of(p, ArithmeticSetting::SecondaryScale)),
+    GradientWork work{arithmetic_settings(p).primary_scale,
+                      arithmetic_settings(p).secondary_scale,
                       multiplies_,
                       view_operand(call.gradients, call.batch, call.first_gradient, call.images(),
                                    p.primary, call.gradient_channels, true),

@@ -7,24 +7,36 @@
 namespace mpsgrad {
 namespace {
 
-using Setting = ArithmeticSetting;
-
-float number(const BinaryProperties& properties, Setting setting) {
-  return static_cast<float>(setting_of(properties, setting));
+// What forward and gradient kernels have in common, and their nodes; `Kernel` is Apple's.
+template <class Kernel>
+void set_scales(Kernel* kernel, const ArithmeticSettings& settings) {
+  kernel.primaryScale = settings.primary_scale;
+  kernel.secondaryScale = settings.secondary_scale;
 }
 
-void set_arithmetic(MPSCNNArithmetic* kernel, const BinaryProperties& p) {
-  kernel.primaryScale = number(p, Setting::PrimaryScale);
-  kernel.secondaryScale = number(p, Setting::SecondaryScale);
-  kernel.bias = number(p, Setting::Bias);
-  kernel.minimumValue = number(p, Setting::MinimumValue);
-  kernel.maximumValue = number(p, Setting::MaximumValue);
-  kernel.primaryStrideInFeatureChannels = moves_across_channels(p, false) ? 1 : 0;
-  kernel.secondaryStrideInFeatureChannels = moves_across_channels(p, true) ? 1 : 0;
+template <class Kernel>
+void set_numbers(Kernel* kernel, const ArithmeticSettings& settings) {
+  set_scales(kernel, settings);
+  kernel.bias = settings.bias;
+  kernel.minimumValue = settings.minimum_value;
+  kernel.maximumValue = settings.maximum_value;
+}
+
+// Of forward kernels and their nodes.
+template <class Kernel>
+void set_channel_strides(Kernel* kernel, const ArithmeticSettings& settings) {
+  kernel.primaryStrideInFeatureChannels = static_cast<NSUInteger>(settings.primary_channel_stride);
+  kernel.secondaryStrideInFeatureChannels =
+      static_cast<NSUInteger>(settings.secondary_channel_stride);
+}
+
+void set_arithmetic(MPSCNNArithmetic* kernel, const ArithmeticSettings& settings) {
+  set_numbers(kernel, settings);
+  set_channel_strides(kernel, settings);
   if ([kernel isKindOfClass:[MPSNNCompare class]]) {
     auto* compare = static_cast<MPSNNCompare*>(kernel);
-    compare.comparisonType = static_cast<MPSNNComparisonType>(setting_of(p, Setting::Comparison));
-    compare.threshold = number(p, Setting::Threshold);
+    compare.comparisonType = static_cast<MPSNNComparisonType>(settings.comparison);
+    compare.threshold = settings.threshold;
   }
 }
 
@@ -38,7 +50,7 @@ class MetalArithmetic final : public BinaryEncoder {
     auto& own = as<metal::MetalCommandBuffer>(command_buffer);
     MPSCNNArithmetic* kernel = kernel_.get();
     metal::set_properties(kernel, call);
-    set_arithmetic(kernel, call.properties);
+    set_arithmetic(kernel, arithmetic_settings(call.properties));
     NSArray<MPSImage*>* primaries = metal::mps_images(call.primaries, false);
     NSArray<MPSImage*>* secondaries = metal::mps_images(call.secondaries, false);
     NSArray<MPSImage*>* destinations = metal::mps_images(call.destinations, true);
@@ -121,11 +133,7 @@ class MetalArithmeticGradient final : public GradientEncoder {
     const metal::PoolScope pool;
     const BinaryProperties& p = call.properties;
     MPSCNNArithmeticGradient* kernel = kernel_.get();
-    kernel.primaryScale = number(p, Setting::PrimaryScale);
-    kernel.secondaryScale = number(p, Setting::SecondaryScale);
-    kernel.bias = number(p, Setting::Bias);
-    kernel.minimumValue = number(p, Setting::MinimumValue);
-    kernel.maximumValue = number(p, Setting::MaximumValue);
+    set_numbers(kernel, arithmetic_settings(p));
     kernel.secondaryStrideInFeatureChannels = moves_across_channels(p, true) ? 1 : 0;
     metal::encode(command_buffer, kernel, call);
   }
@@ -221,17 +229,12 @@ Node make_arithmetic_node(const NodeRequest& request) {
                                      rightSource:[request.sources objectAtIndex:1]];
   Node node = adopt_node(made);
   const BinaryProperties& p = kernel->properties();
-  made.primaryScale = kernel->number(Setting::PrimaryScale);
-  made.secondaryScale = kernel->number(Setting::SecondaryScale);
-  made.bias = kernel->number(Setting::Bias);
-  made.minimumValue = kernel->number(Setting::MinimumValue);
-  made.maximumValue = kernel->number(Setting::MaximumValue);
+  set_numbers(made, kernel->settings());
+  set_channel_strides(made, kernel->settings());
   made.primaryStrideInPixelsX = static_cast<NSUInteger>(p.primary.window.stride_x);
   made.primaryStrideInPixelsY = static_cast<NSUInteger>(p.primary.window.stride_y);
-  made.primaryStrideInFeatureChannels = static_cast<NSUInteger>(kernel->channel_stride(false));
   made.secondaryStrideInPixelsX = static_cast<NSUInteger>(p.secondary.window.stride_x);
   made.secondaryStrideInPixelsY = static_cast<NSUInteger>(p.secondary.window.stride_y);
-  made.secondaryStrideInFeatureChannels = static_cast<NSUInteger>(kernel->channel_stride(true));
   if (const auto* compare = request.kernel<Compare>()) {
     static_cast<MPSNNComparisonNode*>(made).comparisonType =
         static_cast<MPSNNComparisonType>(compare->comparison_type());
@@ -244,9 +247,7 @@ void finish_arithmetic_gradient(MPSNNFilterNode* node, const KernelBase& kernel)
   if (gradient == nullptr) {
     return;
   }
-  auto* own = static_cast<MPSNNArithmeticGradientNode*>(node);
-  own.primaryScale = gradient->number(Setting::PrimaryScale);
-  own.secondaryScale = gradient->number(Setting::SecondaryScale);
+  set_scales(static_cast<MPSNNArithmeticGradientNode*>(node), gradient->settings());
 }
 
 StateAdopter arithmetic_state_adopter(const State& like) {

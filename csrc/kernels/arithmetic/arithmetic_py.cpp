@@ -9,21 +9,21 @@ namespace mpsgrad {
 namespace {
 
 using namespace pybind11::literals;
-using Setting = ArithmeticSetting;
+using Settings = ArithmeticSettings;
 
 template <class Class>
-void bind_number(Class& c, const char* name, Setting setting, const char* doc) {
+void bind_number(Class& c, const char* name, ArithmeticNumber number, const char* doc) {
   using Kernel = typename Class::type;
   c.def_property(
-      name, [=](const Kernel& k) { return k.number(setting); },
-      [=](Kernel& k, float value) { k.set_number(setting, value); }, doc);
+      name, [=](const Kernel& k) { return k.settings().*number; },
+      [=](Kernel& k, float value) { k.set_number(name, number, value); }, doc);
 }
 
 template <class Class>
 void bind_limits(Class& c) {
-  bind_number(c, "minimum_value", Setting::MinimumValue,
+  bind_number(c, "minimum_value", &Settings::minimum_value,
               "Least result, float32; at first -FLT_MAX.");
-  bind_number(c, "maximum_value", Setting::MaximumValue,
+  bind_number(c, "maximum_value", &Settings::maximum_value,
               "Greatest result, float32; at first FLT_MAX.");
 }
 
@@ -37,15 +37,16 @@ The result r of ``primary_scale * x`` and ``secondary_scale * y``, plus ``bias``
 ``minimum_value`` and ``maximum_value``. A source with a stride of 0 along an axis is read at one place for all of it:
 at its offset.
 )");
-  bind_number(c, "primary_scale", Setting::PrimaryScale, "Factor of the primary source, float32.");
-  bind_number(c, "secondary_scale", Setting::SecondaryScale,
+  bind_number(c, "primary_scale", &Settings::primary_scale,
+              "Factor of the primary source, float32.");
+  bind_number(c, "secondary_scale", &Settings::secondary_scale,
               "Factor of the secondary source, float32.");
-  bind_number(c, "bias", Setting::Bias, "Added to the result, float32.");
+  bind_number(c, "bias", &Settings::bias, "Added to the result, float32.");
   bind_limits(c);
   for (const bool secondary : {false, true}) {
     c.def_property(
         secondary ? "secondary_stride_in_feature_channels" : "primary_stride_in_feature_channels",
-        [=](const Kernel& k) { return k.channel_stride(secondary); },
+        [=](const Kernel& k) { return k.settings().channel_stride(secondary); },
         [=](Kernel& k, Index value) { k.set_channel_stride(secondary, value); },
         "1, or 0 to use the first channel read for all channels of the result.");
   }
@@ -72,7 +73,7 @@ void bind_compare(py::module_& m) {
   c.def(py::init<std::shared_ptr<Device>>(), "device"_a.none(false));
   c.def_property("comparison_type", &Compare::comparison_type, &Compare::set_comparison_type,
                  "A `ComparisonType`; at first EQUAL.");
-  bind_number(c, "threshold", Setting::Threshold,
+  bind_number(c, "threshold", &Settings::threshold,
               "Largest difference of values that count as equal, float32; at first 0.");
 }
 
@@ -84,15 +85,17 @@ void bind_gradients(py::module_& m) {
 
 Never made directly. The scales are the caller's to set; they are not copied from the forward kernel.
 )");
-  bind_number(c, "primary_scale", Setting::PrimaryScale,
+  bind_number(c, "primary_scale", &Settings::primary_scale,
               "Factor of the incoming gradient, float32.");
-  bind_number(c, "secondary_scale", Setting::SecondaryScale,
+  bind_number(c, "secondary_scale", &Settings::secondary_scale,
               "Factor of the source that a product's gradient reads, float32.");
-  bind_number(c, "bias", Setting::Bias, "Not used by the backward pass, float32.");
+  bind_number(c, "bias", &Settings::bias, "Not used by the backward pass, float32.");
   bind_limits(c);
-  c.def_property("secondary_stride_in_feature_channels", &Kernel::secondary_channel_stride,
-                 &Kernel::set_secondary_channel_stride,
-                 "1, or 0 where the forward kernel broadcast the image passed as ``source``.");
+  c.def_property(
+      "secondary_stride_in_feature_channels",
+      [](const Kernel& k) { return k.settings().secondary_channel_stride; },
+      &Kernel::set_secondary_channel_stride,
+      "1, or 0 where the forward kernel broadcast the image passed as ``source``.");
   c.def_property_readonly("is_secondary_source_filter", &Kernel::is_secondary_source_filter,
                           "Whether the gradient is with respect to the secondary source.");
 }

@@ -135,7 +135,7 @@ class BatchNormalization final : public UnaryKernel {
 
  protected:
   Index required_channels() const override { return channels_; }
-  std::vector<double> extra_properties() const override { return {epsilon_}; }
+  FamilySettings current_settings() const override { return epsilon_; }
   void check_call(const UnaryCall& call) const override;
   void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
   std::shared_ptr<GradientState> make_state(

@@ -13,7 +13,8 @@ using Commands = std::shared_ptr<CommandBuffer>;
 
 // Batch forms take one state, or the list that repeats it.
 std::shared_ptr<State> one_state(const KernelBase& kernel, const py::object& object) {
-  const StateBatch states = state_argument(object, "batch_normalization_state");
+  const StateBatch states =
+      state_argument(object, "batch_normalization_state", kernel.class_name());
   require<TypeError>(!states.empty(), kernel.class_name(),
                      ": batch_normalization_state must be a BatchNormalizationState, got ",
                      type_name(object));
@@ -27,7 +28,7 @@ std::shared_ptr<State> one_state(const KernelBase& kernel, const py::object& obj
 py::object encode_forward(BatchNormalization& self, const Commands& command_buffer,
                           const py::object& source_object, const py::object& destination_object,
                           const py::object& state_object, const py::object& allocator_object) {
-  const ImageArgument source = image_argument(source_object, "source");
+  const ImageArgument source = image_argument(source_object, "source", self.class_name());
   if (destination_object.is_none()) {
     require<TypeError>(state_object.is_none(), self.class_name(),
                        ": an encode with a batch_normalization_state needs a destination");
@@ -36,7 +37,8 @@ py::object encode_forward(BatchNormalization& self, const Commands& command_buff
                                                      false, false, allocator.get());
     return image_result(result.images, source.batch);
   }
-  const ImageArgument destination = image_argument(destination_object, "destination");
+  const ImageArgument destination =
+      image_argument(destination_object, "destination", self.class_name());
   require<TypeError>(source.batch == destination.batch, self.class_name(),
                      ": source and destination must both be single images or both be batches");
   if (state_object.is_none()) {

@@ -141,18 +141,25 @@ Convolution::Convolution(std::shared_ptr<Device> device,
       source_(std::move(source)),
       parameters_(std::move(parameters)) {
   label = parameters_.label;
+  family_settings() = ConvolutionSettings{};
   encoder_ = backend_of(*this).make_forward(*this->device(), parameters_, kind_);
   parameters_.drop_arrays();
 }
 
 void Convolution::set_accumulator_precision(AccumulatorPrecision precision) {
   check_precision(class_name(), precision, parameters_);
-  precision_ = precision;
+  settings().precision = precision;
+}
+
+FamilySettings Convolution::current_settings() const {
+  ConvolutionSettings current = settings();
+  current.options = options();
+  return current;
 }
 
 ConvolutionParameters Convolution::read_data_source() const {
   ConvolutionParameters parameters = read_again(class_name(), kind_, source_, descriptor());
-  check_precision(class_name(), precision_, parameters);
+  check_precision(class_name(), accumulator_precision(), parameters);
   return parameters;
 }
 
@@ -203,7 +210,7 @@ void Convolution::check_call(const UnaryCall& call) const {
 }
 
 void Convolution::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
-  encoder_->encode(command_buffer, call, precision_);
+  encoder_->encode(command_buffer, call, accumulator_precision());
   if (!call.states.empty()) {
     static_cast<ConvolutionGradientState&>(*call.states.front()).note_forward();
   }

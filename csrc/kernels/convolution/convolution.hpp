@@ -15,6 +15,17 @@ enum class ConvolutionGradientOption : int { Data = 1, WeightsAndBias = 2, All =
 enum class ConvolutionKind { Plain, FullyConnected, Transpose };
 enum class AccumulatorPrecision : int { Half = 0, Float = 1 };
 
+// What states record of a convolution beside its geometry.
+struct ConvolutionSettings {
+  AccumulatorPrecision precision = AccumulatorPrecision::Float;
+  Index options = 0;
+  Index kernel_offset_x = 0, kernel_offset_y = 0;  // transposed
+  bool operator==(const ConvolutionSettings&) const = default;
+};
+inline const ConvolutionSettings& convolution_settings(const UnaryProperties& properties) {
+  return properties.settings.as<ConvolutionSettings>();
+}
+
 // One kernel's weights on a device, with every way to replace them. Work that is encoded already
 // keeps the weights it was encoded with when they are replaced from a data source; a reload on a
 // command buffer takes its turn.
@@ -61,7 +72,7 @@ class Convolution : public UnaryKernel {
 
   const ConvolutionDescriptor& descriptor() const { return parameters_.descriptor; }
   const std::shared_ptr<ConvolutionDataSource>& data_source() const { return source_; }
-  AccumulatorPrecision accumulator_precision() const { return precision_; }
+  AccumulatorPrecision accumulator_precision() const { return settings().precision; }
   void set_accumulator_precision(AccumulatorPrecision precision);
   bool is_result_state_reused_across_batch() const override { return true; }
 
@@ -84,9 +95,9 @@ class Convolution : public UnaryKernel {
   Index produced_channels(Index) const override { return descriptor().destination_channels(); }
   void adjust_destination(const ImageBatch::Images& sources, Index method,
                           ImageDescriptor& result) override;
-  std::vector<double> extra_properties() const override {
-    return {static_cast<double>(precision_), static_cast<double>(options())};
-  }
+  const ConvolutionSettings& settings() const { return convolution_settings(properties()); }
+  ConvolutionSettings& settings() { return family_settings().as<ConvolutionSettings>(); }
+  FamilySettings current_settings() const override;
   void check_call(const UnaryCall& call) const override;
   void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
   std::shared_ptr<GradientState> make_state(
@@ -100,7 +111,6 @@ class Convolution : public UnaryKernel {
   ConvolutionKind kind_;
   std::shared_ptr<ConvolutionDataSource> source_;
   ConvolutionParameters parameters_;  // its arrays are emptied once the device has them
-  AccumulatorPrecision precision_ = AccumulatorPrecision::Float;
   std::unique_ptr<ConvolutionEncoder> encoder_;
 };
 

@@ -353,12 +353,13 @@ class MetalConvolution final : public ConvolutionEncoder {
   // Nothing but `p` decides, so that a state and an encode into it find the same kernel.
   void set_properties(const UnaryProperties& p, Index depth) {
     Kernel* kernel = kernel_.get();
+    const ConvolutionSettings& settings = convolution_settings(p);
     kernel.accumulatorPrecisionOption =
-        static_cast<MPSNNConvolutionAccumulatorPrecisionOption>(p.extra.at(0));
-    kernel.options = static_cast<MPSKernelOptions>(p.extra.at(1));
+        static_cast<MPSNNConvolutionAccumulatorPrecisionOption>(settings.precision);
+    kernel.options = static_cast<MPSKernelOptions>(settings.options);
     if constexpr (std::is_same_v<Kernel, MPSCNNConvolutionTranspose>) {
-      kernel.kernelOffsetX = TransposePlacement::kernel_offset_x(p);
-      kernel.kernelOffsetY = TransposePlacement::kernel_offset_y(p);
+      kernel.kernelOffsetX = settings.kernel_offset_x;
+      kernel.kernelOffsetY = settings.kernel_offset_y;
     }
     metal::set_properties(kernel, {p, depth, descriptor_.input_feature_channels});
   }

@@ -2,6 +2,7 @@
 // python/mpsgrad/convolution.py documents the kernels.
 #include <pybind11/native_enum.h>
 
+#include "core/forward_encode_py.hpp"
 #include "core/numbers_py.hpp"
 #include "core/often_called_py.hpp"
 #include "kernels/convolution/convolution_transpose.hpp"
@@ -132,10 +133,11 @@ class PyDataSource final : public ConvolutionDataSource {
   std::shared_ptr<py::object> source_;
 };
 
-std::shared_ptr<ConvolutionDataSource> source_argument(const py::object& source) {
+std::shared_ptr<ConvolutionDataSource> source_argument(const py::object& source,
+                                                       const std::string& who) {
   for (const char* method : {"load", "purge", "descriptor", "data_type", "weights", "bias_terms"}) {
-    require<TypeError>(has(source, method),
-                       "weights must be a ConvolutionDataSource, for one an "
+    require<TypeError>(has(source, method), who,
+                       ": weights must be a ConvolutionDataSource, for one an "
                        "ArrayConvolutionDataSource of an array: ",
                        type_name(source), " has no ", method, "()");
   }
@@ -429,15 +431,22 @@ constexpr const char* kReloadFromSourceDoc =
 constexpr const char* kReloadDoc =
     "Encode a copy of a state's weights into the kernel, for the encodes after it.";
 
+template <class Class>
+void bind_constructor(Class& c) {
+  using Kernel = typename Class::type;
+  const auto name = c.attr("__name__").template cast<std::string>();
+  c.def(py::init([name](std::shared_ptr<Device> device, const py::object& weights) {
+          return std::make_shared<Kernel>(std::move(device), source_argument(weights, name));
+        }),
+        "device"_a.none(false), "weights"_a);
+}
+
 // What kernels of all kinds have, of a C++ class that Python does not know as the others' base.
 template <class Class>
 void bind_forward(py::class_<Class, UnaryKernel, py::smart_holder>& c) {
-  c.def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
-          return std::make_shared<Class>(std::move(device), source_argument(weights));
-        }),
-        "device"_a.none(false), "weights"_a)
-      .def_property_readonly(
-          "descriptor", [](const Class& self) { return self.descriptor(); }, kDescriptorDoc)
+  bind_constructor(c);
+  c.def_property_readonly(
+       "descriptor", [](const Class& self) { return self.descriptor(); }, kDescriptorDoc)
       .def_property_readonly(
           "data_source", [](const Class& self) { return source_object(self.data_source()); },
           kSourceDoc)
@@ -462,12 +471,9 @@ ConvolutionWeightsAndBiasesState
 
 template <class Class>
 void bind_backward(py::class_<Class, GradientKernel, py::smart_holder>& c) {
-  c.def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
-          return std::make_shared<Class>(std::move(device), source_argument(weights));
-        }),
-        "device"_a.none(false), "weights"_a)
-      .def_property_readonly(
-          "descriptor", [](const Class& self) { return self.descriptor(); }, kDescriptorDoc)
+  bind_constructor(c);
+  c.def_property_readonly(
+       "descriptor", [](const Class& self) { return self.descriptor(); }, kDescriptorDoc)
       .def_property_readonly(
           "data_source", [](const Class& self) { return source_object(self.data_source()); },
           kSourceDoc)
@@ -484,8 +490,8 @@ void bind_backward(py::class_<Class, GradientKernel, py::smart_holder>& c) {
 }
 
 // States of a convolution, where one stands for all images.
-StateBatch convolution_states(const py::object& object, std::size_t images) {
-  StateBatch states = state_argument(object, "convolution_gradient_state");
+StateBatch convolution_states(const py::object& object, std::size_t images, const char* who) {
+  StateBatch states = state_argument(object, "convolution_gradient_state", who);
   if (states.size() == 1) {
     states.resize(images, StateBatch::value_type(states.front()));
   }
@@ -498,28 +504,19 @@ py::object encode_transpose(ConvolutionTranspose& self,
                             const py::object& state_object, const py::object& convolution_object,
                             bool with_state, bool temporary_state,
                             const py::object& allocator_object) {
-  const ImageArgument source = image_argument(source_object, "source");
-  const StateBatch undone = convolution_states(convolution_object, source.images().size());
-  if (!destination_object.is_none()) {
-    const ImageArgument destination = image_argument(destination_object, "destination");
-    require<TypeError>(source.batch == destination.batch, self.class_name(),
-                       ": source and destination must both be single images or both be batches");
-    require(!with_state, self.class_name(),
-            ": with_state creates a state for a created destination; make one with result_state() "
-            "and pass it as destination_state");
-    self.encode(command_buffer, source.images(), state_argument(state_object, "destination_state"),
-                undone, destination.images(), source.batch);
-    return destination_object;
-  }
-  require<TypeError>(
-      state_object.is_none(), self.class_name(),
-      ": destination_state needs a destination; use with_state=True to have both created");
-  const auto allocator = allocator_argument(allocator_object);
-  const EncodeResult result =
-      self.encode_creating(command_buffer, source.images(), undone, source.batch, with_state,
-                           temporary_state, allocator.get());
-  py::object images = image_result(result.images, source.batch);
-  return with_state ? py::make_tuple(images, state_result(result.states, source.batch)) : images;
+  const ImageArgument source = image_argument(source_object, "source", self.class_name());
+  const StateBatch undone =
+      convolution_states(convolution_object, source.images().size(), self.class_name());
+  return encode_or_create(
+      self, "source", source.batch,
+      {destination_object, state_object, with_state, allocator_object},
+      [&](const StateBatch& states, const ImageBatch::Images& destinations) {
+        self.encode(command_buffer, source.images(), states, undone, destinations, source.batch);
+      },
+      [&](ImageAllocator* allocator) {
+        return self.encode_creating(command_buffer, source.images(), undone, source.batch,
+                                    with_state, temporary_state, allocator);
+      });
 }
 
 void bind_transpose(py::module_& m) {
@@ -534,8 +531,9 @@ void bind_transpose(py::module_& m) {
   c.def(
       "destination_descriptor",
       [](Kernel& self, const py::object& sources, const py::object& states) {
-        return self.destination_descriptor(image_argument(sources, "sources").images(),
-                                           state_argument(states, "states"));
+        return self.destination_descriptor(
+            image_argument(sources, "sources", self.class_name()).images(),
+            state_argument(states, "states", self.class_name()));
       },
       "sources"_a, "states"_a = py::none(),
       R"(Return the result's descriptor; set `offset` to 0 and the kernel offset accordingly.
@@ -548,36 +546,15 @@ states : ConvolutionGradientState, or list of it, optional
     Of the convolution to undo: the result has the size of its source. Without it the padding policy
     decides.
 )");
-  const auto result_states = [](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-                                const py::object& sources, const py::object& destinations,
-                                const py::object& states) {
-    const ImageArgument source = image_argument(sources, "source");
-    const ImageArgument destination = image_argument(destinations, "destination");
-    StateBatch made = self.result_states(source.images(), destination.images(),
-                                         state_argument(states, "source_states"), command_buffer);
-    return state_result(made, source.batch);
-  };
-  const char* state_doc =
+  bind_result_states(
+      c,
       "Return the state that the gradient kernel needs; every property must have its final value. "
-      "``source_states``: of the convolution that is undone.";
-  for (const bool batch : {false, true}) {
-    c.def(
-        batch ? "result_state_batch" : "result_state",
-        [=](Kernel& self, const py::object& source, const py::object& destination,
-            const py::object& states) {
-          return result_states(self, nullptr, source, destination, states);
-        },
-        py::arg(batch ? "sources" : "source"), py::arg(batch ? "destinations" : "destination"),
-        "source_states"_a = py::none(), state_doc);
-    c.def(
-        batch ? "temporary_result_state_batch" : "temporary_result_state",
-        [=](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-            const py::object& source, const py::object& destination, const py::object& states) {
-          return result_states(self, command_buffer, source, destination, states);
-        },
-        "command_buffer"_a.none(false), py::arg(batch ? "sources" : "source"),
-        py::arg(batch ? "destinations" : "destination"), "source_states"_a = py::none(), state_doc);
-  }
+      "``source_states``: of the convolution that is undone.",
+      [](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+         const ImageBatch::Images& sources, const ImageBatch::Images& destinations,
+         const StateBatch& states) {
+        return self.result_states(sources, destinations, states, command_buffer);
+      });
   def_often_called(c, "encode", &encode_transpose, "command_buffer"_a.none(false), "source"_a,
                    "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
                    "convolution_gradient_state"_a = py::none(), "with_state"_a = false,
@@ -633,21 +610,14 @@ void bind_convolution(py::module_& m) {
 
   py::class_<Convolution, UnaryKernel, py::smart_holder> forward(m, "Convolution");
   bind_forward(forward);
-  py::class_<FullyConnected, Convolution, py::smart_holder>(m, "FullyConnected")
-      .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
-             return std::make_shared<FullyConnected>(std::move(device), source_argument(weights));
-           }),
-           "device"_a.none(false), "weights"_a);
+  py::class_<FullyConnected, Convolution, py::smart_holder> connected(m, "FullyConnected");
+  bind_constructor(connected);
   py::class_<ConvolutionGradient, GradientKernel, py::smart_holder> backward(m,
                                                                              "ConvolutionGradient");
   bind_backward(backward);
-  py::class_<FullyConnectedGradient, ConvolutionGradient, py::smart_holder>(
-      m, "FullyConnectedGradient")
-      .def(py::init([](std::shared_ptr<Device> device, const py::object& weights) {
-             return std::make_shared<FullyConnectedGradient>(std::move(device),
-                                                             source_argument(weights));
-           }),
-           "device"_a.none(false), "weights"_a);
+  py::class_<FullyConnectedGradient, ConvolutionGradient, py::smart_holder> connected_backward(
+      m, "FullyConnectedGradient");
+  bind_constructor(connected_backward);
   bind_transpose(m);
 }
 

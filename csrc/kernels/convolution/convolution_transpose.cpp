@@ -21,17 +21,10 @@ void require_one_object(const char* who, const StateBatch& states) {
 
 }  // namespace
 
-// After the extra properties that every convolution has.
-Index TransposePlacement::kernel_offset_x(const UnaryProperties& properties) {
-  return static_cast<Index>(properties.extra.at(2));
-}
-Index TransposePlacement::kernel_offset_y(const UnaryProperties& properties) {
-  return static_cast<Index>(properties.extra.at(3));
-}
-
 TransposePlacement TransposePlacement::of(const UnaryProperties& p) {
-  return {p.offset.x * p.window.stride_x + kernel_offset_x(p) - p.window.kernel_width / 2,
-          p.offset.y * p.window.stride_y + kernel_offset_y(p) - p.window.kernel_height / 2};
+  const ConvolutionSettings& own = convolution_settings(p);
+  return {p.offset.x * p.window.stride_x + own.kernel_offset_x - p.window.kernel_width / 2,
+          p.offset.y * p.window.stride_y + own.kernel_offset_y - p.window.kernel_height / 2};
 }
 
 // The states that a call was given, for the hooks that it reaches.
@@ -52,31 +45,16 @@ class ConvolutionTranspose::Undoing {
 
 ConvolutionTranspose::ConvolutionTranspose(std::shared_ptr<Device> device,
                                            std::shared_ptr<ConvolutionDataSource> source)
-    : Convolution(std::move(device), std::move(source), ConvolutionKind::Transpose) {
-  extra().assign(2, 0.0);
-}
-
-Index ConvolutionTranspose::kernel_offset_x() const {
-  return static_cast<Index>(properties().extra[0]);
-}
-Index ConvolutionTranspose::kernel_offset_y() const {
-  return static_cast<Index>(properties().extra[1]);
-}
+    : Convolution(std::move(device), std::move(source), ConvolutionKind::Transpose) {}
 
 void ConvolutionTranspose::set_kernel_offset_x(Index value) {
   check_position(*this, "kernel_offset_x", value);
-  extra()[0] = static_cast<double>(value);
+  settings().kernel_offset_x = value;
 }
 
 void ConvolutionTranspose::set_kernel_offset_y(Index value) {
   check_position(*this, "kernel_offset_y", value);
-  extra()[1] = static_cast<double>(value);
-}
-
-std::vector<double> ConvolutionTranspose::extra_properties() const {
-  std::vector<double> all = Convolution::extra_properties();
-  all.insert(all.end(), properties().extra.begin(), properties().extra.end());
-  return all;
+  settings().kernel_offset_y = value;
 }
 
 std::shared_ptr<ConvolutionGradientState> ConvolutionTranspose::undone_by(

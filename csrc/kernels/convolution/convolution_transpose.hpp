@@ -32,8 +32,6 @@ struct TransposePlacement {
   // Of the first tap of result 0, in the source with zeros inserted.
   Index first_x = 0, first_y = 0;
   static TransposePlacement of(const UnaryProperties& properties);
-  static Index kernel_offset_x(const UnaryProperties& properties);
-  static Index kernel_offset_y(const UnaryProperties& properties);
 };
 
 // The policy's shift goes to the kernel offset, in the source with zeros inserted, and leaves
@@ -45,8 +43,8 @@ class ConvolutionTranspose final : public Convolution {
                        std::shared_ptr<ConvolutionDataSource> source);
 
   bool is_backwards() const override { return true; }
-  Index kernel_offset_x() const;
-  Index kernel_offset_y() const;
+  Index kernel_offset_x() const { return settings().kernel_offset_x; }
+  Index kernel_offset_y() const { return settings().kernel_offset_y; }
   void set_kernel_offset_x(Index value);
   void set_kernel_offset_y(Index value);
 
@@ -70,7 +68,6 @@ class ConvolutionTranspose final : public Convolution {
  protected:
   void adjust_destination(const ImageBatch::Images& sources, Index method,
                           ImageDescriptor& result) override;
-  std::vector<double> extra_properties() const override;
   void check_call(const UnaryCall& call) const override;
   std::shared_ptr<GradientState> make_state(
       ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;

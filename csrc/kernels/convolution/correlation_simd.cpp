@@ -300,6 +300,15 @@ TileArguments arguments_of(const CorrelationTask& task, Index lanes, const Block
   return t;
 }
 
+// Whether no two results of the task read the same operands, as where windows have one tap or lie
+// side by side: then what a tile reads comes from memory, if that is where operands lie.
+bool windows_are_apart(const CorrelationTask& task) {
+  const Index run = task.taps_x * task.group_operands;
+  return task.taps_y * task.taps_x == 1 ||
+         (task.operand_tap_step == task.group_operands && task.operand_step >= run &&
+          task.fresh_rows == task.taps_y);
+}
+
 // Every tile of the task from block `first` on: `lanes` results of one operand run in each block,
 // at most `widest` blocks in a tile.
 template <class RowsOf>
@@ -308,12 +317,14 @@ void correlate_tiles(const CorrelationTask& task, Index lanes, Index widest, Ind
                      const TileFunction (*asking)[kMaxRows + 1]) {
   auto* runs = static_cast<Run*>(task.runs);
   TileSink sink(task);
+  const bool apart = windows_are_apart(task);
+  const Index run = larger(task.taps_x, 1) * task.group_operands;
   for (Index block = first; block < task.last_block;) {
     const Blocks blocks = next_blocks(task, lanes, widest, block, task.last_block);
     const Index row_tiles = ceil_div(task.width, rows_of(blocks.count));
     TileArguments t = arguments_of(task, lanes, blocks);
-    t.first = task.taps_y * task.taps_x == 1 && (block == task.first_block || blocks.in_group == 0);
-    t.ahead = larger(rows_of(blocks.count), ceil_div(kOperandsAhead, task.group_operands)) * t.step;
+    t.first = apart && (block == task.first_block || blocks.in_group == 0);
+    t.ahead = larger(rows_of(blocks.count), ceil_div(kOperandsAhead, run)) * t.step;
     const TileFunction* const tiles = (t.first ? asking : plain)[blocks.count];
     for (Index row = 0; row < task.rows; ++row) {
       t.run_count = make_runs(task, row, blocks.group * task.group_operands, lanes, runs);

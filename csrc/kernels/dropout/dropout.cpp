@@ -34,14 +34,8 @@ MaskShape mask_shape(const MaskStride& stride, const Region& clip, Index channel
 
 // ---- state
 
-DropoutGradientState::DropoutGradientState(std::shared_ptr<Device> device,
-                                           const std::shared_ptr<CommandBuffer>& temporary,
-                                           ForwardSnapshot snapshot,
-                                           const DropoutSettings& settings)
-    : GradientState(std::move(device), temporary, std::move(snapshot)), settings_(settings) {}
-
 MaskShape DropoutGradientState::shape() const {
-  return mask_shape(settings_.stride, snapshot().clip, snapshot().produced_channels);
+  return mask_shape(settings().stride, snapshot().clip, snapshot().produced_channels);
 }
 
 Index DropoutGradientState::resource_size() const {
@@ -91,7 +85,7 @@ void DropoutGradientState::read_mask(float* out, void (*wait)(CommandBuffer&)) {
   for (const auto& image : ones->images()) {
     image->write(0, DataLayout::HeightWidthChannels, one.data());
   }
-  const auto kernel = std::make_shared<DropoutGradient>(device(), settings_);
+  const auto kernel = std::make_shared<DropoutGradient>(device(), settings());
   kernel->lay_over_mask(shot);
   const auto command_buffer = device()->make_queue()->try_make_command_buffer();
   const auto own = std::static_pointer_cast<State>(shared_from_this());
@@ -133,15 +127,10 @@ void DropoutGradientState::write_mask(const float* in) {
 // ---- forward
 
 Dropout::Dropout(std::shared_ptr<Device> device, const DropoutSettings& settings)
-    : UnaryKernel(std::move(device), "Dropout", {}), settings_(settings) {
-  check_settings(*this, settings_);
-  set_device_encoder(backend_of(*this).make_forward(*this->device(), settings_));
-}
-
-std::vector<double> Dropout::extra_properties() const {
-  const MaskStride& stride = settings_.stride;
-  return {settings_.keep_probability, static_cast<double>(stride.width),
-          static_cast<double>(stride.height), static_cast<double>(stride.depth)};
+    : UnaryKernel(std::move(device), "Dropout", {}) {
+  check_settings(*this, settings);
+  family_settings() = settings;
+  set_device_encoder(backend_of(*this).make_forward(*this->device(), settings));
 }
 
 void Dropout::check_call(const UnaryCall& call) const {
@@ -165,8 +154,7 @@ void Dropout::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& c
 
 std::shared_ptr<GradientState> Dropout::make_state(
     ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
-  auto state =
-      std::make_shared<DropoutGradientState>(device(), temporary, std::move(snapshot), settings_);
+  auto state = std::make_shared<DropoutGradientState>(device(), temporary, std::move(snapshot));
   fill_payload(*state);
   return state;
 }

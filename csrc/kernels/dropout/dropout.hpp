@@ -25,7 +25,12 @@ struct DropoutSettings {
   float keep_probability = 0.5F;
   std::uint64_t seed = 0;
   MaskStride stride;
+  bool operator==(const DropoutSettings&) const = default;
 };
+// The forward kernel's, which states record.
+inline const DropoutSettings& dropout_settings(const UnaryProperties& properties) {
+  return properties.settings.as<DropoutSettings>();
+}
 
 // A mask has the size of the clipped forward result, 1 where values are shared.
 struct MaskShape {
@@ -37,11 +42,9 @@ MaskShape mask_shape(const MaskStride& stride, const Region& clip, Index channel
 
 class DropoutGradientState final : public GradientState {
  public:
-  DropoutGradientState(std::shared_ptr<Device> device,
-                       const std::shared_ptr<CommandBuffer>& temporary, ForwardSnapshot snapshot,
-                       const DropoutSettings& settings);
+  using GradientState::GradientState;
   const char* class_name() const override { return "DropoutGradientState"; }
-  const DropoutSettings& settings() const { return settings_; }
+  const DropoutSettings& settings() const { return dropout_settings(snapshot().properties); }
   MaskShape shape() const;
   Index resource_size() const override;
 
@@ -59,7 +62,6 @@ class DropoutGradientState final : public GradientState {
  private:
   void require_ordinary(const char* what) const;
 
-  DropoutSettings settings_;
   bool filled_ = false;
   std::shared_ptr<Work> filler_;  // of the last forward encode; null: the mask was given
   UseLedger uses_;
@@ -84,18 +86,14 @@ class DropoutBackend {
 class Dropout final : public UnaryKernel {
  public:
   Dropout(std::shared_ptr<Device> device, const DropoutSettings& settings);
-  const DropoutSettings& settings() const { return settings_; }
+  const DropoutSettings& settings() const { return dropout_settings(properties()); }
   bool is_result_state_reused_across_batch() const override { return true; }
 
  protected:
-  std::vector<double> extra_properties() const override;
   void check_call(const UnaryCall& call) const override;
   void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
   std::shared_ptr<GradientState> make_state(
       ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) override;
-
- private:
-  DropoutSettings settings_;
 };
 
 // source: the forward source, which is not read. Image i of an encode takes the i-th mask, and its

@@ -65,10 +65,10 @@ StateAdopter dropout_state_adopter(const State& like) {
   if (ours == nullptr) {
     return nullptr;
   }
-  return [snapshot = ours->snapshot(), settings = ours->settings()](
-             MPSState* made, StateAdoption& adoption) -> std::shared_ptr<State> {
-    auto result = std::make_shared<DropoutGradientState>(adoption.device, adoption.owner(),
-                                                         snapshot, settings);
+  return [snapshot = ours->snapshot()](MPSState* made,
+                                       StateAdoption& adoption) -> std::shared_ptr<State> {
+    auto result =
+        std::make_shared<DropoutGradientState>(adoption.device, adoption.owner(), snapshot);
     result->payload = adoption.payload(made);
     result->note_forward(*adoption.command_buffer);
     return result;

@@ -8,14 +8,11 @@
 namespace mpsgrad {
 namespace {
 
-// Where the family keeps alpha in the properties' `extra`.
-constexpr std::size_t kAlpha = 0;
-
-double checked_alpha(const KernelBase& kernel, double value) {
+GramMatrixSettings checked_settings(const KernelBase& kernel, double value) {
   const auto rounded = static_cast<float>(value);
   require(std::isfinite(rounded), kernel.class_name(),
           ": alpha must be a finite float32 number, got ", value);
-  return rounded;
+  return {rounded};
 }
 
 const GramMatrixBackend& backend_of(const KernelBase& kernel) {
@@ -24,23 +21,16 @@ const GramMatrixBackend& backend_of(const KernelBase& kernel) {
 
 }  // namespace
 
-float gram_matrix_alpha(const UnaryProperties& properties) {
-  return static_cast<float>(properties.extra[kAlpha]);
-}
-float gram_matrix_alpha(const BinaryProperties& properties) {
-  return static_cast<float>(properties.extra[kAlpha]);
-}
-
 // ---- forward
 
 GramMatrixCalculation::GramMatrixCalculation(std::shared_ptr<Device> device, double alpha)
     : UnaryKernel(std::move(device), "GramMatrixCalculation", {}) {
-  extra() = {checked_alpha(*this, alpha)};
+  family_settings() = checked_settings(*this, alpha);
   set_device_encoder(backend_of(*this).make_forward(*this->device()));
 }
 
 void GramMatrixCalculation::set_alpha(double value) {
-  extra()[kAlpha] = checked_alpha(*this, value);
+  family_settings() = checked_settings(*this, value);
 }
 
 void GramMatrixCalculation::adjust_destination(const ImageBatch::Images&, Index,
@@ -65,17 +55,17 @@ GramMatrixCalculationGradient::GramMatrixCalculationGradient(std::shared_ptr<Dev
                                                              double alpha)
     : GradientKernel(std::move(device), "GramMatrixCalculationGradient", "GramMatrixCalculation",
                      {}) {
-  properties_.extra = {checked_alpha(*this, alpha)};
+  properties_.settings = checked_settings(*this, alpha);
   set_device_encoder(backend_of(*this).make_gradient(*this->device()));
 }
 
 void GramMatrixCalculationGradient::set_alpha(double value) {
-  properties_.extra[kAlpha] = checked_alpha(*this, value);
+  properties_.settings = checked_settings(*this, value);
 }
 
 void GramMatrixCalculationGradient::apply_state(const GradientState& state) {
   properties_.primary.offset = properties_.secondary.offset = {};
-  properties_.extra = state.snapshot().properties.extra;
+  properties_.settings = state.snapshot().properties.settings;
 }
 
 void GramMatrixCalculationGradient::check_call(const GradientCall& call) const {
@@ -100,7 +90,7 @@ void GramMatrixCalculationGradient::check_call(const GradientCall& call) const {
 void GramMatrixCalculationGradient::encode_on_device(CommandBuffer& command_buffer,
                                                      const GradientCall& call) {
   // The states of a batch come from one encode, and so with one alpha.
-  properties_.extra = call.state().snapshot().properties.extra;
+  properties_.settings = call.state().snapshot().properties.settings;
   GradientKernel::encode_on_device(command_buffer, call);
 }
 

@@ -17,9 +17,14 @@ class GramMatrixBackend {
   virtual std::unique_ptr<GradientEncoder> make_gradient(Device& device) const = 0;
 };
 
-// The factor of every result.
-float gram_matrix_alpha(const UnaryProperties& properties);
-float gram_matrix_alpha(const BinaryProperties& properties);
+struct GramMatrixSettings {
+  float alpha = 1.0F;  // the factor of every result
+  bool operator==(const GramMatrixSettings&) const = default;
+};
+template <class Properties>
+float gram_matrix_alpha(const Properties& properties) {
+  return properties.settings.template as<GramMatrixSettings>().alpha;
+}
 
 // result(x = f, channel c) = alpha * sum over pixels of source(f) * source(c): one row of pixels,
 // as many as there are channels.

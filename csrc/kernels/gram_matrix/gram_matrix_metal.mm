@@ -34,11 +34,11 @@ class MetalGramMatrix final : public UnaryEncoder {
                            metal::mps_images(call.destinations, true)));
   }
   std::shared_ptr<StatePayload> make_payload(const ForwardSnapshot&) override {
-    const auto set_extra = [](MPSCNNKernel* kernel, const UnaryProperties& properties) {
+    const auto set_more = [](MPSCNNKernel* kernel, const UnaryProperties& properties) {
       set_own_properties(static_cast<MPSNNGramMatrixCalculation*>(kernel), properties);
     };
     return std::make_shared<metal::MetalStatePayload>(
-        metal::state_maker(metal::Retained<MPSCNNKernel*>::share(kernel_.get()), +set_extra));
+        metal::state_maker(metal::Retained<MPSCNNKernel*>::share(kernel_.get()), +set_more));
   }
 
  private:

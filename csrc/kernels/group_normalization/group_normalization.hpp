@@ -21,6 +21,13 @@ struct GroupNormalizationSettings {
   float epsilon = kDefaultNormalizationEpsilon;
 };
 
+// What states record of a kernel that may be set.
+struct GroupNormalizationRecord {
+  float epsilon = kDefaultNormalizationEpsilon;
+  Index options = 0;
+  bool operator==(const GroupNormalizationRecord&) const = default;
+};
+
 // What the forward kernel leaves for its gradient kernel, and the weight gradients of one image.
 class GroupNormalizationGradientStateBase : public GradientState, public GammaAndBetaGradients {
  public:
@@ -134,8 +141,8 @@ class GroupNormalizationBase : public UnaryKernel {
                          GroupNormalizationKind kind,
                          std::shared_ptr<NormalizationDataSource> source);
   Index required_channels() const override { return settings_.channels; }
-  std::vector<double> extra_properties() const override {
-    return {settings_.epsilon, static_cast<double>(options())};
+  FamilySettings current_settings() const override {
+    return GroupNormalizationRecord{settings_.epsilon, options()};
   }
   void check_call(const UnaryCall& call) const override;
   void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;

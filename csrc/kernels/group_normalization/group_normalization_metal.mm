@@ -93,7 +93,8 @@ class MetalGroupNormalization final : public GroupNormalizationEncoder {
   void set_properties(const UnaryProperties& properties, Index depth, const Settings& settings) {
     Forward* kernel = kernel_.get();
     kernel.epsilon = settings.epsilon;
-    kernel.options = static_cast<MPSKernelOptions>(properties.extra.at(1));
+    const auto& record = properties.settings.as<GroupNormalizationRecord>();
+    kernel.options = static_cast<MPSKernelOptions>(record.options);
     metal::set_properties(kernel, {properties, depth, settings.channels});
   }
 

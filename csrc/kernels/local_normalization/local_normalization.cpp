@@ -11,46 +11,33 @@ namespace {
 using Kind = LocalNormalizationKind;
 using Parameter = LocalNormalizationParameter;
 using Parameters = LocalNormalizationParameters;
+using Settings = LocalNormalizationSettings;
 
-// Where the family keeps its settings in the properties' `extra`.
-constexpr std::size_t kKernelSize = 0;
-constexpr std::size_t place_of(Parameter parameter) {
-  return 1 + static_cast<std::size_t>(parameter);
-}
+// In the order of Parameter.
+constexpr const char* kNames[] = {"alpha", "beta", "delta", "p0", "pm", "ps"};
+constexpr float Parameters::* kMembers[] = {&Parameters::alpha, &Parameters::beta,
+                                            &Parameters::delta, &Parameters::p0,
+                                            &Parameters::pm,    &Parameters::ps};
 
-const char* name_of(Parameter parameter) {
-  constexpr const char* kNames[] = {"alpha", "beta", "delta", "p0", "pm", "ps"};
-  return kNames[static_cast<std::size_t>(parameter)];
-}
-
-std::vector<double> default_settings(Kind kind, Index kernel_size) {
+Settings default_settings(Kind kind, Index kernel_size) {
   Parameters p;
   if (kind == Kind::LocalContrast) {
     p.alpha = 0.0F;
     p.beta = 0.5F;
     p.delta = 1.0F / 1024.0F;
   }
-  return {static_cast<double>(kernel_size), p.alpha, p.beta, p.delta, p.p0, p.pm, p.ps};
+  return {kernel_size, p};
 }
 
-Index size_of(const std::vector<double>& extra) { return static_cast<Index>(extra[kKernelSize]); }
-
-Parameters load(const std::vector<double>& extra) {
-  const auto at = [&](Parameter parameter) {
-    return static_cast<float>(extra[place_of(parameter)]);
-  };
-  return {at(Parameter::Alpha), at(Parameter::Beta), at(Parameter::Delta),
-          at(Parameter::P0),    at(Parameter::Pm),   at(Parameter::Ps)};
-}
-
-void store(const KernelBase& kernel, Kind kind, std::vector<double>& extra, Parameter parameter,
+void store(const KernelBase& kernel, Kind kind, FamilySettings& settings, Parameter parameter,
            double value) {
+  const auto index = static_cast<std::size_t>(parameter);
   const auto rounded = static_cast<float>(value);
-  require(std::isfinite(rounded), kernel.class_name(), ": ", name_of(parameter),
+  require(std::isfinite(rounded), kernel.class_name(), ": ", kNames[index],
           " must be a finite float32 number, got ", value);
   require(kind == Kind::LocalContrast || parameter != Parameter::Alpha || value >= 0.0,
           kernel.class_name(), ": alpha must not be negative, got ", value);
-  extra[place_of(parameter)] = rounded;
+  settings.as<Settings>().parameters.*kMembers[index] = rounded;
 }
 
 const LocalNormalizationBackend& backend_of(const KernelBase& kernel) {
@@ -74,22 +61,17 @@ void check_kernel_size(const KernelBase& kernel, Kind kind, Index width, Index h
 
 }  // namespace
 
-Parameters parameters_of(const UnaryProperties& properties) { return load(properties.extra); }
-Parameters parameters_of(const BinaryProperties& properties) { return load(properties.extra); }
-
 LocalNormalization::LocalNormalization(std::shared_ptr<Device> device, const char* class_name,
                                        Kind kind, Index kernel_width, Index kernel_height)
     : UnaryKernel(std::move(device), class_name, window_of(kind, kernel_width, kernel_height)),
       kind_(kind) {
   check_kernel_size(*this, kind, kernel_width, kernel_height);
-  extra() = default_settings(kind, kernel_width);
+  family_settings() = default_settings(kind, kernel_width);
   set_device_encoder(backend_of(*this).make_forward(*this->device(), kind, kernel_width));
 }
 
-Index LocalNormalization::kernel_size() const { return size_of(properties().extra); }
-
 void LocalNormalization::set_parameter(Parameter parameter, double value) {
-  store(*this, kind_, extra(), parameter, value);
+  store(*this, kind_, family_settings(), parameter, value);
 }
 
 CrossChannelNormalization::CrossChannelNormalization(std::shared_ptr<Device> device,
@@ -115,14 +97,12 @@ LocalNormalizationGradient::LocalNormalizationGradient(std::shared_ptr<Device> d
                      window_of(kind, kernel_width, kernel_height)),
       kind_(kind) {
   check_kernel_size(*this, kind, kernel_width, kernel_height);
-  properties_.extra = default_settings(kind, kernel_width);
+  properties_.settings = default_settings(kind, kernel_width);
   set_device_encoder(backend_of(*this).make_gradient(*this->device(), kind, kernel_width));
 }
 
-Index LocalNormalizationGradient::kernel_size() const { return size_of(properties_.extra); }
-
 void LocalNormalizationGradient::set_parameter(Parameter parameter, double value) {
-  store(*this, kind_, properties_.extra, parameter, value);
+  store(*this, kind_, properties_.settings, parameter, value);
 }
 
 void LocalNormalizationGradient::apply_state(const GradientState& state) {
@@ -132,8 +112,9 @@ void LocalNormalizationGradient::apply_state(const GradientState& state) {
 
 void LocalNormalizationGradient::check_state(const GradientState& state) const {
   const UnaryProperties& forward = state.snapshot().properties;
-  require(size_of(forward.extra) == kernel_size(), class_name(), ": the kernel's window is ",
-          kernel_size(), " long, but the state was made with ", size_of(forward.extra));
+  const Index made_with = local_normalization_settings(forward).kernel_size;
+  require(made_with == kernel_size(), class_name(), ": the kernel's window is ", kernel_size(),
+          " long, but the state was made with ", made_with);
   require(forward.edge_mode == EdgeMode::Zero, class_name(),
           ": only edge mode ZERO has a gradient, but the state was made with ", forward.edge_mode);
 }

@@ -15,8 +15,19 @@ enum class LocalNormalizationKind { CrossChannel, Spatial, LocalContrast };
 struct LocalNormalizationParameters {
   float alpha = 1.0F, beta = 5.0F, delta = 1.0F;
   float p0 = 1.0F, pm = 0.0F, ps = 1.0F;
+  bool operator==(const LocalNormalizationParameters&) const = default;
 };
 enum class LocalNormalizationParameter { Alpha, Beta, Delta, P0, Pm, Ps };
+
+struct LocalNormalizationSettings {
+  Index kernel_size = 0;
+  LocalNormalizationParameters parameters;
+  bool operator==(const LocalNormalizationSettings&) const = default;
+};
+template <class Properties>
+const LocalNormalizationSettings& local_normalization_settings(const Properties& properties) {
+  return properties.settings.template as<LocalNormalizationSettings>();
+}
 
 // What a device supplies to run the family. A window is `kernel_size` channels long, or as many
 // pixels wide and high. Both encoders find the parameters in the properties of the call.
@@ -30,13 +41,12 @@ class LocalNormalizationBackend {
                                                          Index kernel_size) const = 0;
 };
 
-LocalNormalizationParameters parameters_of(const UnaryProperties& properties);
-LocalNormalizationParameters parameters_of(const BinaryProperties& properties);
-
 class LocalNormalization : public UnaryKernel {
  public:
-  Index kernel_size() const;
-  LocalNormalizationParameters parameters() const { return parameters_of(properties()); }
+  Index kernel_size() const { return local_normalization_settings(properties()).kernel_size; }
+  const LocalNormalizationParameters& parameters() const {
+    return local_normalization_settings(properties()).parameters;
+  }
   void set_parameter(LocalNormalizationParameter parameter, double value);
 
  protected:
@@ -68,8 +78,10 @@ class LocalContrastNormalization final : public LocalNormalization {
 // is at primary_offset + i.
 class LocalNormalizationGradient : public GradientKernel {
  public:
-  Index kernel_size() const;
-  LocalNormalizationParameters parameters() const { return parameters_of(properties()); }
+  Index kernel_size() const { return local_normalization_settings(properties()).kernel_size; }
+  const LocalNormalizationParameters& parameters() const {
+    return local_normalization_settings(properties()).parameters;
+  }
   void set_parameter(LocalNormalizationParameter parameter, double value);
 
  protected:

@@ -106,8 +106,8 @@ class CpuCrossChannel final : public UnaryEncoder {
   explicit CpuCrossChannel(Index kernel_size) : kernel_size_(kernel_size) {}
 
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
-    const Formula formula =
-        formula_of(Kind::CrossChannel, parameters_of(call.properties), kernel_size_);
+    const Formula formula = formula_of(
+        Kind::CrossChannel, local_normalization_settings(call.properties).parameters, kernel_size_);
     cpu::record(command_buffer, [formula, windows = Channels(call.consumed_channels, kernel_size_),
                                  source = cpu::PixelSource{cpu::view_source(call),
                                                            call.properties.offset,
@@ -140,7 +140,9 @@ class CpuCrossChannelGradient final : public GradientEncoder {
     const SourceProperties& secondary = call.properties.secondary;
     cpu::record(
         command_buffer,
-        [formula = formula_of(Kind::CrossChannel, parameters_of(call.properties), kernel_size_),
+        [formula =
+             formula_of(Kind::CrossChannel,
+                        local_normalization_settings(call.properties).parameters, kernel_size_),
          windows = Channels(call.source_channels, kernel_size_),
          gradient = cpu::PixelSource{cpu::view_gradient(call), primary.offset, primary.edge_mode},
          source = cpu::PixelSource{cpu::view_source(call), secondary.offset, secondary.edge_mode},
@@ -610,12 +612,13 @@ class CpuLocalNormalization final : public UnaryEncoder {
   CpuLocalNormalization(Kind kind, Index kernel_size) : kind_(kind), kernel_size_(kernel_size) {}
 
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
-    cpu::record(
-        command_buffer,
-        [work = ForwardWork{
-             kind_, kernel_size_, formula_of(kind_, parameters_of(call.properties), kernel_size_),
-             cpu::view_source(call), cpu::view_destination(call), call.properties.offset,
-             call.properties.edge_mode, call.clip}] { work.run(); });
+    cpu::record(command_buffer,
+                [work = ForwardWork{
+                     kind_, kernel_size_,
+                     formula_of(kind_, local_normalization_settings(call.properties).parameters,
+                                kernel_size_),
+                     cpu::view_source(call), cpu::view_destination(call), call.properties.offset,
+                     call.properties.edge_mode, call.clip}] { work.run(); });
   }
 
  private:
@@ -631,17 +634,18 @@ class CpuLocalNormalizationGradient final : public GradientEncoder {
   void encode(CommandBuffer& command_buffer, const GradientCall& call) override {
     const Offset& primary = call.properties.primary.offset;
     const Offset& secondary = call.properties.secondary.offset;
-    cpu::record(
-        command_buffer,
-        [work = GradientWork{kind_,
-                             kernel_size_,
-                             formula_of(kind_, parameters_of(call.properties), kernel_size_),
-                             cpu::view_gradient(call),
-                             cpu::view_source(call),
-                             cpu::view_destination(call, 1, 1),
-                             {primary.x - secondary.x, primary.y - secondary.y, 0},
-                             secondary,
-                             call.clip}] { work.run(); });
+    cpu::record(command_buffer,
+                [work = GradientWork{
+                     kind_,
+                     kernel_size_,
+                     formula_of(kind_, local_normalization_settings(call.properties).parameters,
+                                kernel_size_),
+                     cpu::view_gradient(call),
+                     cpu::view_source(call),
+                     cpu::view_destination(call, 1, 1),
+                     {primary.x - secondary.x, primary.y - secondary.y, 0},
+                     secondary,
+                     call.clip}] { work.run(); });
   }
 
  private:

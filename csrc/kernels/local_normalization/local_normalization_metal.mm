@@ -53,15 +53,16 @@ class MetalLocalNormalization final : public UnaryEncoder {
 
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
     const metal::PoolScope pool;
-    set_parameters(kernel_.get(), parameters_of(call.properties));
+    set_parameters(kernel_.get(), local_normalization_settings(call.properties).parameters);
     metal::encode(command_buffer, kernel_.get(), call);
   }
   std::shared_ptr<StatePayload> make_payload(const ForwardSnapshot&) override {
-    const auto set_extra = [](MPSCNNKernel* kernel, const UnaryProperties& properties) {
-      set_parameters(static_cast<Kernel*>(kernel), parameters_of(properties));
+    const auto set_more = [](MPSCNNKernel* kernel, const UnaryProperties& properties) {
+      set_parameters(static_cast<Kernel*>(kernel),
+                     local_normalization_settings(properties).parameters);
     };
     return std::make_shared<metal::MetalStatePayload>(
-        metal::state_maker(metal::Retained<MPSCNNKernel*>::share(kernel_.get()), +set_extra));
+        metal::state_maker(metal::Retained<MPSCNNKernel*>::share(kernel_.get()), +set_more));
   }
 
  private:
@@ -76,7 +77,7 @@ class MetalLocalNormalizationGradient final : public GradientEncoder {
 
   void encode(CommandBuffer& command_buffer, const GradientCall& call) override {
     const metal::PoolScope pool;
-    set_parameters(kernel_.get(), parameters_of(call.properties));
+    set_parameters(kernel_.get(), local_normalization_settings(call.properties).parameters);
     metal::encode(command_buffer, kernel_.get(), call);
   }
 

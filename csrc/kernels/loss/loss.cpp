@@ -193,13 +193,6 @@ void note_reads(const CommandBuffer& command_buffer, const ImageBatch::Images& s
   note_uses(command_buffer, labels.weights, false);
 }
 
-void discard(const ImageBatch& images, const StateBatch& states) {
-  images.discard();
-  for (const auto& state : states) {
-    state->discard();
-  }
-}
-
 // The settings that a descriptor shares with another one, type and reduction kept.
 LossDescriptor with_settings(LossDescriptor loss, const LossDescriptor& settings) {
   loss.weight = settings.weight;
@@ -292,14 +285,11 @@ void LabelledLoss::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
 std::shared_ptr<ImageBatch> LabelledLoss::encode_creating(
     const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& sources,
     const StateBatch& labels, bool batch, ImageAllocator* allocator) {
-  const auto images = make_destinations(command_buffer, sources, batch, allocator);
-  try {
-    encode(command_buffer, sources, labels, images->images(), batch);
-  } catch (...) {
-    discard(*images, {});
-    throw;
-  }
-  return images;
+  auto guard = guard_properties();
+  Created result = make_destinations(command_buffer, sources, batch, allocator);
+  encode(command_buffer, sources, labels, result.images(), batch);
+  guard.keep();
+  return result.take().images;
 }
 
 Loss::Loss(std::shared_ptr<Device> device, const LossDescriptor& loss)
@@ -327,11 +317,6 @@ void ForwardLoss::set_loss(const LossDescriptor& loss) {
 
 Index ForwardLoss::produced_channels(Index consumed) const {
   return loss_.reduction == ReductionType::None ? consumed : 1;
-}
-
-std::vector<double> ForwardLoss::extra_properties() const {
-  return {static_cast<double>(loss_.weight), static_cast<double>(loss_.label_smoothing),
-          static_cast<double>(loss_.epsilon), static_cast<double>(loss_.delta)};
 }
 
 void ForwardLoss::adjust_destination(const ImageBatch::Images&, Index, ImageDescriptor& result) {
@@ -381,19 +366,15 @@ EncodeResult ForwardLoss::encode_creating(const std::shared_ptr<CommandBuffer>& 
                                           const ImageBatch::Images& sources,
                                           const LabelImages& labels, bool with_states,
                                           bool temporary_states, ImageAllocator* allocator) {
-  EncodeResult result;
-  result.images = make_destinations(command_buffer, sources, true, allocator);
-  try {
-    if (with_states) {
-      result.states = result_states(sources, result.images->images(),
-                                    temporary_states ? command_buffer : nullptr);
-    }
-    encode(command_buffer, sources, labels, result.states, result.images->images());
-  } catch (...) {
-    discard(*result.images, result.states);
-    throw;
+  auto guard = guard_properties();
+  Created result = make_destinations(command_buffer, sources, true, allocator);
+  if (with_states) {
+    result.add(
+        result_states(sources, result.images(), temporary_states ? command_buffer : nullptr));
   }
-  return result;
+  encode(command_buffer, sources, labels, result.states(), result.images());
+  guard.keep();
+  return result.take();
 }
 
 // ---- separate gradient
@@ -507,18 +488,10 @@ std::shared_ptr<ImageBatch> LossGradient::encode_creating(
   ImageDescriptor descriptor = sources.front()->descriptor();
   descriptor.feature_channels = properties().destination_channel_offset + channels;
   descriptor.channel_format = gradients.front()->descriptor().channel_format;
-  const auto own = allocator();  // what it calls may set another
-  const auto images =
-      (chosen ? *chosen : *own)
-          .allocate(command_buffer, descriptor, *this, static_cast<Index>(sources.size()),
-                    properties().destination_channel_offset != 0);
-  try {
-    encode(command_buffer, gradients, sources, labels, states, images->images());
-  } catch (...) {
-    discard(*images, {});
-    throw;
-  }
-  return images;
+  Created result(chosen, allocator(), command_buffer, descriptor, *this,
+                 static_cast<Index>(sources.size()), properties().destination_channel_offset != 0);
+  encode(command_buffer, gradients, sources, labels, states, result.images());
+  return result.take().images;
 }
 
 // ---- ones

@@ -246,7 +246,7 @@ class ForwardLoss final : public UnaryKernel {
 
  protected:
   Index produced_channels(Index consumed) const override;
-  std::vector<double> extra_properties() const override;
+  FamilySettings current_settings() const override { return loss_; }
   void adjust_destination(const ImageBatch::Images& sources, Index method,
                           ImageDescriptor& result) override;
   void check_call(const UnaryCall& call) const override;

@@ -129,15 +129,12 @@ class MetalForwardLoss final : public ForwardLossEncoder {
 
   std::shared_ptr<StatePayload> make_payload() override {
     const PoolScope pool;
-    const auto set_extra = [](MPSCNNKernel* kernel, const UnaryProperties& p) {
-      auto* loss = static_cast<MPSNNForwardLoss*>(kernel);
-      loss.weight = static_cast<float>(p.extra.at(0));
-      loss.labelSmoothing = static_cast<float>(p.extra.at(1));
-      loss.epsilon = static_cast<float>(p.extra.at(2));
-      loss.delta = static_cast<float>(p.extra.at(3));
+    const auto set_more = [](MPSCNNKernel* kernel, const UnaryProperties& properties) {
+      set_settings(static_cast<MPSNNForwardLoss*>(kernel),
+                   properties.settings.as<LossDescriptor>());
     };
     return std::make_shared<MetalStatePayload>(
-        metal::state_maker(Retained<MPSCNNKernel*>::share(kernel_.get()), set_extra));
+        metal::state_maker(Retained<MPSCNNKernel*>::share(kernel_.get()), set_more));
   }
 
   void encode(CommandBuffer& command_buffer, const ForwardLossCall& call) override {

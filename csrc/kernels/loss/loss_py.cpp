@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "core/arguments_py.hpp"
+#include "core/forward_encode_py.hpp"
 #include "core/numbers_py.hpp"
 #include "core/often_called_py.hpp"
 #include "kernels/loss/loss.hpp"
@@ -423,10 +423,11 @@ void bind_settings(Class& c) {
 py::object encode_loss(LabelledLoss& self, const std::shared_ptr<CommandBuffer>& command_buffer,
                        const py::object& source_object, const py::object& label_object,
                        const py::object& destination_object, const py::object& allocator_object) {
-  const ImageArgument source = image_argument(source_object, "source");
-  const StateBatch labels = state_argument(label_object, "labels");
+  const ImageArgument source = image_argument(source_object, "source", self.class_name());
+  const StateBatch labels = state_argument(label_object, "labels", self.class_name());
   if (!destination_object.is_none()) {
-    const ImageArgument destination = image_argument(destination_object, "destination");
+    const ImageArgument destination =
+        image_argument(destination_object, "destination", self.class_name());
     require<TypeError>(source.batch == destination.batch, self.class_name(),
                        ": source and destination must both be single images or both be batches");
     self.encode(command_buffer, source.images(), labels, destination.images(), source.batch);
@@ -508,27 +509,17 @@ void bind_forward(py::module_& m) {
           const py::object& weight_object, const py::object& destination_object,
           const py::object& state_object, bool with_state, bool temporary_state,
           const py::object& allocator_object) -> py::object {
-        const ImageBatch::Images sources =
-            batch_argument(source_object, "sources", self.class_name()).images();
+        const ImageArgument sources = batch_argument(source_object, "sources", self.class_name());
         const LabelImages labels = label_images(label_object, weight_object, self.class_name());
-        if (!destination_object.is_none()) {
-          const ImageBatch::Images destinations =
-              batch_argument(destination_object, "destinations", self.class_name()).images();
-          require(!with_state, self.class_name(),
-                  ": with_state creates states for created destinations; make them with "
-                  "result_state_batch() and pass them as destination_states");
-          const StateBatch states = state_argument(state_object, "destination_states");
-          self.encode(command_buffer, sources, labels, states, destinations);
-          return destination_object;
-        }
-        require<TypeError>(
-            state_object.is_none(), self.class_name(),
-            ": destination_states need destinations; use with_state=True to have both created");
-        const auto allocator = allocator_argument(allocator_object);
-        const auto result = self.encode_creating(command_buffer, sources, labels, with_state,
-                                                 temporary_state, allocator.get());
-        py::object images = image_result(result.images, true);
-        return with_state ? py::make_tuple(images, state_result(result.states, true)) : images;
+        return encode_or_create(
+            self, "sources", true, {destination_object, state_object, with_state, allocator_object},
+            [&](const StateBatch& states, const ImageBatch::Images& destinations) {
+              self.encode(command_buffer, sources.images(), labels, states, destinations);
+            },
+            [&](ImageAllocator* allocator) {
+              return self.encode_creating(command_buffer, sources.images(), labels, with_state,
+                                          temporary_state, allocator);
+            });
       },
       "command_buffer"_a.none(false), "sources"_a, "labels"_a, "weights"_a = py::none(),
       "destinations"_a = py::none(), py::kw_only(), "destination_states"_a = py::none(),
@@ -577,7 +568,7 @@ void bind_gradient(py::module_& m) {
         const ImageBatch::Images sources =
             batch_argument(source_object, "sources", self.class_name()).images();
         const LabelImages labels = label_images(label_object, weight_object, self.class_name());
-        const StateBatch states = state_argument(state_object, "source_states");
+        const StateBatch states = state_argument(state_object, "source_states", self.class_name());
         if (!destination_object.is_none()) {
           const ImageBatch::Images destinations =
               batch_argument(destination_object, "destination_gradients", self.class_name())

@@ -205,7 +205,7 @@ void bind_single_gamma_beta(Class& c, const char* history, const char* doc) {
       "encode_gamma_beta",
       [history](Self& self, const Commands& command_buffer, const py::object& states,
                 const States& source, const VectorList& vectors, const States& result) {
-        const StateBatch gradients = state_argument(states, "states");
+        const StateBatch gradients = state_argument(states, "states", self.class_name());
         self.encode_gamma_beta(command_buffer, gradients, source, {{history, list_of(vectors)}},
                                result);
       },
@@ -268,7 +268,7 @@ void bind_adam_states(py::class_<Adam, Optimizer, py::smart_holder>& c) {
       [](Adam& self, const Commands& command_buffer, const py::object& states, const States& source,
          const VectorList& momentum, const VectorList& velocity, const States& result,
          const VectorList& maximum) {
-        const StateBatch gradients = state_argument(states, "states");
+        const StateBatch gradients = state_argument(states, "states", self.class_name());
         self.encode_gamma_beta(command_buffer, gradients, source,
                                {{"momentum_vectors", list_of(momentum)},
                                 {"velocity_vectors", list_of(velocity)},

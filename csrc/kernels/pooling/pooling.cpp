@@ -2,52 +2,29 @@
 #include "kernels/pooling/pooling.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "base/errors.hpp"
 
 namespace mpsgrad {
 namespace {
 
-// Where the family keeps its settings in the properties' `extra`.
-constexpr std::size_t kZeroPadX = 0, kZeroPadY = 1;         // forward and gradient
-constexpr std::size_t kWidth = 2, kHeight = 3, kDepth = 4;  // gradient
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-
-double limit_in(Index value) { return value == kUnlimited ? kNoLimit : static_cast<double>(value); }
-Index limit_out(double value) { return std::isinf(value) ? kUnlimited : static_cast<Index>(value); }
-
 const PoolingBackend& backend_of(const KernelBase& kernel) {
   return require_family(kernel, kernel.device()->pooling(), "pooling");
 }
 
-void store_zero_pad(const KernelBase& kernel, std::vector<double>& extra, bool vertical,
-                    Index value) {
-  constexpr Index kMost = Index{1} << 53;  // up to there every number is a double
+void store_zero_pad(const KernelBase& kernel, ZeroPad& zero_pad, bool vertical, Index value) {
+  constexpr Index kMost = Index{1} << 53;  // sums with sizes and offsets stay far from overflow
   require(value >= 0 && value <= kMost, kernel.class_name(), ": zero_pad_size_",
           vertical ? "y" : "x", " must be 0 to ", kMost, ", got ", value);
-  extra[vertical ? kZeroPadY : kZeroPadX] = static_cast<double>(value);
-}
-
-ZeroPad load_zero_pad(const std::vector<double>& extra) {
-  return {static_cast<Index>(extra[kZeroPadX]), static_cast<Index>(extra[kZeroPadY])};
+  (vertical ? zero_pad.y : zero_pad.x) = value;
 }
 
 }  // namespace
 
-ZeroPad zero_pad_of(const UnaryProperties& properties) { return load_zero_pad(properties.extra); }
-ZeroPad zero_pad_of(const BinaryProperties& properties) { return load_zero_pad(properties.extra); }
-
-Size source_size_of(const BinaryProperties& properties) {
-  const auto& extra = properties.extra;
-  return {limit_out(extra[kWidth]), limit_out(extra[kHeight]), limit_out(extra[kDepth])};
-}
-
 Pooling::Pooling(std::shared_ptr<Device> device, const char* class_name, PoolingKind kind,
                  const Window& window)
     : UnaryKernel(std::move(device), class_name, window) {
-  extra() = {0.0, 0.0};
+  family_settings() = PoolingSettings{};
   set_device_encoder(backend_of(*this).make_forward(*this->device(), kind, window));
 }
 
@@ -58,7 +35,7 @@ PoolingAverage::PoolingAverage(std::shared_ptr<Device> device, const Window& win
     : Pooling(std::move(device), "PoolingAverage", PoolingKind::Average, window) {}
 
 void PoolingAverage::set_zero_pad(bool vertical, Index value) {
-  store_zero_pad(*this, extra(), vertical, value);
+  store_zero_pad(*this, family_settings().as<PoolingSettings>().zero_pad, vertical, value);
 }
 
 void PoolingAverage::adjust_destination(const ImageBatch::Images&, Index method, ImageDescriptor&) {
@@ -80,7 +57,7 @@ DilatedPoolingMax::DilatedPoolingMax(std::shared_ptr<Device> device, const Windo
 PoolingGradient::PoolingGradient(std::shared_ptr<Device> device, const char* class_name,
                                  const char* forward_class, PoolingKind kind, const Window& window)
     : GradientKernel(std::move(device), class_name, forward_class, window), window_(window) {
-  properties_.extra = {0.0, 0.0, kNoLimit, kNoLimit, kNoLimit};
+  properties_.settings = PoolingGradientSettings{};
   set_device_encoder(backend_of(*this).make_gradient(*this->device(), kind, window));
 }
 
@@ -88,9 +65,7 @@ void PoolingGradient::set_source_size(const Size& size) {
   require(size.width >= 0 && size.height >= 0 && size.depth >= 0, class_name(),
           ": source_size must not be negative, got (", size.width, ", ", size.height, ", ",
           size.depth, ")");
-  properties_.extra[kWidth] = limit_in(size.width);
-  properties_.extra[kHeight] = limit_in(size.height);
-  properties_.extra[kDepth] = limit_in(size.depth);
+  settings().source_size = size;
 }
 
 void PoolingGradient::apply_state(const GradientState& state) {
@@ -99,7 +74,7 @@ void PoolingGradient::apply_state(const GradientState& state) {
   properties_.secondary.offset = shot.properties.offset;
   // States of several encodes may serve one batch, so the images of one of them are no limit.
   set_source_size({shot.clip.size.width, shot.clip.size.height, kUnlimited});
-  std::copy_n(shot.properties.extra.begin(), 2, properties_.extra.begin());
+  settings().zero_pad = pooling_settings(shot.properties).zero_pad;
 }
 
 void PoolingGradient::check_state(const GradientState& state) const {
@@ -144,7 +119,7 @@ PoolingAverageGradient::PoolingAverageGradient(std::shared_ptr<Device> device, c
                       PoolingKind::Average, window) {}
 
 void PoolingAverageGradient::set_zero_pad(bool vertical, Index value) {
-  store_zero_pad(*this, properties_.extra, vertical, value);
+  store_zero_pad(*this, settings().zero_pad, vertical, value);
 }
 
 PoolingL2NormGradient::PoolingL2NormGradient(std::shared_ptr<Device> device, const Window& window)

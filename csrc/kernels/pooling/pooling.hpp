@@ -12,7 +12,7 @@ namespace mpsgrad {
 enum class PoolingKind { Max, Average, L2Norm, DilatedMax };
 
 // What a device supplies to run the family. Both encoders find the settings of the kernel in the
-// properties of the call: see zero_pad_of and source_size_of.
+// properties of the call.
 class PoolingBackend {
  public:
   virtual ~PoolingBackend() = default;
@@ -27,10 +27,22 @@ struct ZeroPad {
   Index x = 0, y = 0;
   bool operator==(const ZeroPad&) const = default;
 };
-ZeroPad zero_pad_of(const UnaryProperties& properties);
-ZeroPad zero_pad_of(const BinaryProperties& properties);
-// How much of the incoming gradient counts, from its primary offset on.
-Size source_size_of(const BinaryProperties& properties);
+struct PoolingSettings {
+  ZeroPad zero_pad;
+  bool operator==(const PoolingSettings&) const = default;
+};
+struct PoolingGradientSettings {
+  ZeroPad zero_pad;
+  // How much of the incoming gradient counts, from its primary offset on.
+  Size source_size{kUnlimited, kUnlimited, kUnlimited};
+  bool operator==(const PoolingGradientSettings&) const = default;
+};
+inline const PoolingSettings& pooling_settings(const UnaryProperties& properties) {
+  return properties.settings.as<PoolingSettings>();
+}
+inline const PoolingGradientSettings& pooling_settings(const BinaryProperties& properties) {
+  return properties.settings.as<PoolingGradientSettings>();
+}
 
 class Pooling : public UnaryKernel {
  protected:
@@ -46,7 +58,7 @@ class PoolingMax final : public Pooling {
 class PoolingAverage final : public Pooling {
  public:
   PoolingAverage(std::shared_ptr<Device> device, const Window& window);
-  ZeroPad zero_pad() const { return zero_pad_of(properties()); }
+  ZeroPad zero_pad() const { return pooling_settings(properties()).zero_pad; }
   void set_zero_pad(bool vertical, Index value);
 
  protected:
@@ -71,7 +83,7 @@ class DilatedPoolingMax final : public Pooling {
 class PoolingGradient : public GradientKernel {
  public:
   const Window& window() const { return window_; }  // the constructor's
-  Size source_size() const { return source_size_of(properties()); }
+  Size source_size() const { return pooling_settings(properties()).source_size; }
   void set_source_size(const Size& size);
 
  protected:
@@ -80,6 +92,7 @@ class PoolingGradient : public GradientKernel {
   void apply_state(const GradientState& state) override;
   void check_state(const GradientState& state) const override;
   void check_call(const GradientCall& call) const override;
+  PoolingGradientSettings& settings() { return properties_.settings.as<PoolingGradientSettings>(); }
 
  private:
   Window window_;
@@ -93,7 +106,7 @@ class PoolingMaxGradient final : public PoolingGradient {
 class PoolingAverageGradient final : public PoolingGradient {
  public:
   PoolingAverageGradient(std::shared_ptr<Device> device, const Window& window);
-  ZeroPad zero_pad() const { return zero_pad_of(properties()); }
+  ZeroPad zero_pad() const { return pooling_settings(properties()).zero_pad; }
   void set_zero_pad(bool vertical, Index value);
 };
 

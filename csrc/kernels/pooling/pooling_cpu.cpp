@@ -18,7 +18,8 @@ class CpuPooling final : public UnaryEncoder {
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
     const CpuImages source = cpu::view_source(call);
     const Geometry geometry(kind_, window_, call.properties.offset, call.properties.edge_mode,
-                            zero_pad_of(call.properties), source.width, source.height);
+                            pooling_settings(call.properties).zero_pad, source.width,
+                            source.height);
     cpu::record(command_buffer,
                 [geometry, source, destination = cpu::view_destination(call), clip = call.clip] {
                   source.has_halves() ? run<Half>(geometry, source, destination, clip)

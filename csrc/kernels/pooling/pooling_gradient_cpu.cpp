@@ -186,17 +186,18 @@ class CpuPoolingGradient final : public GradientEncoder {
     const BinaryProperties& p = call.properties;
     CpuImages source = view_source(call);
     const Geometry geometry(kind_, window_, p.secondary.offset, p.secondary.edge_mode,
-                            zero_pad_of(p), source.width, source.height);
+                            pooling_settings(p).zero_pad, source.width, source.height);
     const bool shifted = !call.creates_destination || p.clip_rect != Region{};
     const auto first_read = [&](const Axis& axis) {
       return shifted ? std::max<Index>(0, axis.start) : Index{0};
     };
-    record(
-        command_buffer,
-        [work = GradientWork{geometry, view_gradient(call), std::move(source),
-                             view_destination(call, 1, kind_ == PoolingKind::Average ? 0 : 1),
-                             p.primary.offset, source_size_of(p), call.clip, first_read(geometry.y),
-                             first_read(geometry.x)}] { run_gradient(work); });
+    record(command_buffer,
+           [work = GradientWork{geometry, view_gradient(call), std::move(source),
+                                view_destination(call, 1, kind_ == PoolingKind::Average ? 0 : 1),
+                                p.primary.offset, pooling_settings(p).source_size, call.clip,
+                                first_read(geometry.y), first_read(geometry.x)}] {
+             run_gradient(work);
+           });
   }
 
  private:

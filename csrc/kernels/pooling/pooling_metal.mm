@@ -78,17 +78,19 @@ class MetalPooling final : public UnaryEncoder {
 
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
     const metal::PoolScope pool;
-    set_zero_pad<MPSCNNPoolingAverage>(kernel_.get(), kind_, zero_pad_of(call.properties));
+    set_zero_pad<MPSCNNPoolingAverage>(kernel_.get(), kind_,
+                                       pooling_settings(call.properties).zero_pad);
     metal::encode(command_buffer, kernel_.get(), call);
   }
   std::shared_ptr<StatePayload> make_payload(const ForwardSnapshot&) override {
     // Only averages have more than the properties that every kernel has.
-    const auto set_extra = [](MPSCNNKernel* kernel, const UnaryProperties& properties) {
-      set_zero_pad<MPSCNNPoolingAverage>(kernel, PoolingKind::Average, zero_pad_of(properties));
+    const auto set_more = [](MPSCNNKernel* kernel, const UnaryProperties& properties) {
+      set_zero_pad<MPSCNNPoolingAverage>(kernel, PoolingKind::Average,
+                                         pooling_settings(properties).zero_pad);
     };
     return std::make_shared<metal::MetalStatePayload>(
         metal::state_maker(metal::Retained<MPSCNNKernel*>::share(kernel_.get()),
-                           kind_ == PoolingKind::Average ? +set_extra : nullptr));
+                           kind_ == PoolingKind::Average ? +set_more : nullptr));
   }
 
  private:
@@ -108,8 +110,8 @@ class MetalPoolingGradient final : public GradientEncoder {
   void encode(CommandBuffer& command_buffer, const GradientCall& call) override {
     const metal::PoolScope pool;
     const BinaryProperties& p = call.properties;
-    set_zero_pad<MPSCNNPoolingAverageGradient>(kernel_.get(), kind_, zero_pad_of(p));
-    const Size size = source_size_of(p);
+    set_zero_pad<MPSCNNPoolingAverageGradient>(kernel_.get(), kind_, pooling_settings(p).zero_pad);
+    const Size size = pooling_settings(p).source_size;
     kernel_.get().sourceSize =
         MTLSizeMake(limit(size.width), limit(size.height), limit(size.depth));
     // What Apple's kernel puts at the origin of its clip rectangle; before it, no window reads.

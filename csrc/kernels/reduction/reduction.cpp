@@ -2,8 +2,6 @@
 #include "kernels/reduction/reduction.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <string>
 
 #include "base/errors.hpp"
@@ -11,30 +9,7 @@
 namespace mpsgrad {
 namespace {
 
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-// Where the family keeps its settings in the properties' `extra`: the regions (x, y, width, height)
-// one after the other, then what only one class has.
-constexpr std::size_t kRegion = 4;
-constexpr std::size_t kWeight = kRegion;           // unary
-constexpr std::size_t kCorrelation = 2 * kRegion;  // binary: windows, then strides
-
-// Beyond what a double counts exactly there is no image to cut.
-double limit_in(Index value) {
-  return value > (Index{1} << 53) ? kNoLimit : static_cast<double>(value);
-}
-Index limit_out(double value) { return std::isinf(value) ? kUnlimited : static_cast<Index>(value); }
-
-Region load_region(const std::vector<double>& extra, std::size_t first) {
-  Region clip;
-  clip.origin.x = static_cast<Index>(extra[first]);
-  clip.origin.y = static_cast<Index>(extra[first + 1]);
-  clip.size.width = limit_out(extra[first + 2]);
-  clip.size.height = limit_out(extra[first + 3]);
-  return clip;
-}
-
-void store_region(const KernelBase& kernel, const char* property, std::vector<double>& extra,
-                  std::size_t first, const Region& clip) {
+void check_source_clip(const KernelBase& kernel, const char* property, const Region& clip) {
   require(clip.origin.x >= 0 && clip.origin.y >= 0 && clip.size.width >= 0 && clip.size.height >= 0,
           kernel.class_name(), ": ", property, " must not have negative parts, got origin ",
           clip.origin, " and size ", clip.size);
@@ -44,10 +19,6 @@ void store_region(const KernelBase& kernel, const char* property, std::vector<do
   for (const Index origin : {clip.origin.x, clip.origin.y}) {
     check_position(kernel, property, origin);
   }
-  extra[first] = static_cast<double>(clip.origin.x);
-  extra[first + 1] = static_cast<double>(clip.origin.y);
-  extra[first + 2] = limit_in(clip.size.width);
-  extra[first + 3] = limit_in(clip.size.height);
 }
 
 // What an interval leaves of 0 to `length`.
@@ -79,29 +50,11 @@ const char* clip_name(bool secondary) {
 
 }  // namespace
 
-Region source_clip_of(const UnaryProperties& properties) {
-  return load_region(properties.extra, 0);
-}
-Region source_clip_of(const BinaryProperties& properties, bool secondary) {
-  return load_region(properties.extra, secondary ? kRegion : 0);
-}
-
 Region source_region(const Region& clip, const ImageDescriptor& image) {
   Region region = clip;
   region.size.width = cut(clip.origin.x, clip.size.width, image.width);
   region.size.height = cut(clip.origin.y, clip.size.height, image.height);
   return region;
-}
-
-float weight_of(const UnaryProperties& properties) {
-  return static_cast<float>(properties.extra[kWeight]);
-}
-
-CorrelationWindow window_of(const BinaryProperties& properties) {
-  const auto at = [&](std::size_t i) {
-    return static_cast<Index>(properties.extra[kCorrelation + i]);
-  };
-  return {at(0), at(1), at(2), at(3)};
 }
 
 const char* reduction_name(ReductionAxis axis, ReductionKind kind) {
@@ -118,11 +71,12 @@ ReduceUnary::ReduceUnary(std::shared_ptr<Device> device, const char* class_name,
                          ReductionKind kind)
     : UnaryKernel(std::move(device), class_name, {}), axis_(axis) {
   set_device_encoder(backend_of(*this).make_unary(*this->device(), axis, kind));
-  extra() = {0.0, 0.0, kNoLimit, kNoLimit, 1.0};
+  family_settings() = ReduceUnarySettings{};
 }
 
 void ReduceUnary::set_source_clip(const Region& clip) {
-  store_region(*this, "clip_rect_source", extra(), 0, clip);
+  check_source_clip(*this, "clip_rect_source", clip);
+  family_settings().as<ReduceUnarySettings>().source_clip = clip;
 }
 
 Index ReduceUnary::produced_channels(Index consumed) const {
@@ -158,18 +112,20 @@ ReduceFeatureChannelsSum::ReduceFeatureChannelsSum(std::shared_ptr<Device> devic
     : ReduceUnary(std::move(device), "ReduceFeatureChannelsSum", ReductionAxis::FeatureChannels,
                   ReductionKind::Sum) {}
 
-void ReduceFeatureChannelsSum::set_weight(float value) { extra()[kWeight] = value; }
+void ReduceFeatureChannelsSum::set_weight(float value) {
+  family_settings().as<ReduceUnarySettings>().weight = value;
+}
 
 ReduceBinary::ReduceBinary(std::shared_ptr<Device> device, const char* class_name,
                            ProductReduction kind)
     : ForwardBinaryKernel(std::move(device), class_name, {}, {}) {
   set_device_encoder(backend_of(*this).make_binary(*this->device(), kind));
-  properties_.extra = {0.0,      0.0,      kNoLimit, kNoLimit, 0.0, 0.0,
-                       kNoLimit, kNoLimit, 0.0,      0.0,      1.0, 1.0};
+  properties_.settings = ReduceBinarySettings{};
 }
 
 void ReduceBinary::set_source_clip(bool secondary, const Region& clip) {
-  store_region(*this, clip_name(secondary), properties_.extra, secondary ? kRegion : 0, clip);
+  check_source_clip(*this, clip_name(secondary), clip);
+  (secondary ? settings().secondary_clip : settings().primary_clip) = clip;
 }
 
 void ReduceBinary::check_stride(bool, const char* property, Index value) const {
@@ -230,7 +186,8 @@ void LocalCorrelation::set_window(bool vertical, Index value) {
   require(value >= 0, class_name(), ": ", name, " must not be negative, got ", value);
   require(value <= kMaximumWindow, class_name(), ": ", name, " must be at most ", kMaximumWindow,
           ", got ", value);
-  properties_.extra[kCorrelation + (vertical ? 1 : 0)] = static_cast<double>(value);
+  CorrelationWindow& own = settings().correlation;
+  (vertical ? own.window_y : own.window_x) = value;
 }
 
 void LocalCorrelation::set_stride_between(bool vertical, Index value) {
@@ -238,7 +195,8 @@ void LocalCorrelation::set_stride_between(bool vertical, Index value) {
   require(value >= 1, class_name(), ": ", name, " must be at least 1, got ", value);
   require(value <= kMaximumWindow, class_name(), ": ", name, " must be at most ", kMaximumWindow,
           ", got ", value);
-  properties_.extra[kCorrelation + (vertical ? 3 : 2)] = static_cast<double>(value);
+  CorrelationWindow& own = settings().correlation;
+  (vertical ? own.stride_y : own.stride_x) = value;
 }
 
 Index LocalCorrelation::produced_channels(Index primary, Index secondary) const {

@@ -13,15 +13,13 @@ namespace mpsgrad {
 enum class ReductionAxis { Row, Column, FeatureChannels };  // what one result is made of
 enum class ReductionKind { Min, Max, Mean, Sum, ArgumentMin, ArgumentMax };
 
-// Pixels of a source that a kernel reads, before they are cut to the image: what takes the place of
-// an offset. Images are chosen by the offset's z, as everywhere.
-Region source_clip_of(const UnaryProperties& properties);
-Region source_clip_of(const BinaryProperties& properties, bool secondary);
-// The same within an image.
-Region source_region(const Region& clip, const ImageDescriptor& image);
-
-// ReduceFeatureChannelsSum: what the sum is multiplied by.
-float weight_of(const UnaryProperties& properties);
+// Source clips are the pixels that a kernel reads, before they are cut to the image: what takes the
+// place of an offset. Images are chosen by the offset's z, as everywhere.
+struct ReduceUnarySettings {
+  Region source_clip;
+  float weight = 1.0F;  // ReduceFeatureChannelsSum: what the sum is multiplied by
+  bool operator==(const ReduceUnarySettings&) const = default;
+};
 
 // Of LocalCorrelation; pixels.
 struct CorrelationWindow {
@@ -29,8 +27,26 @@ struct CorrelationWindow {
   Index stride_x = 1, stride_y = 1;  // from shift to shift
   Index columns() const { return 2 * window_x + 1; }
   Index shifts() const { return columns() * (2 * window_y + 1); }
+  bool operator==(const CorrelationWindow&) const = default;
 };
-CorrelationWindow window_of(const BinaryProperties& properties);
+
+struct ReduceBinarySettings {
+  Region primary_clip, secondary_clip;
+  CorrelationWindow correlation;
+  const Region& source_clip(bool secondary) const {
+    return secondary ? secondary_clip : primary_clip;
+  }
+  bool operator==(const ReduceBinarySettings&) const = default;
+};
+
+inline const ReduceUnarySettings& reduction_settings(const UnaryProperties& properties) {
+  return properties.settings.as<ReduceUnarySettings>();
+}
+inline const ReduceBinarySettings& reduction_settings(const BinaryProperties& properties) {
+  return properties.settings.as<ReduceBinarySettings>();
+}
+// A source clip within an image.
+Region source_region(const Region& clip, const ImageDescriptor& image);
 
 enum class ProductReduction { Mean, Sum, SumByNonZeroWeights, LocalCorrelation };
 
@@ -47,7 +63,7 @@ class ReductionBackend {
 
 class ReduceUnary : public UnaryKernel {
  public:
-  Region source_clip() const { return source_clip_of(properties()); }
+  Region source_clip() const { return reduction_settings(properties()).source_clip; }
   void set_source_clip(const Region& clip);
 
  protected:
@@ -79,13 +95,15 @@ class Reduce final : public ReduceUnary {
 class ReduceFeatureChannelsSum final : public ReduceUnary {
  public:
   explicit ReduceFeatureChannelsSum(std::shared_ptr<Device> device);
-  float weight() const { return weight_of(properties()); }
+  float weight() const { return reduction_settings(properties()).weight; }
   void set_weight(float value);
 };
 
 class ReduceBinary : public ForwardBinaryKernel {
  public:
-  Region source_clip(bool secondary) const { return source_clip_of(properties(), secondary); }
+  Region source_clip(bool secondary) const {
+    return reduction_settings(properties()).source_clip(secondary);
+  }
   void set_source_clip(bool secondary, const Region& clip);
 
  protected:
@@ -94,6 +112,7 @@ class ReduceBinary : public ForwardBinaryKernel {
   Index produced_channels(Index primary, Index secondary) const override;
   Index placed_size(const char* axis, Index primary, Index secondary) const override;
   void check_call(const BinaryCall& call) const override;
+  ReduceBinarySettings& settings() { return properties_.settings.as<ReduceBinarySettings>(); }
 };
 
 class ReduceFeatureChannelsAndWeightsMean final : public ReduceBinary {
@@ -113,7 +132,9 @@ class ReduceFeatureChannelsAndWeightsSum final : public ReduceBinary {
 class LocalCorrelation final : public ReduceBinary {
  public:
   LocalCorrelation(std::shared_ptr<Device> device, const CorrelationWindow& window);
-  CorrelationWindow correlation_window() const { return window_of(properties()); }
+  CorrelationWindow correlation_window() const {
+    return reduction_settings(properties()).correlation;
+  }
   void set_window(bool vertical, Index value);
   void set_stride_between(bool vertical, Index value);
 

@@ -29,7 +29,8 @@ CpuImages within(CpuImages images, const Region& region) {
 
 CpuImages view_region(const UnaryCall& call) {
   return within(cpu::view_source(call),
-                source_region(source_clip_of(call.properties), call.sources.front()->descriptor()));
+                source_region(reduction_settings(call.properties).source_clip,
+                              call.sources.front()->descriptor()));
 }
 
 CpuImages view_region(const BinaryCall& call, bool secondary) {
@@ -38,7 +39,7 @@ CpuImages view_region(const BinaryCall& call, bool secondary) {
       cpu::view_images(images, call.batch, secondary ? call.first_secondary : call.first_primary,
                        call.images(), call.properties.source(secondary).channel_offset,
                        secondary ? call.secondary_channels : call.primary_channels);
-  return within(view, source_region(source_clip_of(call.properties, secondary),
+  return within(view, source_region(reduction_settings(call.properties).source_clip(secondary),
                                     images.front()->descriptor()));
 }
 
@@ -200,7 +201,7 @@ class CpuReduceUnary final : public UnaryEncoder {
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
     cpu::record(command_buffer, [axis = axis_, kind = kind_, source = view_region(call),
                                  destination = cpu::view_destination(call), clip = call.clip,
-                                 weight = weight_of(call.properties)] {
+                                 weight = reduction_settings(call.properties).weight] {
       const bool mean = kind == ReductionKind::Mean;
       switch (axis) {
         case ReductionAxis::Row:
@@ -343,10 +344,11 @@ struct CorrelationWork {
 class CpuLocalCorrelation final : public BinaryEncoder {
  public:
   void encode(CommandBuffer& command_buffer, const BinaryCall& call) override {
-    cpu::record(command_buffer, [work = CorrelationWork{
-                                     window_of(call.properties), view_region(call, false),
-                                     view_region(call, true), call.properties.secondary.edge_mode,
-                                     view_results(call), call.clip}] { work.run(); });
+    cpu::record(command_buffer,
+                [work = CorrelationWork{reduction_settings(call.properties).correlation,
+                                        view_region(call, false), view_region(call, true),
+                                        call.properties.secondary.edge_mode, view_results(call),
+                                        call.clip}] { work.run(); });
   }
 };
 

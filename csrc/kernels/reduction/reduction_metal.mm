@@ -57,11 +57,12 @@ class MetalReduceUnary final : public UnaryEncoder {
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
     const metal::PoolScope pool;
     MPSNNReduceUnary* kernel = kernel_.get();
-    kernel.clipRectSource =
-        to_mtl(source_region(source_clip_of(call.properties), call.sources.front()->descriptor()),
-               call.first_source, call.images());
+    kernel.clipRectSource = to_mtl(source_region(reduction_settings(call.properties).source_clip,
+                                                 call.sources.front()->descriptor()),
+                                   call.first_source, call.images());
     if ([kernel isKindOfClass:[MPSNNReduceFeatureChannelsSum class]]) {
-      static_cast<MPSNNReduceFeatureChannelsSum*>(kernel).weight = weight_of(call.properties);
+      static_cast<MPSNNReduceFeatureChannelsSum*>(kernel).weight =
+          reduction_settings(call.properties).weight;
     }
     metal::encode(command_buffer, kernel, call);
   }
@@ -97,7 +98,7 @@ class MetalReduceBinary final : public BinaryEncoder {
     kernel.primarySourceClipRect = region_of(call, false);
     kernel.secondarySourceClipRect = region_of(call, true);
     if ([kernel isKindOfClass:[MPSNNLocalCorrelation class]]) {
-      const CorrelationWindow window = window_of(call.properties);
+      const CorrelationWindow window = reduction_settings(call.properties).correlation;
       auto* correlation = static_cast<MPSNNLocalCorrelation*>(kernel);
       correlation.windowInX = to_ns(window.window_x);
       correlation.windowInY = to_ns(window.window_y);
@@ -110,9 +111,9 @@ class MetalReduceBinary final : public BinaryEncoder {
  private:
   static MTLRegion region_of(const BinaryCall& call, bool secondary) {
     const ImageBatch::Images& images = secondary ? call.secondaries : call.primaries;
-    return to_mtl(
-        source_region(source_clip_of(call.properties, secondary), images.front()->descriptor()),
-        secondary ? call.first_secondary : call.first_primary, call.images());
+    return to_mtl(source_region(reduction_settings(call.properties).source_clip(secondary),
+                                images.front()->descriptor()),
+                  secondary ? call.first_secondary : call.first_primary, call.images());
   }
 
   metal::Retained<MPSNNReduceBinary*> kernel_;

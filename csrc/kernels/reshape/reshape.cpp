@@ -1,15 +1,10 @@
 // Rules of the kernels that copy.
 #include "kernels/reshape/reshape.hpp"
 
-#include <bit>
-
 #include "base/errors.hpp"
 
 namespace mpsgrad {
 namespace {
-
-// Where Pad keeps its settings in the properties' `extra`.
-constexpr std::size_t kBefore = 0, kAfter = 3, kFillBits = 6, kSettings = 7;
 
 const ReshapeBackend& backend_of(const KernelBase& kernel) {
   return require_family(kernel, kernel.device()->reshape(), "copying");
@@ -66,19 +61,7 @@ void require_forward_size(const GradientCall& call) {
           shot.source_channels);
 }
 
-PaddingSize size_at(const std::vector<double>& extra, std::size_t first) {
-  return {static_cast<Index>(extra[first]), static_cast<Index>(extra[first + 1]),
-          static_cast<Index>(extra[first + 2])};
-}
-
 }  // namespace
-
-PadSettings pad_settings_of(const UnaryProperties& properties) {
-  const std::vector<double>& extra = properties.extra;
-  // As bits: a NaN would differ from itself where states are compared with kernels.
-  const auto bits = static_cast<std::uint32_t>(extra[kFillBits]);
-  return {size_at(extra, kBefore), size_at(extra, kAfter), std::bit_cast<float>(bits)};
-}
 
 Reshape::Reshape(std::shared_ptr<Device> device) : UnaryKernel(std::move(device), "Reshape", {}) {
   set_device_encoder(backend_of(*this).make_reshape(*this->device()));
@@ -213,7 +196,7 @@ void Slice::check_call(const UnaryCall& call) const {
 Pad::Pad(std::shared_ptr<Device> device, const PaddingSize& before, const PaddingSize& after,
          FillValues fill_values)
     : UnaryKernel(std::move(device), "Pad", {}), fill_values_(std::move(fill_values)) {
-  extra().assign(kSettings, 0.0);
+  family_settings() = PadSettings{};
   set_padding_size(false, before);
   set_padding_size(true, after);
   set_device_encoder(backend_of(*this).make_pad(*this->device(), fill_values_));
@@ -224,23 +207,21 @@ void Pad::set_padding_size(bool after, const PaddingSize& size) {
   require(sane(size.x) && sane(size.y) && sane(size.channel), class_name(), ": padding_size_",
           after ? "after" : "before", " must not be negative, nor beyond ", kFurthest, ", got (",
           size.x, ", ", size.y, ", ", size.channel, ")");
-  const std::size_t first = after ? kAfter : kBefore;
-  extra()[first] = static_cast<double>(size.x);
-  extra()[first + 1] = static_cast<double>(size.y);
-  extra()[first + 2] = static_cast<double>(size.channel);
+  auto& own = family_settings().as<PadSettings>();
+  (after ? own.after : own.before) = size;
 }
 
 void Pad::set_fill_value(float value) {
-  extra()[kFillBits] = static_cast<double>(std::bit_cast<std::uint32_t>(value));
+  family_settings().as<PadSettings>().fill_bits = std::bit_cast<std::uint32_t>(value);
 }
 
 Index Pad::produced_channels(Index consumed) const {
-  const PadSettings pad = settings();
+  const PadSettings& pad = settings();
   return pad.before.channel + consumed + pad.after.channel;
 }
 
 void Pad::adjust_destination(const ImageBatch::Images&, Index, ImageDescriptor& result) {
-  const PadSettings pad = settings();
+  const PadSettings& pad = settings();
   result.width += pad.before.x + pad.after.x;
   result.height += pad.before.y + pad.after.y;
   set_offset({-pad.before.x, -pad.before.y, properties().offset.z});

@@ -2,6 +2,8 @@
 // of the first and the last. A slice is undone by a pad.
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -14,15 +16,19 @@ namespace mpsgrad {
 // MPSImageCoordinate as a size: what a pad adds on one side.
 struct PaddingSize {
   Index x = 0, y = 0, channel = 0;
+  bool operator==(const PaddingSize&) const = default;
 };
 
-// Found in the properties of the calls and states of Pad.
 struct PadSettings {
-  PaddingSize before;  // left, top, low channels
-  PaddingSize after;   // right, bottom, high channels
-  float fill_value = 0.0F;
+  PaddingSize before;           // left, top, low channels
+  PaddingSize after;            // right, bottom, high channels
+  std::uint32_t fill_bits = 0;  // as bits: a NaN would differ from itself
+  float fill_value() const { return std::bit_cast<float>(fill_bits); }
+  bool operator==(const PadSettings&) const = default;
 };
-PadSettings pad_settings_of(const UnaryProperties& properties);
+inline const PadSettings& pad_settings(const UnaryProperties& properties) {
+  return properties.settings.as<PadSettings>();
+}
 
 using FillValues = std::vector<float>;  // one a channel that is written; empty: there are none
 
@@ -103,7 +109,7 @@ class Pad final : public UnaryKernel, public ReadsAnywhere {
       FillValues fill_values);
 
   const FillValues& fill_values() const { return fill_values_; }
-  PadSettings settings() const { return pad_settings_of(properties()); }
+  const PadSettings& settings() const { return pad_settings(properties()); }
   void set_padding_size(bool after, const PaddingSize& size);
   void set_fill_value(float value);
 

@@ -321,10 +321,10 @@ class CpuPad final : public UnaryEncoder {
   explicit CpuPad(FillValues fill_values) : fill_values_(std::move(fill_values)) {}
 
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
-    const PadSettings settings = pad_settings_of(call.properties);
+    const PadSettings settings = pad_settings(call.properties);
     Copier copier = copier_of(call);
     copier.channels_before = settings.before.channel;
-    copier.fill_values = fill_values_.empty() ? FillValues{settings.fill_value} : fill_values_;
+    copier.fill_values = fill_values_.empty() ? FillValues{settings.fill_value()} : fill_values_;
     cpu::record(command_buffer, [copier = std::move(copier)] { copier.run(); });
   }
 
@@ -548,7 +548,7 @@ class CpuPadGradient final : public GradientEncoder {
  public:
   void encode(CommandBuffer& command_buffer, const GradientCall& call) override {
     const ForwardSnapshot& shot = call.state().snapshot();
-    const PadSettings settings = pad_settings_of(shot.properties);
+    const PadSettings settings = pad_settings(shot.properties);
     const Index before = settings.before.channel, after = settings.after.channel;
     const EdgeMode edge = shot.properties.edge_mode;
     const bool copies_outside = edge != EdgeMode::Zero && edge != EdgeMode::Constant;

@@ -12,11 +12,11 @@ MPSImageCoordinate to_mps(const PaddingSize& size) {
 }
 
 void set_padding(MPSCNNKernel* kernel, const UnaryProperties& properties) {
-  const PadSettings settings = pad_settings_of(properties);
+  const PadSettings settings = pad_settings(properties);
   auto* pad = static_cast<MPSNNPad*>(kernel);
   pad.paddingSizeBefore = to_mps(settings.before);
   pad.paddingSizeAfter = to_mps(settings.after);
-  pad.fillValue = settings.fill_value;
+  pad.fillValue = settings.fill_value();
 }
 
 class MetalPad final : public UnaryEncoder {
@@ -108,7 +108,7 @@ Node make_reshape_node(const NodeRequest& request) {
        paddingSizeAfter:to_mps(settings.after)
                edgeMode:static_cast<MPSImageEdgeMode>(pad->properties().edge_mode)];
   Node node = adopt_node(made);
-  made.fillValue = settings.fill_value;
+  made.fillValue = settings.fill_value();
   return node;
 }
 

@@ -1,4 +1,5 @@
 // bind_reshape: the kernels that copy; their documentation is in python/mpsgrad/reshape.py.
+#include "core/forward_encode_py.hpp"
 #include "core/often_called_py.hpp"
 #include "core/unary_kernel_py.hpp"
 #include "kernels/reshape/reshape.hpp"
@@ -24,14 +25,13 @@ py::object encode_reshape(Reshape& self, const std::shared_ptr<CommandBuffer>& c
       destination_object.is_none() && state_object.is_none(),
       "Reshape: the shape of a given destination is its own; pass no reshaped_width, "
       "reshaped_height and reshaped_feature_channels with one");
-  const ImageArgument source = image_argument(source_object, "source");
+  const ImageArgument source = image_argument(source_object, "source", self.class_name());
   const auto allocator = allocator_argument(allocator_object);
   const EncodeResult result = self.encode_reshaped(
       command_buffer, source.images(), source.batch, with_state, temporary_state, allocator.get(),
       {integer(width, "Reshape: reshaped_width"), integer(height, "Reshape: reshaped_height"),
        integer(channels, "Reshape: reshaped_feature_channels")});
-  py::object images = image_result(result.images, source.batch);
-  return with_state ? py::make_tuple(images, state_result(result.states, source.batch)) : images;
+  return created_result(result, source.batch, with_state);
 }
 
 py::object encode_slice(Slice& self, const std::shared_ptr<CommandBuffer>& command_buffer,
@@ -42,12 +42,11 @@ py::object encode_slice(Slice& self, const std::shared_ptr<CommandBuffer>& comma
     return encode_unary(self, command_buffer, source_object, destination_object, state_object,
                         with_state, temporary_state, allocator_object);
   }
-  const ImageArgument source = image_argument(source_object, "source");
+  const ImageArgument source = image_argument(source_object, "source", self.class_name());
   const auto allocator = allocator_argument(allocator_object);
-  py::object images =
-      image_result(self.encode_box(command_buffer, source.images(), source.batch, allocator.get()),
-                   source.batch);
-  return with_state ? py::make_tuple(images, py::none()) : images;
+  return created_result(
+      {self.encode_box(command_buffer, source.images(), source.batch, allocator.get()), {}},
+      source.batch, with_state);
 }
 
 PaddingSize padding_size(const py::handle& value, const std::string& name) {
@@ -174,7 +173,7 @@ void bind_pad_kernels(py::module_& m) {
           },
           "Pixels on the right and at the bottom, and channels after the last: (x, y, channel).")
       .def_property(
-          "fill_value", [](const Pad& self) { return self.settings().fill_value; },
+          "fill_value", [](const Pad& self) { return self.settings().fill_value(); },
           &Pad::set_fill_value,
           "What lies outside the source with edge mode CONSTANT, unless there is an array.")
       .def_property_readonly(

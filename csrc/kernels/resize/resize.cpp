@@ -8,9 +8,6 @@
 namespace mpsgrad {
 namespace {
 
-// Where GridSample keeps its setting in the properties' `extra`.
-constexpr std::size_t kHoldsPositions = 0;
-
 const ResizeBackend& backend_of(const KernelBase& kernel) {
   return require_family(kernel, kernel.device()->resize(), "resize");
 }
@@ -42,10 +39,6 @@ void set_size(const ResizeSize& size, ImageDescriptor& result) {
 }
 
 }  // namespace
-
-bool holds_positions(const BinaryProperties& properties) {
-  return properties.extra[kHoldsPositions] != 0.0;
-}
 
 ResizeBilinear::ResizeBilinear(std::shared_ptr<Device> device, Index width, Index height,
                                bool align_corners)
@@ -107,11 +100,11 @@ void CropAndResizeBilinear::check_call(const UnaryCall& call) const {
 GridSample::GridSample(std::shared_ptr<Device> device)
     : ForwardBinaryKernel(std::move(device), "GridSample", {}, {}) {
   set_device_encoder(backend_of(*this).make_grid_sample(*this->device()));
-  properties_.extra = {1.0};
+  properties_.settings = GridSampleSettings{};
 }
 
 void GridSample::set_use_grid_value_as_input_coordinate(bool value) {
-  properties_.extra[kHoldsPositions] = value ? 1.0 : 0.0;
+  properties_.settings = GridSampleSettings{value};
 }
 
 void GridSample::check_stride(bool, const char* property, Index value) const {

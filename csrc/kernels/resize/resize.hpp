@@ -31,12 +31,17 @@ class ResizeBackend {
   // Calls come as batches: source i is read in region i % regions.size().
   virtual std::unique_ptr<UnaryEncoder> make_crop_and_resize(
       Device& device, const ResizeSize& size, const NormalizedRegions& regions) const = 0;
-  // Finds in the call whether the grid holds positions: see holds_positions.
+  // Finds GridSampleSettings in the call.
   virtual std::unique_ptr<BinaryEncoder> make_grid_sample(Device& device) const = 0;
 };
 
-// Of a grid, in the properties of a call of GridSample.
-bool holds_positions(const BinaryProperties& properties);
+struct GridSampleSettings {
+  bool holds_positions = true;  // the grid; else offsets from each result's own place
+  bool operator==(const GridSampleSettings&) const = default;
+};
+inline bool holds_positions(const BinaryProperties& properties) {
+  return properties.settings.as<GridSampleSettings>().holds_positions;
+}
 
 // Result pixel i of an axis lies at offset + i * length / size, or with aligned corners at
 // offset + i * (length - 1) / (size - 1).

@@ -2,7 +2,7 @@
 // python/mpsgrad/resize.py.
 #include <array>
 
-#include "core/arguments_py.hpp"
+#include "core/forward_encode_py.hpp"
 #include "core/often_called_py.hpp"
 #include "kernels/resize/resize.hpp"
 
@@ -43,19 +43,20 @@ py::object encode_regions(CropAndResizeBilinear& self,
                           const py::object& source_object, const py::object& destination_object,
                           const py::object& state_object, bool with_state, bool /*temporary_state*/,
                           const py::object& allocator_object) {
-  const ImageArgument source = image_argument(source_object, "source");
+  const ImageArgument source = image_argument(source_object, "source", self.class_name());
   require<TypeError>(state_object.is_none(), self.class_name(),
                      ": destination_state must be None, for the kernel has no state");
   if (!destination_object.is_none()) {
     require(!with_state, self.class_name(), ": with_state goes with a destination that is created");
-    const ImageArgument destination = image_argument(destination_object, "destination");
+    const ImageArgument destination =
+        image_argument(destination_object, "destination", self.class_name());
     self.encode_regions(command_buffer, source.images(), destination.images());
     return destination_object;
   }
   const auto allocator = allocator_argument(allocator_object);
-  py::object images =
-      py::cast(self.encode_regions_creating(command_buffer, source.images(), allocator.get()));
-  return with_state ? py::make_tuple(images, py::none()) : images;
+  return created_result(
+      {self.encode_regions_creating(command_buffer, source.images(), allocator.get()), {}}, true,
+      with_state);
 }
 
 void bind_crop(py::module_& m) {

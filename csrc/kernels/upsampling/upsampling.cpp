@@ -8,9 +8,6 @@
 namespace mpsgrad {
 namespace {
 
-// Where forward kernels keep their settings in the properties' `extra`, and with it in states.
-constexpr std::size_t kFactorX = 0, kFactorY = 1, kAlignCorners = 2;
-
 const UpsamplingBackend& backend_of(const KernelBase& kernel) {
   return require_family(kernel, kernel.device()->upsampling(), "upsampling");
 }
@@ -30,22 +27,18 @@ UpsamplingFactors checked_factors(const char* who, double x, double y) {
 
 }  // namespace
 
-bool aligns_corners(const UnaryProperties& properties) {
-  return properties.extra[kAlignCorners] != 0;
-}
-
 Upsampling::Upsampling(std::shared_ptr<Device> device, const char* class_name, UpsamplingKind kind,
                        double factor_x, double factor_y, bool align_corners)
-    : UnaryKernel(std::move(device), class_name, {}),
-      factors_(checked_factors(class_name, factor_x, factor_y)) {
-  extra() = {factor_x, factor_y, align_corners ? 1.0 : 0.0};
+    : UnaryKernel(std::move(device), class_name, {}) {
+  family_settings() =
+      UpsamplingSettings{checked_factors(class_name, factor_x, factor_y), align_corners};
   set_device_encoder(
-      backend_of(*this).make_forward(*this->device(), kind, factors_, align_corners));
+      backend_of(*this).make_forward(*this->device(), kind, factors(), align_corners));
 }
 
 void Upsampling::adjust_destination(const ImageBatch::Images&, Index, ImageDescriptor& result) {
-  result.width *= factors_.x;
-  result.height *= factors_.y;
+  result.width *= factors().x;
+  result.height *= factors().y;
 }
 
 UpsamplingGradient::UpsamplingGradient(std::shared_ptr<Device> device, const char* class_name,
@@ -65,10 +58,9 @@ void UpsamplingGradient::apply_state(const GradientState& state) {
 }
 
 void UpsamplingGradient::check_state(const GradientState& state) const {
-  const std::vector<double>& forward = state.snapshot().properties.extra;
-  const auto x = static_cast<Index>(forward[kFactorX]), y = static_cast<Index>(forward[kFactorY]);
-  require(x == factors_.x && y == factors_.y, class_name(), ": the kernel's scale factors are (",
-          factors_.x, ", ", factors_.y, "), but the state was made with (", x, ", ", y, ")");
+  const UpsamplingFactors& forward = upsampling_settings(state.snapshot().properties).factors;
+  require(forward == factors_, class_name(), ": the kernel's scale factors are (", factors_.x, ", ",
+          factors_.y, "), but the state was made with (", forward.x, ", ", forward.y, ")");
 }
 
 void UpsamplingGradient::check_call(const GradientCall& call) const {

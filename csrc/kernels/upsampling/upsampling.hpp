@@ -17,7 +17,7 @@ struct UpsamplingFactors {
 };
 
 // What a device supplies to run the family. A gradient encoder finds in the call's state whether
-// the forward kernel aligned corners: see aligns_corners.
+// the forward kernel aligned corners.
 class UpsamplingBackend {
  public:
   virtual ~UpsamplingBackend() = default;
@@ -28,13 +28,20 @@ class UpsamplingBackend {
       Device& device, UpsamplingKind kind, const UpsamplingFactors& factors) const = 0;
 };
 
-// Of a forward kernel, in what a state records.
-bool aligns_corners(const UnaryProperties& properties);
+// Of a forward kernel, which states record.
+struct UpsamplingSettings {
+  UpsamplingFactors factors;
+  bool align_corners = false;
+  bool operator==(const UpsamplingSettings&) const = default;
+};
+inline const UpsamplingSettings& upsampling_settings(const UnaryProperties& properties) {
+  return properties.settings.as<UpsamplingSettings>();
+}
 
 class Upsampling : public UnaryKernel {
  public:
-  const UpsamplingFactors& factors() const { return factors_; }
-  bool align_corners() const { return aligns_corners(properties()); }
+  const UpsamplingFactors& factors() const { return upsampling_settings(properties()).factors; }
+  bool align_corners() const { return upsampling_settings(properties()).align_corners; }
 
  protected:
   // Factors as a caller gives them: they must be whole numbers.
@@ -42,9 +49,6 @@ class Upsampling : public UnaryKernel {
              double factor_x, double factor_y, bool align_corners);
   void adjust_destination(const ImageBatch::Images& sources, Index method,
                           ImageDescriptor& result) override;
-
- private:
-  UpsamplingFactors factors_;
 };
 
 class UpsamplingNearest final : public Upsampling {

@@ -146,7 +146,7 @@ class CpuUpsamplingGradient final : public GradientEncoder {
   void encode(CommandBuffer& command_buffer, const GradientCall& call) override {
     const SourceProperties& forward = call.properties.secondary;
     const ForwardSnapshot& shot = call.state().snapshot();
-    const bool aligned = aligns_corners(shot.properties);
+    const bool aligned = upsampling_settings(shot.properties).align_corners;
     const AxisRule x{
         kind_, factors_.x, aligned, {shot.source_width, forward.offset.x, forward.edge_mode}};
     const AxisRule y{

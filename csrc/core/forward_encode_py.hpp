@@ -1,0 +1,76 @@
+// The end of every forward encode that Python calls: into a destination that is given, or one that
+// is created.
+#pragma once
+
+#include "core/arguments_py.hpp"
+
+namespace mpsgrad {
+
+// What such an encode is given beside its sources.
+struct ForwardArguments {
+  const py::object& destination;
+  const py::object& state;  // None, or what to fill; only with a destination
+  bool with_state;          // make one, only without
+  const py::object& allocator;
+};
+
+inline py::object created_result(const EncodeResult& made, bool batch, bool with_state) {
+  py::object images = image_result(made.images, batch);
+  return with_state ? py::make_tuple(images, state_result(made.states, batch)) : images;
+}
+
+// `sources`: the arguments that destinations go with. `encode` takes the states and images that are
+// given, `create` an allocator or null; it returns an EncodeResult.
+template <class Encode, class Create>
+py::object encode_or_create(const KernelBase& kernel, const char* sources, bool batch,
+                            const ForwardArguments& given, Encode encode, Create create) {
+  const char* const who = kernel.class_name();
+  if (!given.destination.is_none()) {
+    const ImageArgument destination = image_argument(given.destination, "destination", who);
+    require<TypeError>(batch == destination.batch, who, ": ", sources,
+                       " and destination must both be single images or both be batches");
+    require(!given.with_state, who,
+            ": with_state creates a state for a created destination; for a given one make it with ",
+            batch ? "result_state_batch() and pass it as destination_states"
+                  : "result_state() and pass it as destination_state");
+    encode(state_argument(given.state, "destination_state", who), destination.images());
+    return given.destination;
+  }
+  require<TypeError>(
+      given.state.is_none(), who,
+      batch ? ": destination_states need destinations" : ": destination_state needs a destination",
+      "; use with_state=True to have both created");
+  const auto allocator = allocator_argument(given.allocator);
+  return created_result(create(allocator.get()), batch, given.with_state);
+}
+
+// The four calls by which kernels with one source make states. `make` takes the kernel, a command
+// buffer or null, sources, destinations, and source states as a StateBatch.
+template <class Class, class Make>
+void bind_result_states(Class& c, const char* doc, Make make) {
+  using Kernel = typename Class::type;
+  using namespace pybind11::literals;
+  const auto temporary = [make](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+                                const py::object& sources, const py::object& destinations,
+                                const py::object& states) {
+    const ImageArgument source = image_argument(sources, "source", self.class_name());
+    const ImageArgument destination =
+        image_argument(destinations, "destination", self.class_name());
+    return state_result(make(self, command_buffer, source.images(), destination.images(),
+                             state_argument(states, "source_states", self.class_name())),
+                        source.batch);
+  };
+  const auto ordinary = [temporary](Kernel& self, const py::object& sources,
+                                    const py::object& destinations, const py::object& states) {
+    return temporary(self, nullptr, sources, destinations, states);
+  };
+  c.def("result_state", ordinary, "source"_a, "destination"_a, "source_states"_a = py::none(), doc);
+  c.def("result_state_batch", ordinary, "sources"_a, "destinations"_a,
+        "source_states"_a = py::none(), doc);
+  c.def("temporary_result_state", temporary, "command_buffer"_a.none(false), "source"_a,
+        "destination"_a, "source_states"_a = py::none(), doc);
+  c.def("temporary_result_state_batch", temporary, "command_buffer"_a.none(false), "sources"_a,
+        "destinations"_a, "source_states"_a = py::none(), doc);
+}
+
+}  // namespace mpsgrad

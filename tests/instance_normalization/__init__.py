@@ -1,1 +1,0 @@
-"""Instance normalization and its gradient."""
