@@ -37,6 +37,11 @@ SHAPES = [
     (1, 1, 3500, 3),
     (1, 301, 2, 1),
     (1, 3, 2, 517),
+    # pixels of whole vectors, and rows that are no multiple of four of them
+    (1, 2, 6, 8),
+    (2, 3, 7, 32),
+    (1, 2, 5, 48),
+    (1, 2, 41, 64),
 ]
 
 # Of a source 7 wide and 6 high: region, and the slices that it is.

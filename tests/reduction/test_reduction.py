@@ -99,6 +99,19 @@ def test_a_nan_is_the_result(device, rng):
             assert np.isnan(result).any()
 
 
+@pytest.mark.parametrize("channels", [4, 8, 16, 32, 48, 64])
+def test_a_nan_in_any_pixel_of_a_row_is_the_result(device, channels, rng):
+    if device.kind != "cpu":
+        pytest.skip("what MPS makes of NaN is not documented")
+    x = rng.standard_normal((11, 1, 11, channels), dtype=np.float32)
+    images, places = np.arange(11), rng.integers(channels, size=11)
+    x[images, 0, images, places] = np.nan  # another pixel of every image
+    expected = np.arange(channels) == places[:, None]
+    for kind in cases.KINDS:
+        result = getattr(mg, f"ReduceRow{kind}")(device=device)(x)
+        np.testing.assert_array_equal(np.isnan(result[:, 0, 0]), expected)
+
+
 @names
 @pytest.mark.parametrize("kind", ["batch", "list", "container"])
 @pytest.mark.parametrize("fmt", DTYPES)

@@ -98,6 +98,9 @@ void fold_pixels(FoldKind kind, const Element* row, Index stride, Index pixels, 
   constexpr Index kFloats = 2048;
   constexpr Index kStreams = 4;
   const auto& loops = reduction_loops().of(static_cast<Element*>(nullptr));
+  if (first && stride == channels && loops.fold_narrow(kind, row, pixels, channels, out)) {
+    return;
+  }
   const Index group = std::min(kFloats / channels, pixels / kStreams);
   if (channels > kFewChannels || stride != channels || group < 2) {
     return loops.fold(kind, row, stride, pixels, channels, out, first);

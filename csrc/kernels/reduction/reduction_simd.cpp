@@ -67,6 +67,77 @@ void fold(FoldKind kind, const Element* x, Index stride, Index rows, Index count
   }
 }
 
+// Rows of a few whole vectors, one after the other: what has been joined stays in registers. The
+// quarters of all rows are read side by side, for memory answers some streams faster than one.
+constexpr int kStreams = 4;
+constexpr int kMostInRegisters = kRegisters / 2 / kStreams;  // vectors of a row
+
+template <int kVecs, class Join, class Element>
+MPSGRAD_INLINE void fold_in_registers(const Join& join, const Element* x, Index rows, float* out) {
+  using V = Floats<kWidest>;
+  constexpr Index kRow = kVecs * kWidest;
+  const Index quarter = rows / kStreams;
+  const auto at = [=](Index row, int v)
+                      MPSGRAD_MELT { return load<V>(x + row * kRow + v * kWidest); };
+  V joined[kStreams][kVecs];
+#pragma GCC unroll 4
+  for (int s = 0; s < kStreams; ++s) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) {
+      joined[s][v] = at(s * quarter, v);
+    }
+  }
+  for (Index row = 1; row < quarter; ++row) {
+#pragma GCC unroll 4
+    for (int s = 0; s < kStreams; ++s) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        joined[s][v] = join(joined[s][v], at(s * quarter + row, v));
+      }
+    }
+  }
+  for (Index row = kStreams * quarter; row < rows; ++row) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) {
+      joined[kStreams - 1][v] = join(joined[kStreams - 1][v], at(row, v));
+    }
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < kVecs; ++v) {
+    store(out + v * kWidest,
+          join(join(joined[0][v], joined[1][v]), join(joined[2][v], joined[3][v])));
+  }
+}
+
+template <int kVecs, class Element>
+MPSGRAD_INLINE bool fold_in_registers(FoldKind kind, const Element* x, Index rows, Index count,
+                                      float* out) {
+  if constexpr (kVecs > kMostInRegisters) {
+    return false;
+  } else {
+    if (count != kVecs * kWidest) {
+      return fold_in_registers<kVecs + 1>(kind, x, rows, count, out);
+    }
+    switch (kind) {
+      case FoldKind::Min:
+        fold_in_registers<kVecs>(Least{}, x, rows, out);
+        break;
+      case FoldKind::Max:
+        fold_in_registers<kVecs>(Largest{}, x, rows, out);
+        break;
+      case FoldKind::Sum:
+        fold_in_registers<kVecs>(Total{}, x, rows, out);
+        break;
+    }
+    return true;
+  }
+}
+
+template <class Element>
+bool fold_narrow(FoldKind kind, const Element* x, Index rows, Index count, float* out) {
+  return rows >= kStreams && fold_in_registers<1>(kind, x, rows, count, out);
+}
+
 template <int kLanes, class Join, class Element, class Then>
 MPSGRAD_INLINE void join_channels(const Join& join, const Element* x, Index pixels, Index channels,
                                   const Then& then) {
@@ -296,7 +367,8 @@ void correlate(const float* x, const float* y, float* out, Index pixels, Index c
 }
 
 template <class Element>
-constexpr ReductionLoops<Element> kLoops{&fold<Element>, &pixels<Element>, &products<Element>};
+constexpr ReductionLoops<Element> kLoops{&fold<Element>, &fold_narrow<Element>, &pixels<Element>,
+                                         &products<Element>};
 
 }  // namespace
 

@@ -18,6 +18,10 @@ struct ReductionLoops {
   // `out` holds of every column, or if `first` to nothing.
   void (*fold)(FoldKind kind, const Element* x, std::int64_t stride, std::int64_t rows,
                std::int64_t count, float* out, bool first);
+  // Rows of a few elements that follow each other joined to nothing. False, and nothing is done,
+  // where these are not a few vectors.
+  bool (*fold_narrow)(FoldKind kind, const Element* x, std::int64_t rows, std::int64_t count,
+                      float* out);
   // The channels of each pixel joined, times weight / divisor; or the place of the extreme.
   void (*pixels)(PixelKind kind, const Element* x, Element* out, std::int64_t pixels,
                  std::int64_t channels, float weight, float divisor);
