@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import mpsgrad as mg
 import numpy as np
 
-from . import layers
 from .check import Samples, places
-from .suite import COMPILED, Case, Output, Work
+from .suite import COMPILED, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -48,30 +47,19 @@ def cases(request: Request) -> Iterator[Case]:
     Where the second source is broadcast there is a gradient with respect to each, else with respect
     to one, as both are the same work; of differences it is the second, which has another sign.
     """
-    for line in layers.read("arithmetic"):
-        if request.quick:
-            line = line.quick()
+    for line in request.lines("arithmetic"):
         one_pixel = "channels" in line.options
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for kind in line.words("kinds"):
-                    directions = ["forward"]
-                    if kind in ("add", "subtract", "multiply"):
-                        directions.append("gradient")
-                    if one_pixel:
-                        directions.append("second_gradient")
-                    for direction in directions:
-                        yield Case(
-                            "arithmetic",
-                            f"{kind}_{'channels_' if one_pixel else ''}{direction}",
-                            line.name,
-                            batch,
-                            dtype,
-                            lambda context, o=(line, batch, dtype, kind, direction): build(
-                                context, *o
-                            ),
-                            (batch, *line.shape),
-                        )
+        kernels = {}
+        for kind in line.words("kinds"):
+            directions = ["forward"]
+            if kind in ("add", "subtract", "multiply"):
+                directions.append("gradient")
+            if one_pixel:
+                directions.append("second_gradient")
+            for direction in directions:
+                name = f"{kind}_{'channels_' if one_pixel else ''}{direction}"
+                kernels[name] = kind, direction
+        yield from layer_cases(request, "arithmetic", line, kernels, build)
 
 
 def build(context: Context, line: Line, batch: int, dtype: str, kind: str, direction: str) -> Work:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import mpsgrad as mg
 import numpy as np
 
-from . import layers
 from .check import Samples, places
-from .suite import COMPILED, Case, Output, Work
+from .suite import COMPILED, Output, Work, layer_cases
 from .timing import Prepared
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -43,21 +42,9 @@ SAMPLES = 1000
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield every kernel on every layer."""
-    for line in layers.read("images"):
-        if request.quick:
-            line = line.quick()
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for name in KERNELS:
-                    yield Case(
-                        "batch_normalization",
-                        name,
-                        line.name,
-                        batch,
-                        dtype,
-                        lambda context, o=(line, batch, dtype, name): build(context, *o),
-                        (batch, *line.shape),
-                    )
+    kernels = {name: (name,) for name in KERNELS}
+    for line in request.lines("images"):
+        yield from layer_cases(request, "batch_normalization", line, kernels, build)
 
 
 class Exact:

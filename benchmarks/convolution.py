@@ -10,7 +10,7 @@ import numpy as np
 from . import layers
 from .check import Samples, places
 from .peers import LAYOUTS
-from .suite import COMPILED, Case, Output, Work
+from .suite import COMPILED, Output, Work, layer_cases
 from .timing import Prepared
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import ConvolutionLayer
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -34,22 +34,12 @@ SAMPLES = 128
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield every kernel on every layer."""
+    kernels = {name: (name,) for name in KERNELS}
     for line in layers.read("convolution"):
         layer = layers.ConvolutionLayer.of(line)
         if request.quick:
             layer = layer.quick()
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for kernel in KERNELS:
-                    yield Case(
-                        "convolution",
-                        kernel,
-                        layer.name,
-                        batch,
-                        dtype,
-                        lambda context, o=(layer, batch, dtype, kernel): build(context, *o),
-                        (batch, *layer.shape),
-                    )
+        yield from layer_cases(request, "convolution", layer, kernels, build)
 
 
 def build(context: Context, layer: ConvolutionLayer, batch: int, dtype: str, kernel: str) -> Work:

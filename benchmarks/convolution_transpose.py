@@ -24,7 +24,7 @@ from .convolution import (
     torch_variants,
     weight_samples,
 )
-from .suite import Case, Output, Work
+from .suite import Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,30 +33,20 @@ if TYPE_CHECKING:
 
     from .check import Samples
     from .layers import ConvolutionLayer
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield every kernel on every layer."""
+    kernels = {name: (name,) for name in KERNELS}
     for line in layers.read("convolution_transpose"):
         if request.quick:
             small = line.quick()
             outputs = (layers.smaller(line.number(1)),)
             line = replace(small, sizes=(small.sizes[0], outputs, small.sizes[2]))
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for kernel in KERNELS:
-                    yield Case(
-                        "convolution_transpose",
-                        kernel,
-                        line.name,
-                        batch,
-                        dtype,
-                        lambda context, o=(line, batch, dtype, kernel): build(context, *o),
-                        (batch, *line.shape),
-                    )
+        yield from layer_cases(request, "convolution_transpose", line, kernels, build)
 
 
 def undone(line: layers.Line) -> ConvolutionLayer:

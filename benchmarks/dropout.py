@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import mpsgrad as mg
 import numpy as np
 
-from . import layers
 from .check import Samples, places
-from .suite import COMPILED, Case, Output, Work
+from .suite import COMPILED, DIRECTIONS, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -33,22 +32,10 @@ STRIDES = {"dropout": (1, 1, 1), "channel_dropout": (0, 0, 1)}
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield both directions of every layer."""
-    for line in layers.read("dropout"):
-        if request.quick:
-            line = line.quick()
+    for line in request.lines("dropout"):
         kind = "channel_dropout" if "channels" in line.options else "dropout"
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for direction in ("forward", "gradient"):
-                    yield Case(
-                        "dropout",
-                        f"{kind}_{direction}",
-                        line.name,
-                        batch,
-                        dtype,
-                        lambda context, o=(line, batch, dtype, kind, direction): build(context, *o),
-                        (batch, *line.shape),
-                    )
+        kernels = {f"{kind}_{direction}": (kind, direction) for direction in DIRECTIONS}
+        yield from layer_cases(request, "dropout", line, kernels, build)
 
 
 def build(context: Context, line: Line, batch: int, dtype: str, kind: str, direction: str) -> Work:

@@ -12,7 +12,7 @@ import numpy as np
 from . import layers
 from .check import Samples, places
 from .convolution import NewStates
-from .suite import COMPILED, Case, Output, Work
+from .suite import COMPILED, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -34,22 +34,12 @@ SAMPLES = 64
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield every kernel on every layer."""
+    kernels = {name: (name,) for name in ("forward", *OPTIONS)}
     for line in layers.read("fully_connected"):
         if request.quick:
             small = line.quick()
             line = replace(small, sizes=(small.sizes[0], (layers.smaller(line.number(1)),)))
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for kernel in ("forward", *OPTIONS):
-                    yield Case(
-                        "fully_connected",
-                        kernel,
-                        line.name,
-                        batch,
-                        dtype,
-                        lambda context, o=(line, batch, dtype, kernel): build(context, *o),
-                        (batch, *line.shape),
-                    )
+        yield from layer_cases(request, "fully_connected", line, kernels, build)
 
 
 def build(context: Context, line: Line, batch: int, dtype: str, kernel: str) -> Work:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import mpsgrad as mg
 import numpy as np
 
-from . import layers
 from .check import Samples, places
-from .suite import COMPILED, Case, Output, Work
+from .suite import COMPILED, DIRECTIONS, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -33,21 +32,9 @@ SAMPLES = 64
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield both kernels on every layer."""
-    for line in layers.read("gram_matrix"):
-        if request.quick:
-            line = line.quick()
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for kernel in ("forward", "gradient"):
-                    yield Case(
-                        "gram_matrix",
-                        kernel,
-                        line.name,
-                        batch,
-                        dtype,
-                        lambda context, o=(line, batch, dtype, kernel): build(context, *o),
-                        (batch, *line.shape),
-                    )
+    kernels = {direction: (direction,) for direction in DIRECTIONS}
+    for line in request.lines("gram_matrix"):
+        yield from layer_cases(request, "gram_matrix", line, kernels, build)
 
 
 def build(context: Context, line: Line, batch: int, dtype: str, kernel: str) -> Work:

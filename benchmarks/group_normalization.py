@@ -14,7 +14,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import COMPILED, Case, Output, Work
+from .suite import COMPILED, DIRECTIONS, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -36,20 +36,9 @@ def cases(request: Request) -> Iterator[Case]:
         groups = int(line.options.get("groups", "0"))
         if request.quick:
             line, groups = line.quick(), groups and layers.smaller(groups)
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for direction in ("forward", "gradient"):
-                    yield Case(
-                        "group_normalization",
-                        f"{'group' if groups else 'instance'}_{direction}",
-                        line.name,
-                        batch,
-                        dtype,
-                        lambda context, o=(line, batch, dtype, groups, direction): build(
-                            context, *o
-                        ),
-                        (batch, *line.shape),
-                    )
+        kind = "group" if groups else "instance"
+        kernels = {f"{kind}_{direction}": (groups, direction) for direction in DIRECTIONS}
+        yield from layer_cases(request, "group_normalization", line, kernels, build)
 
 
 @dataclass

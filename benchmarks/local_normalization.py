@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import mpsgrad as mg
 import numpy as np
 
-from . import layers
 from .check import Samples, allowed, places
-from .suite import Case, Output, Work
+from .suite import DIRECTIONS, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -34,24 +33,13 @@ SAMPLES = 200
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield every kind of every layer, forward and gradient."""
-    for line in layers.read("local_normalization"):
-        if request.quick:
-            line = line.quick()
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for kind in line.words("kinds"):
-                    for direction in ("forward", "gradient"):
-                        yield Case(
-                            "local_normalization",
-                            f"{kind}_{direction}",
-                            line.name,
-                            batch,
-                            dtype,
-                            lambda context, o=(line, batch, dtype, kind, direction): build(
-                                context, *o
-                            ),
-                            (batch, *line.shape),
-                        )
+    for line in request.lines("local_normalization"):
+        kernels = {
+            f"{kind}_{direction}": (kind, direction)
+            for kind in line.words("kinds")
+            for direction in DIRECTIONS
+        }
+        yield from layer_cases(request, "local_normalization", line, kernels, build)
 
 
 def build(context: Context, line: Line, batch: int, dtype: str, kind: str, direction: str) -> Work:

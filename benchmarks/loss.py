@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import mpsgrad as mg
 import numpy as np
 
-from . import layers, yolo_loss
+from . import yolo_loss
 from .check import Samples, places
-from .suite import COMPILED, Case, Output, Work
+from .suite import COMPILED, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
     Array = npt.NDArray[np.float64]
 
@@ -106,24 +106,13 @@ TYPES = {
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield the three kernels for the losses of every layer, then `yolo_loss`; float32 labels."""
-    for line in layers.read("losses"):
-        if request.quick:
-            line = line.quick()
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for name in line.words("types"):
-                    for kernel in KERNELS if name != INITIAL else ("",):
-                        yield Case(
-                            "loss",
-                            f"{name}_{kernel}".rstrip("_"),
-                            line.name,
-                            batch,
-                            dtype,
-                            lambda context, o=(line, batch, dtype, name, kernel): build(
-                                context, *o
-                            ),
-                            (batch, *line.shape),
-                        )
+    for line in request.lines("losses"):
+        kernels = {
+            f"{name}_{kernel}".rstrip("_"): (name, kernel)
+            for name in line.words("types")
+            for kernel in (KERNELS if name != INITIAL else ("",))
+        }
+        yield from layer_cases(request, "loss", line, kernels, build)
     yield from yolo_loss.cases(request)
 
 

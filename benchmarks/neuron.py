@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import mpsgrad as mg
 import numpy as np
 
-from . import layers
 from .check import Samples, places
-from .suite import COMPILED, Case, Output, Work
+from .suite import COMPILED, DIRECTIONS, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -109,25 +108,12 @@ ACTIVATIONS = {
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield ReLU on every layer, and every function on some."""
-    for line in layers.read("images"):
-        if request.quick:
-            line = line.quick()
+    for line in request.lines("images"):
         names = tuple(ACTIVATIONS) if line.options.get("types") == "every" else ("relu",)
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for name in names:
-                    for direction in ("forward", "gradient"):
-                        yield Case(
-                            "neuron",
-                            f"{name}_{direction}",
-                            line.name,
-                            batch,
-                            dtype,
-                            lambda context, o=(line, batch, dtype, name, direction): build(
-                                context, *o
-                            ),
-                            (batch, *line.shape),
-                        )
+        kernels = {
+            f"{name}_{direction}": (name, direction) for name in names for direction in DIRECTIONS
+        }
+        yield from layer_cases(request, "neuron", line, kernels, build)
 
 
 def build(context: Context, line: Line, batch: int, dtype: str, name: str, direction: str) -> Work:

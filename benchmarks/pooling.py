@@ -10,7 +10,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import DIRECTIONS, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import PoolingLayer
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -37,21 +37,12 @@ def cases(request: Request) -> Iterator[Case]:
         layer = layers.PoolingLayer.of(line)
         if request.quick:
             layer = replace(layer, shape=line.quick().shape)
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for kind in layer.kinds:
-                    for direction in ("forward", "gradient"):
-                        yield Case(
-                            "pooling",
-                            f"{kind}_{direction}",
-                            layer.name,
-                            batch,
-                            dtype,
-                            lambda context, o=(layer, batch, dtype, kind, direction): build(
-                                context, *o
-                            ),
-                            (batch, *layer.shape),
-                        )
+        kernels = {
+            f"{kind}_{direction}": (kind, direction)
+            for kind in layer.kinds
+            for direction in DIRECTIONS
+        }
+        yield from layer_cases(request, "pooling", layer, kernels, build)
 
 
 def kernels(layer: PoolingLayer, kind: str, device: mg.Device) -> tuple[Any, Any]:

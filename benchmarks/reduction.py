@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import mpsgrad as mg
 import numpy as np
 
-from . import layers
 from .check import Samples, places
-from .suite import COMPILED, Case, Output, Work
+from .suite import COMPILED, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -49,21 +48,9 @@ SAMPLES = 200
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield every kernel on every layer."""
-    for line in layers.read("reduction"):
-        if request.quick:
-            line = line.quick()
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for kind in line.words("kinds"):
-                    yield Case(
-                        "reduction",
-                        kind,
-                        line.name,
-                        batch,
-                        dtype,
-                        lambda context, o=(line, batch, dtype, kind): build(context, *o),
-                        (batch, *line.shape),
-                    )
+    for line in request.lines("reduction"):
+        kernels = {kind: (kind,) for kind in line.words("kinds")}
+        yield from layer_cases(request, "reduction", line, kernels, build)
 
 
 def build(context: Context, line: Line, batch: int, dtype: str, kind: str) -> Work:

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import DIRECTIONS, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -35,21 +35,9 @@ def cases(request: Request) -> Iterator[Case]:
         if request.quick:
             line = quick(line)
         name = f"{kind}_{line.options['edge']}" if kind == "pad" else kind
-        directions = ("forward",) if kind == "slice" else ("forward", "gradient")
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for direction in directions:
-                    yield Case(
-                        "reshape",
-                        f"{name}_{direction}",
-                        line.name,
-                        batch,
-                        dtype,
-                        lambda context, o=(line, batch, dtype, direction): BUILD[kind_of(o[0])](
-                            context, *o
-                        ),
-                        (batch, *line.shape),
-                    )
+        directions = ("forward",) if kind == "slice" else DIRECTIONS
+        kernels = {f"{name}_{direction}": (direction,) for direction in directions}
+        yield from layer_cases(request, "reshape", line, kernels, BUILD[kind])
 
 
 def kind_of(line: Line) -> str:

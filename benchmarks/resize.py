@@ -9,7 +9,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line, Pair
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -38,20 +38,11 @@ def cases(request: Request) -> Iterator[Case]:
         if request.quick:
             line = line.quick()
             height, width = min(height, 16), min(width, 16)
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                yield Case(
-                    "resize",
-                    NAMES[line.options["kind"]],
-                    line.name,
-                    batch,
-                    dtype,
-                    lambda context, o=(line, (height, width), batch, dtype): build(context, *o),
-                    (batch, *line.shape),
-                )
+        kernels = {NAMES[line.options["kind"]]: ((height, width),)}
+        yield from layer_cases(request, "resize", line, kernels, build)
 
 
-def build(context: Context, line: Line, size: Pair, batch: int, dtype: str) -> Work:
+def build(context: Context, line: Line, batch: int, dtype: str, size: Pair) -> Work:
     """Make arrays and kernels."""
     x = context.normal((batch, *line.shape), dtype)
     kind = line.options["kind"]

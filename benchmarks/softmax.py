@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 import mpsgrad as mg
 import numpy as np
 
-from . import layers
 from .check import Samples, places
-from .suite import COMPILED, Case, Output, Work
+from .suite import COMPILED, DIRECTIONS, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -28,24 +27,11 @@ SAMPLES = 200
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield both kernels, forward and gradient, on every layer."""
-    for line in layers.read("classes"):
-        if request.quick:
-            line = line.quick()
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for name in CLASSES:
-                    for direction in ("forward", "gradient"):
-                        yield Case(
-                            "softmax",
-                            f"{name}_{direction}",
-                            line.name,
-                            batch,
-                            dtype,
-                            lambda context, o=(line, batch, dtype, name, direction): build(
-                                context, *o
-                            ),
-                            (batch, *line.shape),
-                        )
+    kernels = {
+        f"{name}_{direction}": (name, direction) for name in CLASSES for direction in DIRECTIONS
+    }
+    for line in request.lines("classes"):
+        yield from layer_cases(request, "softmax", line, kernels, build)
 
 
 def build(context: Context, line: Line, batch: int, dtype: str, name: str, direction: str) -> Work:

@@ -8,33 +8,21 @@ import mpsgrad as mg
 
 from . import convolution, layers
 from .peers import LAYOUTS
-from .suite import COMPILED, Case, Work
+from .suite import COMPILED, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield the forward pass on every layer."""
-    for line in layers.read("sub_pixel_convolution"):
-        if request.quick:
-            line = line.quick()
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                yield Case(
-                    "sub_pixel_convolution",
-                    "forward",
-                    line.name,
-                    batch,
-                    dtype,
-                    lambda context, o=(line, batch, dtype): build(context, *o),
-                    (batch, *line.shape),
-                )
+    for line in request.lines("sub_pixel_convolution"):
+        yield from layer_cases(request, "sub_pixel_convolution", line, {"forward": ()}, build)
 
 
 class Data(convolution.Data):

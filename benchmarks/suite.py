@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import FAMILIES
+from . import FAMILIES, layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +20,20 @@ if TYPE_CHECKING:
 
     from .check import Samples
 
-__all__ = ["COMPILED", "Case", "Context", "Output", "Request", "Work", "all_cases", "has_words"]
+__all__ = [
+    "COMPILED",
+    "DIRECTIONS",
+    "Case",
+    "Context",
+    "Output",
+    "Request",
+    "Work",
+    "all_cases",
+    "has_words",
+    "layer_cases",
+]
 
+DIRECTIONS = ("forward", "gradient")
 
 # Peers that compile functions which every one of them writes alike.
 COMPILED = ("jax", "mlx")
@@ -34,6 +46,10 @@ class Request:
     batches: Sequence[int] = (16,)
     dtypes: Sequence[str] = ("float32",)
     quick: bool = False
+
+    def lines(self, name: str) -> list[layers.Line]:
+        """Return the layers of ``<name>.txt``, small ones if `quick`."""
+        return [line.quick() if self.quick else line for line in layers.read(name)]
 
 
 class Context:
@@ -160,6 +176,32 @@ class Case:
         """Kernel, layer, batch size and element type."""
         batch = "" if self.batch is None else f" batch {self.batch}"
         return f"{self.family}/{self.kernel} {self.layer}{batch} {self.dtype}"
+
+
+def layer_cases(
+    request: Request,
+    family: str,
+    layer: layers.Line | layers.ConvolutionLayer | layers.PoolingLayer,
+    kernels: Mapping[str, tuple[Any, ...]],
+    build: Callable[..., Work],
+) -> Iterator[Case]:
+    """Yield a layer's kernels in every batch size and type.
+
+    `kernels` are named, each with what ``build(context, layer, batch, dtype, *of_kernel)`` takes.
+    """
+    for batch in request.batches:
+        for dtype in request.dtypes:
+            for kernel, of_kernel in kernels.items():
+                given = layer, batch, dtype, *of_kernel
+                yield Case(
+                    family,
+                    kernel,
+                    layer.name,
+                    batch,
+                    dtype,
+                    lambda context, given=given: build(context, *given),
+                    (batch, *layer.shape),
+                )
 
 
 def all_cases(request: Request, families: Sequence[str] = FAMILIES) -> Iterator[Case]:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import mpsgrad as mg
 import numpy as np
 
-from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import DIRECTIONS, Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
 __all__ = ["cases"]
 
@@ -26,21 +25,10 @@ SAMPLES = 256
 
 def cases(request: Request) -> Iterator[Case]:
     """Yield every layer, forward and gradient."""
-    for line in layers.read("upsampling"):
-        if request.quick:
-            line = line.quick()
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                for direction in ("forward", "gradient"):
-                    yield Case(
-                        "upsampling",
-                        f"{line.options['kind']}_{direction}",
-                        line.name,
-                        batch,
-                        dtype,
-                        lambda context, o=(line, batch, dtype, direction): build(context, *o),
-                        (batch, *line.shape),
-                    )
+    for line in request.lines("upsampling"):
+        kind = line.options["kind"]
+        kernels = {f"{kind}_{direction}": (direction,) for direction in DIRECTIONS}
+        yield from layer_cases(request, "upsampling", line, kernels, build)
 
 
 def kernels(kind: str, scale: int, device: mg.Device) -> tuple[Any, Any]:

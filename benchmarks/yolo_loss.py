@@ -14,7 +14,7 @@ import numpy as np
 
 from . import layers
 from .check import Samples, places
-from .suite import Case, Output, Work
+from .suite import Output, Work, layer_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .layers import Line
-    from .suite import Context, Request
+    from .suite import Case, Context, Request
 
     Array = npt.NDArray[np.float64]
 
@@ -50,17 +50,7 @@ def cases(request: Request) -> Iterator[Case]:
         if request.quick:
             anchors = line.number(1)
             line = replace(line, sizes=((7, 7, anchors * (BOX + 3)), (anchors,)))
-        for batch in request.batches:
-            for dtype in request.dtypes:
-                yield Case(
-                    "loss",
-                    "yolo_loss_and_gradient",
-                    line.name,
-                    batch,
-                    dtype,
-                    lambda context, o=(line, batch, dtype): build(context, *o),
-                    (batch, *line.shape),
-                )
+        yield from layer_cases(request, "loss", line, {"yolo_loss_and_gradient": ()}, build)
 
 
 def _logistic(x: Array) -> Array:
