@@ -37,12 +37,12 @@ def cases(request: Request) -> Iterator[Case]:
         layer = layers.PoolingLayer.of(line)
         if request.quick:
             layer = replace(layer, shape=line.quick().shape)
-        kernels = {
+        named = {
             f"{kind}_{direction}": (kind, direction)
             for kind in layer.kinds
             for direction in DIRECTIONS
         }
-        yield from layer_cases(request, "pooling", layer, kernels, build)
+        yield from layer_cases(request, "pooling", layer, named, build)
 
 
 def kernels(layer: PoolingLayer, kind: str, device: mg.Device) -> tuple[Any, Any]:

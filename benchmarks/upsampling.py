@@ -27,8 +27,8 @@ def cases(request: Request) -> Iterator[Case]:
     """Yield every layer, forward and gradient."""
     for line in request.lines("upsampling"):
         kind = line.options["kind"]
-        kernels = {f"{kind}_{direction}": (direction,) for direction in DIRECTIONS}
-        yield from layer_cases(request, "upsampling", line, kernels, build)
+        named = {f"{kind}_{direction}": (direction,) for direction in DIRECTIONS}
+        yield from layer_cases(request, "upsampling", line, named, build)
 
 
 def kernels(kind: str, scale: int, device: mg.Device) -> tuple[Any, Any]:

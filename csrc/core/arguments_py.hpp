@@ -108,15 +108,18 @@ class ObjectsOf {
   const PyTypeObject* known_ = nullptr;
 };
 
-// What came in place of images, and how to make some of an array.
+// What came in place of an image, and what may have been meant.
 struct NoImage {
   py::handle object;
 
   friend std::ostream& operator<<(std::ostream& out, const NoImage& came) {
-    const bool array =
-        PyObject_CheckBuffer(came.object.ptr()) != 0 || py::hasattr(came.object, "__dlpack__");
-    return out << type_name(came.object)
-               << (array ? "; ImageBatch.from_array() makes images of an array" : "");
+    out << type_name(came.object);
+    if (py::isinstance<ImageBatch>(came.object)) {
+      return out << "; a batch goes by itself, not in a list";
+    }
+    const auto type = py::type::handle_of(came.object);
+    const bool array = py::hasattr(type, "__array_interface__") || py::hasattr(type, "__dlpack__");
+    return out << (array ? "; ImageBatch.from_array() makes images of an array" : "");
   }
 };
 

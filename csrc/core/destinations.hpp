@@ -29,7 +29,6 @@ class Created {
           const std::shared_ptr<CommandBuffer>& command_buffer, const ImageDescriptor& descriptor,
           KernelBase& kernel, Index count, bool zeroed);
   ~Created();
-  Created(Created&&) = default;
   Created(const Created&) = delete;
   Created& operator=(const Created&) = delete;
 

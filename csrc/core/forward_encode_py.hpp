@@ -1,5 +1,5 @@
-// The end of every forward encode that Python calls: into a destination that is given, or one that
-// is created.
+// Where forward encodes that Python calls end: in a destination that is given, or one that is
+// created.
 #pragma once
 
 #include "core/arguments_py.hpp"
@@ -12,6 +12,15 @@ struct ForwardArguments {
   const py::object& state;  // None, or what to fill; only with a destination
   bool with_state;          // make one, only without
   const py::object& allocator;
+
+  // What the caller knows them as, and what makes states; single images are refused if there are
+  // batch forms only.
+  bool batches_only = false;
+  const char* destination_name() const { return batches_only ? "destinations" : "destination"; }
+  const char* state_name() const {
+    return batches_only ? "destination_states" : "destination_state";
+  }
+  const char* maker() const { return batches_only ? "result_state_batch()" : "result_state()"; }
 };
 
 inline py::object created_result(const EncodeResult& made, bool batch, bool with_state) {
@@ -26,20 +35,19 @@ py::object encode_or_create(const KernelBase& kernel, const char* sources, bool 
                             const ForwardArguments& given, Encode encode, Create create) {
   const char* const who = kernel.class_name();
   if (!given.destination.is_none()) {
-    const ImageArgument destination = image_argument(given.destination, "destination", who);
+    const ImageArgument destination =
+        given.batches_only ? batch_argument(given.destination, given.destination_name(), who)
+                           : image_argument(given.destination, given.destination_name(), who);
     require<TypeError>(batch == destination.batch, who, ": ", sources,
                        " and destination must both be single images or both be batches");
     require(!given.with_state, who,
             ": with_state creates a state for a created destination; for a given one make it with ",
-            batch ? "result_state_batch() and pass it as destination_states"
-                  : "result_state() and pass it as destination_state");
-    encode(state_argument(given.state, "destination_state", who), destination.images());
+            given.maker(), " and pass it as ", given.state_name());
+    encode(state_argument(given.state, given.state_name(), who), destination.images());
     return given.destination;
   }
-  require<TypeError>(
-      given.state.is_none(), who,
-      batch ? ": destination_states need destinations" : ": destination_state needs a destination",
-      "; use with_state=True to have both created");
+  require<TypeError>(given.state.is_none(), who, ": ", given.state_name(), " without ",
+                     given.destination_name(), "; use with_state=True to have both created");
   const auto allocator = allocator_argument(given.allocator);
   return created_result(create(allocator.get()), batch, given.with_state);
 }

@@ -33,8 +33,10 @@ void check_made_by(const KernelBase& kernel, const Snapshot& shot, const Propert
                       ": destination_state must come from this kernel's result_state(), but it was "
                       "made by ",
                       shot.kernel_class);
-  require<StateError>(shot.properties == properties, kernel.class_name(),
-                      ": the kernel's properties changed after result_state(); make a new state");
+  require<StateError>(
+      shot.properties == properties, kernel.class_name(),
+      ": destination_state is of a kernel with other properties, or the kernel's properties "
+      "changed after result_state(); make a new state");
 }
 // for images of this width, height and number of channels (the depth).
 void check_made_for(const KernelBase& kernel, const char* operand, const Size& size,

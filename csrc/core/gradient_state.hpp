@@ -4,8 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "core/family_settings.hpp"
 #include "device/state.hpp"

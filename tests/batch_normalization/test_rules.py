@@ -787,9 +787,14 @@ def test_bad_reloads_on_the_command_buffer(device, queue):
     with pytest.raises(ValueError, match="holds 4 values an array, but the kernel has 5 channels"):
         kernel.reload_gamma_and_beta(buffer, short)
     for wrong in (None, 3):
-        with pytest.raises(TypeError):
+        with pytest.raises(
+            TypeError, match="mean_and_variance_state must be a NormalizationMeanAndVarianceState"
+        ):
             kernel.reload_mean_and_variance(buffer, wrong)
-    with pytest.raises(TypeError):
+    with pytest.raises(
+        TypeError,
+        match="must be a NormalizationMeanAndVarianceState, got NormalizationGammaAndBetaState",
+    ):
         kernel.reload_mean_and_variance(buffer, short)
     short = mg.NormalizationMeanAndVarianceState([1] * 4, [1] * 4, device=device)
     with pytest.raises(ValueError, match="holds 4 values an array, but the kernel has 5 channels"):
@@ -1083,7 +1088,7 @@ def test_aliasing_and_batches(device):
             kernels.forward.encode_batch(
                 work.buffer, kernels.x, batch_normalization_state=kernels.state
             )
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="has no argument 'with_state'"):
             kernels.forward.encode_batch(work.buffer, kernels.x, with_state=True)
         kernels.encode(work.buffer, "S")
         with rejects(ValueError, "source_gradient has 1 images, but source has 2"):

@@ -769,11 +769,11 @@ def test_rejected_encodes(queue):
         down(y, x, wrong)
     images = kernels.batch(device, x)
     command_buffer = queue.command_buffer()
-    with pytest.raises(ValueError, match="make it with result_state_batch"):
+    with pytest.raises(ValueError, match="make it with result_state"):
         up.encode_batch(command_buffer, images, images, with_state=True)
     with pytest.raises(TypeError, match="both be single images or both be batches"):
         up.encode(command_buffer, images, images[0])
-    with pytest.raises(TypeError, match="destination_states need destinations"):
+    with pytest.raises(TypeError, match="destination_state without destination"):
         up.encode_batch(command_buffer, images, destination_states=[state, state])
     with pytest.raises(ValueError, match="kernel_offset_x"):
         up.kernel_offset_x = 2**40

@@ -33,7 +33,7 @@ def test_a_batch_is_a_sequence_of_images(device):
 
 @pytest.mark.parametrize("wrong", [None, 3, "abc", [None], [3], [mg.ImageDescriptor()]])
 def test_batches_of_other_things(wrong):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="images must"):
         mg.ImageBatch(wrong)
 
 
@@ -210,7 +210,7 @@ def test_iterate_passes_errors_on(device):
         mg.iterate(images, lambda *_: "stop")
     with pytest.raises(ValueError, match="out of range"):
         mg.iterate(images, lambda *_: 2**64)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="visit must be a Callable, got NoneType"):
         mg.iterate(images, None)
 
 
@@ -285,25 +285,25 @@ def test_synchronize_needs_an_open_buffer(device, queue):
     finish(command_buffer)
     with pytest.raises(mg.errors.CommandBufferError, match="already completed"):
         mg.synchronize([image], command_buffer)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="command_buffer must be a CommandBuffer, got NoneType"):
         mg.synchronize([image], None)
 
 
 @pytest.mark.parametrize("wrong", [3, [3], "image", [None]])
 def test_functions_of_other_things(queue, wrong):
     command_buffer = queue.command_buffer()
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="increment_read_count: batch must"):
         mg.increment_read_count(wrong, 1)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="resource_size: batch must"):
         mg.resource_size(wrong)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="synchronize: batch must"):
         mg.synchronize(wrong, command_buffer)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="iterate: batch must"):
         mg.iterate(wrong, print)
 
 
 def test_mixed_lists_are_refused(device):
     image, state = blank(device, 1, 1, 1), mg.State(device, 16)
     for mixed in ([image, state], [state, image]):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="increment_read_count: batch must"):
             mg.increment_read_count(mixed, 1)

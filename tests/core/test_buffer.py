@@ -53,7 +53,7 @@ def test_buffers_of_wrong_data(device, data, error, words):
 
 def test_buffers_need_a_device():
     for wrong in (None, "cpu"):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="device must be a Device"):
             mg.Buffer(wrong, 16)
 
 
@@ -180,7 +180,7 @@ def test_predicate_properties(device, queue):
     assert command_buffer.predicate is predicate
     command_buffer.predicate = None
     assert command_buffer.predicate is None
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="predicate must be a Predicate, got int"):
         command_buffer.predicate = 1
 
 
@@ -200,7 +200,7 @@ def test_predicates_of_wrong_offsets(device, offset, words):
 
 def test_predicates_need_a_buffer():
     for wrong in (None, 3, np.zeros(2, np.uint32)):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="buffer must be a Buffer"):
             mg.Predicate(wrong)
 
 

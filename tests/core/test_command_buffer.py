@@ -416,7 +416,7 @@ def test_handlers_are_released_with_their_buffer(queue):
 def test_handlers_must_be_callable(queue):
     command_buffer = queue.command_buffer()
     for wrong in (None, 3, "print"):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="handler must be a Callable"):
             command_buffer.add_completed_handler(wrong)
 
 
@@ -700,10 +700,10 @@ def test_commit_and_continue_under_the_gate(device, queue, gate):
 
 def test_only_queues_make_command_buffers(device):
     for wrong in (None, 3, device):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="queue must be a CommandQueue"):
             mg.CommandBuffer(wrong)
     for wrong in (None, "cpu"):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="device must be a Device"):
             mg.CommandQueue(wrong)
 
 

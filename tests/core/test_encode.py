@@ -291,7 +291,7 @@ def test_given_states_belong_to_given_destinations(device, command_buffer):
     kernel = linear(device)
     state = kernel.result_state(source, destination)
     kernel.encode(command_buffer, source, destination, destination_state=state)
-    with pytest.raises(TypeError, match="destination_state needs a destination"):
+    with pytest.raises(TypeError, match="destination_state without destination"):
         kernel.encode(command_buffer, source, destination_state=state)
     with pytest.raises(ValueError, match="with_state creates a state for a created destination"):
         kernel.encode(command_buffer, source, destination, with_state=True)
@@ -493,7 +493,7 @@ def test_states_of_a_batch_come_from_one_encode(device, command_buffer):
 
 def test_gradient_kernels_have_no_encode_without_a_state(device, command_buffer):
     image = blank(device, 2, 3, 4)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="state is missing, which must be an object"):
         linear_gradient(device).encode(command_buffer, image, image)
 
 
@@ -568,6 +568,11 @@ def refused(device, command_buffer):
             "got ndarray; ImageBatch.from_array() makes images of an array",
         ),
         ((descriptor(), destination), TypeError, "got ImageDescriptor"),
+        (
+            ([mg.ImageBatch([source])], [destination]),
+            TypeError,
+            "source must hold images, got ImageBatch; a batch goes by itself, not in a list",
+        ),
     ]
 
 
@@ -600,9 +605,9 @@ def test_command_buffers_only(device):
             (linear(device), (image,)),
             (linear_gradient(device), (image, image, mg.State(device, 4))),
         ]:
-            with pytest.raises(TypeError):
+            with pytest.raises(TypeError, match="command_buffer must be a CommandBuffer"):
                 kernel.encode(wrong, *arguments)
-            with pytest.raises(TypeError):
+            with pytest.raises(TypeError, match="command_buffer must be a CommandBuffer"):
                 kernel.encode_batch(wrong, *arguments)
 
 
@@ -670,7 +675,7 @@ def test_devices(device):
     assert repr(device) == f"Device('{device.kind}': {device.name})"
     assert mg.Device().kind in ("cpu", "metal")
     for wrong in (None, 3):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="kind must be a str"):
             mg.Device(wrong)
 
 

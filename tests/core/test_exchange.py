@@ -174,7 +174,9 @@ def test_nothing_is_exported_before_its_work_is_done(device, queue):
     mg.synchronize(batch, command_buffer)
     command_buffer.commit()
     for look in (np.asarray, np.from_dlpack):
-        with pytest.raises(RuntimeError):
+        with pytest.raises(
+            RuntimeError, match="Image is written by a command buffer that nobody has waited for"
+        ):
             look(batch)
     command_buffer.wait_until_completed()
     assert np.array_equal(np.from_dlpack(batch), x)

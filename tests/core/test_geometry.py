@@ -393,7 +393,7 @@ def test_regions():
             mg.Region(*wrong)
     with pytest.raises(TypeError, match="Region: size must be an integer, got float"):
         mg.Region((0, 0), (1.5, 1))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="origin must be a Sequence, got NoneType"):
         mg.Region(None, (1, 1))
 
 
@@ -477,7 +477,7 @@ def test_edge_modes_of_pad_alone(device, mode):
     ]:
         with pytest.raises(ValueError, match=f"{name} must be ZERO or CLAMP .*, got {mode.name}"):
             setattr(owner, name, mode)
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="must be an EdgeMode, got int"):
             setattr(owner, name, 1)
         assert getattr(owner, name) == mg.EdgeMode.ZERO
 
@@ -499,7 +499,7 @@ def test_properties_of_wrong_kinds(device):
             with pytest.raises(TypeError):
                 setattr(owner, name, wrong)
     for wrong in ("x", 1.5):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="source_feature_channel_max_count must be an integer"):
             kernel.source_feature_channel_max_count = wrong
 
 

@@ -79,9 +79,9 @@ def test_descriptor_slices_are_limited_as_a_whole():
 @pytest.mark.parametrize("wrong", [None, "3", 1.5, np.nan, [3], 2**64])
 def test_descriptor_fields_of_wrong_kinds(wrong):
     for field in FIELDS:
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="ImageDescriptor"):
             mg.ImageDescriptor(**{field: wrong})
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="ImageDescriptor"):
             setattr(mg.ImageDescriptor(), field, wrong)
 
 
@@ -416,7 +416,7 @@ def test_waiting_for_a_later_buffer_is_waiting_for_the_earlier_ones(device, queu
 
 def test_images_of_other_devices_cannot_be_synchronized(queue, device):
     image = image_of(device, counting(2, 3, 4))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="command_buffer must be a CommandBuffer, got NoneType"):
         image.synchronize(None)
     command_buffer = queue.command_buffer()
     image.synchronize(command_buffer)

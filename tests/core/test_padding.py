@@ -145,7 +145,7 @@ def test_one_source_at_a_time(device):
         with pytest.raises(ValueError, match=f"takes one source image, got {len(wrong)}"):
             kernel.destination_descriptor(wrong)
     for wrong in (None, 3, [None]):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="sources must"):
             kernel.destination_descriptor(wrong)
 
 
@@ -177,7 +177,7 @@ def test_the_custom_bit_needs_a_policy_of_ones_own():
 
 @pytest.mark.parametrize("wrong", [None, "same", 1.0, 2**64])
 def test_methods_of_wrong_kinds(wrong):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="DefaultPadding: method"):
         mg.DefaultPadding(wrong)
 
 
@@ -462,7 +462,7 @@ def test_faulty_answers_of_a_policy():
 def test_paddings_only(device):
     kernel = linear(device)
     for wrong in (None, 0x10, "same", mg.PaddingMethod.SIZE_SAME):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="padding must be a Padding"):
             kernel.padding = wrong
     assert kernel.padding.padding_method() == 0x10
 

@@ -134,17 +134,17 @@ def test_resource_lists_refuse_wrong_sizes():
         with pytest.raises(ValueError, match="must be positive"):
             resources.append_buffer(wrong)
     for wrong in (None, "4", 4.0):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="size must be an int"):
             resources.append_buffer(wrong)
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="info must be a TextureInfo"):
             resources.append_texture(wrong)
 
 
 def test_states_need_their_device():
     for wrong in (None, "cpu", 3):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="device must be a Device"):
             mg.State(wrong, 16)
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="command_buffer must be a CommandBuffer"):
             mg.State.temporary(wrong, 16)
 
 
@@ -207,7 +207,7 @@ def test_states_are_synchronized_before_the_commit(device, queue):
     finish(command_buffer)
     with pytest.raises(mg.errors.CommandBufferError, match="already completed"):
         state.synchronize(command_buffer)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="command_buffer must be a CommandBuffer, got NoneType"):
         state.synchronize(None)
 
 
@@ -292,5 +292,5 @@ def test_result_state_batches(device, queue):
         kernel.result_state_batch(sources, destinations[:2])
     with pytest.raises(ValueError, match="empty batch"):
         kernel.result_state_batch([], [])
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="command_buffer must be a CommandBuffer, got NoneType"):
         kernel.temporary_result_state(None, sources[0], destinations[0])

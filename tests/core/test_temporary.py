@@ -101,7 +101,7 @@ def test_read_counts_are_not_negative(command_buffer, value):
 @pytest.mark.parametrize("value", [None, "1", 1.0, 2**63])
 def test_read_counts_of_wrong_kinds(command_buffer, value):
     image = mg.TemporaryImage(command_buffer, descriptor())
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="TemporaryImage"):
         image.read_count = value
     spend(image)
 
@@ -259,9 +259,9 @@ def test_a_temporary_batch(device, command_buffer):
 
 def test_temporaries_need_an_open_buffer_and_a_descriptor(command_buffer):
     for arguments in [(None, descriptor()), (command_buffer, None), (command_buffer,)]:
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="TemporaryImage"):
             mg.TemporaryImage(*arguments)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="command_buffer must be a CommandBuffer, got NoneType"):
         mg.ImageBatch.temporary(None, descriptor(), 1)
     for count in (0, 2**40):
         with pytest.raises(ValueError, match="count must be between"):

@@ -801,6 +801,17 @@ def test_rejects(device, g, x, error, words):
         gradient(g, x, state)
 
 
+def test_a_state_may_be_filled_with_another_seed(device):
+    x = np.ones((2, 3, 5, 4), np.float32)
+    sources, results = filled(device, x), empty(device, x.shape)
+    states = mg.Dropout(0.5, 1, device=device).result_state(sources, results)
+    with Work(device) as work:
+        mg.Dropout(0.5, 2, device=device).encode(
+            work.buffer, sources, results, destination_state=states
+        )
+    assert_exact(read(results), mg.Dropout(0.5, 2, device=device)(x))
+
+
 def test_rejects_states(device):
     forward, gradient = pair(device)
     _, state = forward(X, with_state=True)

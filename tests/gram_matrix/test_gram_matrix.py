@@ -474,9 +474,9 @@ def test_rejects_alpha(device, cls):
         with rejects(ValueError, f"{cls.__name__}: alpha must be a finite float32 number, got "):
             kernel.alpha = value
     for value in ("1", None):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="alpha must be a float"):
             cls(value, device=device)
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="alpha must be a float"):
             kernel.alpha = value
     assert kernel.alpha == 1
 

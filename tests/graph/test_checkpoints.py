@@ -276,7 +276,9 @@ def test_a_checkpoint_waits_for_the_last_update(device, queue):
     graph.encode_batch(
         command_buffer, [x], [mg.LossLabels.batch(device, np.zeros(SHAPE, np.float32))]
     )
-    with pytest.raises(RuntimeError):  # nobody has committed it
+    with pytest.raises(
+        RuntimeError, match="Buffer is written by a command buffer that has not been committed"
+    ):  # nobody has committed it
         own[0].checkpoint()
     command_buffer.commit()
     assert own[0].checkpoint()["momentum_of_weights"].any()

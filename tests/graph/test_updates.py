@@ -650,7 +650,9 @@ def test_a_load_that_fails_loses_nothing(device, queue, rng):
     command_buffer = queue.command_buffer()
     images = mg.ImageBatch.from_array(device, x)
     graph.encode_batch(command_buffer, [images], [mg.LossLabels.batch(device, labels)])
-    with pytest.raises(RuntimeError):
+    with pytest.raises(
+        RuntimeError, match="Buffer is written by a command buffer that has not been committed"
+    ):
         source.load()
     command_buffer.commit()
     command_buffer.wait_until_completed()

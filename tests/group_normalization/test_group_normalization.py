@@ -754,7 +754,10 @@ def test_rejects_reloads(device, kind):
     with Work(device) as work:
         with rejects(ValueError, "holds 3 values an array, but the kernel has 4 channels"):
             forward.reload_gamma_and_beta(work.buffer, short)
-        with pytest.raises(TypeError):
+        with pytest.raises(
+            TypeError,
+            match="gamma_and_beta_state must be a NormalizationGammaAndBetaState, got NoneType",
+        ):
             forward.reload_gamma_and_beta(work.buffer, None)
     source.number_of_feature_channels = 5
     source.gamma = None

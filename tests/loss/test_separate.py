@@ -328,8 +328,15 @@ def test_explicit_states(device, queue):
         forward.encode_batch(
             queue.command_buffer(), sources, labels, None, results, with_state=True
         )
-    with pytest.raises(TypeError, match="destination_states need destinations"):
+    with pytest.raises(TypeError, match="destination_states without destinations"):
         forward.encode_batch(queue.command_buffer(), sources, labels, destination_states=states)
+    for wrong in (results[0], 3):
+        with pytest.raises(TypeError, match="ForwardLoss: destinations must be an"):
+            forward.encode_batch(queue.command_buffer(), sources, labels, None, wrong)
+    with pytest.raises(TypeError, match="ForwardLoss: destination_states must be a State"):
+        forward.encode_batch(
+            queue.command_buffer(), sources, labels, None, results, destination_states=3
+        )
     with pytest.raises(TypeError, match="made by a kernel"):
         mg.ForwardLossState()
 

@@ -156,6 +156,8 @@ STRAIGHT = [
 @pytest.mark.parametrize("neuron", STRAIGHT, ids=str)
 def test_where_the_slope_is_constant_the_source_does_not_matter(device, neuron, dtype, rng):
     """Not even where it is no number; and a product is what it is, the sign of 0 included."""
+    if device.kind != "cpu":
+        pytest.skip("what MPS does outside moderate inputs is not documented")
     forward, gradient = kernels(neuron, device)
     x, g = rng.standard_normal((2, 3, 37, 5)).astype(dtype)
     g[0, :2], g[0, 2:4] = 0.0, -0.0
@@ -462,9 +464,9 @@ X = np.zeros((2, 3, 5, 4), np.float32)
 def test_rejects_descriptors(device, cls):
     with rejects(ValueError, f"{cls.__name__}: PRELU needs data, one value a channel"):
         cls(mg.NeuronDescriptor(mg.NeuronType.PRELU), device=device)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="descriptor must be a NeuronDescriptor, got str"):
         cls("relu", device=device)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="type must be a NeuronType"):
         mg.NeuronDescriptor("relu")
 
 

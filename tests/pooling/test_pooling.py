@@ -1044,7 +1044,7 @@ def test_rejects_settings(device):
                     setattr(kernel, name, value)
             setattr(kernel, name, 2**53)
             assert getattr(kernel, name) == 2**53
-            with pytest.raises(TypeError):
+            with pytest.raises(TypeError, match="must be an int, got float"):
                 setattr(kernel, name, 1.5)
     gradient = mg.PoolingMaxGradient(2, 2, device=device)
     with rejects(ValueError, "source_size must not be negative, got (-1, 2"):

@@ -646,9 +646,9 @@ def test_rejects_sizes(device, name, value):
 
 def test_rejects_sizes_that_are_not_integers(device):
     for value in ("2", 1.5, None):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="resize_width must be an int"):
             mg.ResizeBilinear(value, 2, device=device)
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="resize_height must be an int"):
             mg.CropAndResizeBilinear(2, value, FEW, device=device)
 
 

@@ -541,7 +541,7 @@ def test_rejects_factors(device, cls, value, axis):
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_rejects_factors_that_are_not_numbers(device, cls):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="integer_scale_factor_x must be a float, got str"):
         cls("2", 2, device=device)
 
 

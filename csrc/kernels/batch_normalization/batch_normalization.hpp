@@ -108,6 +108,12 @@ class BatchNormalizationStatistics final : public UnaryKernel {
   std::unique_ptr<BatchNormalizationSumsEncoder> encoder_;
 };
 
+// What states record of a kernel that may be set.
+struct BatchNormalizationRecord {
+  float epsilon = kDefaultNormalizationEpsilon;
+  bool operator==(const BatchNormalizationRecord&) const = default;
+};
+
 // f((x - mean) * gamma / sqrt(variance + epsilon) + beta), by the kernel's stored statistics or by
 // those of a state.
 class BatchNormalization final : public UnaryKernel {
@@ -135,7 +141,7 @@ class BatchNormalization final : public UnaryKernel {
 
  protected:
   Index required_channels() const override { return channels_; }
-  FamilySettings current_settings() const override { return epsilon_; }
+  FamilySettings current_settings() const override { return BatchNormalizationRecord{epsilon_}; }
   void check_call(const UnaryCall& call) const override;
   void encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) override;
   std::shared_ptr<GradientState> make_state(

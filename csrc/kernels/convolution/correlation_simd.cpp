@@ -300,8 +300,9 @@ TileArguments arguments_of(const CorrelationTask& task, Index lanes, const Block
   return t;
 }
 
-// Whether no two results of the task read the same operands, as where windows have one tap or lie
-// side by side: then what a tile reads comes from memory, if that is where operands lie.
+// Whether windows have one tap, or lie side by side: then what a tile reads comes from memory, if
+// that is where operands lie, for no two results of the task read the same (of rows far apart
+// some).
 bool windows_are_apart(const CorrelationTask& task) {
   const Index run = task.taps_x * task.group_operands;
   return task.taps_y * task.taps_x == 1 ||

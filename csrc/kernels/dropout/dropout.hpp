@@ -25,7 +25,10 @@ struct DropoutSettings {
   float keep_probability = 0.5F;
   std::uint64_t seed = 0;
   MaskStride stride;
-  bool operator==(const DropoutSettings&) const = default;
+  // As states have to agree: whatever the seed, a mask serves its gradient.
+  bool operator==(const DropoutSettings& other) const {
+    return keep_probability == other.keep_probability && stride == other.stride;
+  }
 };
 // The forward kernel's, which states record.
 inline const DropoutSettings& dropout_settings(const UnaryProperties& properties) {

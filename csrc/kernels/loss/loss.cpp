@@ -336,7 +336,7 @@ void ForwardLoss::check_call(const UnaryCall& call) const {
 
 std::shared_ptr<GradientState> ForwardLoss::make_state(
     ForwardSnapshot snapshot, const std::shared_ptr<CommandBuffer>& temporary) {
-  auto state = std::make_shared<ForwardLossState>(device(), temporary, std::move(snapshot), loss_);
+  auto state = std::make_shared<ForwardLossState>(device(), temporary, std::move(snapshot));
   state->payload = encoder_->make_payload();
   return state;
 }

@@ -216,18 +216,12 @@ class Loss final : public LabelledLoss {
   void warn_of(Index consumed) override;
 };
 
-// The four settings of a ForwardLoss when it was encoded, for its LossGradient.
+// The settings of a ForwardLoss when it was encoded, for its LossGradient.
 class ForwardLossState final : public GradientState {
  public:
-  ForwardLossState(const std::shared_ptr<Device>& device,
-                   const std::shared_ptr<CommandBuffer>& temporary, ForwardSnapshot snapshot,
-                   const LossDescriptor& loss)
-      : GradientState(device, temporary, std::move(snapshot)), loss_(loss) {}
+  using GradientState::GradientState;
   const char* class_name() const override { return "ForwardLossState"; }
-  const LossDescriptor& loss() const { return loss_; }
-
- private:
-  LossDescriptor loss_;
+  const LossDescriptor& loss() const { return snapshot().properties.settings.as<LossDescriptor>(); }
 };
 
 // Labels and weights are images; batch forms only.

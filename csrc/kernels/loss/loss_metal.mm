@@ -314,10 +314,9 @@ StateAdopter loss_state_adopter(const State& like) {
   if (ours == nullptr) {
     return nullptr;
   }
-  return [snapshot = ours->snapshot(), loss = ours->loss()](
-             MPSState* made, StateAdoption& adoption) -> std::shared_ptr<State> {
-    auto result =
-        std::make_shared<ForwardLossState>(adoption.device, adoption.owner(), snapshot, loss);
+  return [snapshot = ours->snapshot()](MPSState* made,
+                                       StateAdoption& adoption) -> std::shared_ptr<State> {
+    auto result = std::make_shared<ForwardLossState>(adoption.device, adoption.owner(), snapshot);
     result->payload = adoption.payload(made);
     return result;
   };

@@ -512,7 +512,8 @@ void bind_forward(py::module_& m) {
         const ImageArgument sources = batch_argument(source_object, "sources", self.class_name());
         const LabelImages labels = label_images(label_object, weight_object, self.class_name());
         return encode_or_create(
-            self, "sources", true, {destination_object, state_object, with_state, allocator_object},
+            self, "sources", true,
+            {destination_object, state_object, with_state, allocator_object, true},
             [&](const StateBatch& states, const ImageBatch::Images& destinations) {
               self.encode(command_buffer, sources.images(), labels, states, destinations);
             },

@@ -88,9 +88,10 @@ void fold_down(const CpuImages& source, FoldKind kind, Index sample, Index x, In
   }
 }
 
-// Pixels of few channels are joined as if the quarters of the row, or shorter pieces if that would
-// be too many, lay below each other: memory answers some streams faster than one. Then follow the
-// pixels of what is left, and those beyond the pieces.
+// Pixels of a few whole vectors have a loop of their own. Others of few channels are joined as if
+// the quarters of the row, or shorter pieces if that would be too many, lay below each other:
+// memory answers some streams faster than one. Then follow the pixels of what is left, and those
+// beyond the pieces.
 template <class Element>
 void fold_pixels(FoldKind kind, const Element* row, Index stride, Index pixels, Index channels,
                  float* out, bool first) {

@@ -68,44 +68,51 @@ void fold(FoldKind kind, const Element* x, Index stride, Index rows, Index count
 }
 
 // Rows of a few whole vectors, one after the other: what has been joined stays in registers. The
-// quarters of all rows are read side by side, for memory answers some streams faster than one.
+// quarters of a segment are read side by side, for memory answers some streams faster than one; and
+// segments are short, so that rounding errors stay small.
 constexpr int kStreams = 4;
 constexpr int kMostInRegisters = kRegisters / 2 / kStreams;  // vectors of a row
+constexpr Index kSegmentRows = 256;
 
 template <int kVecs, class Join, class Element>
 MPSGRAD_INLINE void fold_in_registers(const Join& join, const Element* x, Index rows, float* out) {
   using V = Floats<kWidest>;
-  constexpr Index kRow = kVecs * kWidest;
-  const Index quarter = rows / kStreams;
-  const auto at = [=](Index row, int v)
-                      MPSGRAD_MELT { return load<V>(x + row * kRow + v * kWidest); };
-  V joined[kStreams][kVecs];
-#pragma GCC unroll 4
-  for (int s = 0; s < kStreams; ++s) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) {
-      joined[s][v] = at(s * quarter, v);
-    }
-  }
-  for (Index row = 1; row < quarter; ++row) {
+  const Index segments = (rows + kSegmentRows - 1) / kSegmentRows;
+  for (Index segment = 0; segment < segments; ++segment) {
+    const Index first = segment * rows / segments;
+    const Index count = (segment + 1) * rows / segments - first;
+    const Index quarter = count / kStreams;
+    const auto at = [=](Index row, int v)
+                        MPSGRAD_MELT { return load<V>(x + ((first + row) * kVecs + v) * kWidest); };
+    V joined[kStreams][kVecs];
 #pragma GCC unroll 4
     for (int s = 0; s < kStreams; ++s) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) {
-        joined[s][v] = join(joined[s][v], at(s * quarter + row, v));
+        joined[s][v] = at(s * quarter, v);
       }
     }
-  }
-  for (Index row = kStreams * quarter; row < rows; ++row) {
+    for (Index row = 1; row < quarter; ++row) {
+#pragma GCC unroll 4
+      for (int s = 0; s < kStreams; ++s) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) {
+          joined[s][v] = join(joined[s][v], at(s * quarter + row, v));
+        }
+      }
+    }
+    for (Index row = kStreams * quarter; row < count; ++row) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        joined[kStreams - 1][v] = join(joined[kStreams - 1][v], at(row, v));
+      }
+    }
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) {
-      joined[kStreams - 1][v] = join(joined[kStreams - 1][v], at(row, v));
+      const V four = join(join(joined[0][v], joined[1][v]), join(joined[2][v], joined[3][v]));
+      float* const to = out + v * kWidest;
+      store(to, segment == 0 ? four : join(load<V>(to), four));
     }
-  }
-#pragma GCC unroll 4
-  for (int v = 0; v < kVecs; ++v) {
-    store(out + v * kWidest,
-          join(join(joined[0][v], joined[1][v]), join(joined[2][v], joined[3][v])));
   }
 }
 
