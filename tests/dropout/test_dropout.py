@@ -807,7 +807,7 @@ def test_a_state_may_be_filled_with_another_seed(device):
     states = mg.Dropout(0.5, 1, device=device).result_state(sources, results)
     with Work(device) as work:
         mg.Dropout(0.5, 2, device=device).encode(
-            work.buffer, sources, results, destination_state=states
+            work.buffer, sources, work.result(results), destination_state=states
         )
     assert_exact(read(results), mg.Dropout(0.5, 2, device=device)(x))
 
