@@ -42,6 +42,8 @@ SHAPES = [
     (2, 3, 7, 32),
     (1, 2, 5, 48),
     (1, 2, 41, 64),
+    (1, 2, 1027, 16),
+    (1, 1, 3500, 32),
 ]
 
 # Of a source 7 wide and 6 high: region, and the slices that it is.
