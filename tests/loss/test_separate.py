@@ -341,6 +341,18 @@ def test_explicit_states(device, queue):
         mg.ForwardLossState()
 
 
+def test_an_encode_that_fails_leaves_the_offset(device, queue):
+    """An encode that creates its destination sets it, as for every kernel, if it succeeds."""
+    forward = kernels(Loss("HUBER", "NONE"), device)[0]
+    sources, labels = empty(device, SHAPE), empty(device, SHAPE)
+    forward.offset = (2, 1, 0)
+    with pytest.raises(ValueError, match="labels"):
+        forward.encode_batch(queue.command_buffer(), sources, [labels[0]])
+    assert forward.offset == mg.Offset(2, 1, 0)
+    forward.encode_batch(queue.command_buffer(), sources, labels, allocator=mg.DEFAULT)
+    assert forward.offset == mg.Offset(0, 0, 0)
+
+
 def test_read_counts(device, queue):
     command_buffer = queue.command_buffer()
     whole = mg.ImageDescriptor(5, 2, 3)
