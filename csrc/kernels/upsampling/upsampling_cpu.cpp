@@ -1,6 +1,6 @@
 // Upsampling of the CPU device. Backwards, rows of incoming gradients go by once, in order,
-// together those that the same source rows have gone into, one or two: each is summed along the
-// columns and added, weighted, to both.
+// together those that the same source rows have gone into, one or two: summed along the columns and
+// added, weighted, to both, in one step or in two.
 #include <algorithm>
 #include <memory>
 #include <type_traits>
@@ -19,9 +19,10 @@ using cpu::CpuImages;
 using namespace cpu::upsampling;
 
 constexpr Index kTaskFloats = 1 << 16;  // about what one task reads
+constexpr Index kMostGathered = 2;      // rows of results for a source row
 constexpr int kGivenRows = 0;           // scratch of a thread: rows read
 constexpr int kResultRow = 1;           // a row made
-constexpr int kNextRows = 2;            // and two begun
+constexpr int kSums = 2;                // and two rows of sums
 
 // --- Forward --------------------------------------------------------------------------------
 
@@ -65,15 +66,13 @@ struct GradientWork {
 template <class Element>
 void place_rows(const CpuImages& gradient, Index sample, Index first,
                 UpsamplingRows<Element>& rows) {
-  if (std::is_same_v<Element, Half> || gradient.is_float()) {
+  if (cpu::lies_as<Element>(gradient)) {
     rows.first = reinterpret_cast<const Element*>(gradient.pixel(sample, first, 0));
     rows.row_stride = gradient.row_stride;
-    rows.pixel_stride = gradient.pixel_stride;
     return;
   }
   if constexpr (std::is_same_v<Element, float>) {
     rows.row_stride = gradient.width * gradient.channels;
-    rows.pixel_stride = gradient.channels;
     float* const converted = cpu::thread_scratch(kGivenRows, rows.count * rows.row_stride);
     for (Index r = 0; r < rows.count; ++r) {
       cpu::load_run(gradient, sample, first + r, 0, gradient.width,
@@ -85,21 +84,22 @@ void place_rows(const CpuImages& gradient, Index sample, Index first,
 
 // Rows [begin, end) of the clip.
 template <class Element>
-void gather_rows(const GradientWork& work, const UpsamplingColumns& columns, const AxisSums& rows,
-                 Index sample, Index begin, Index end) {
+void make_rows(const GradientWork& work, const UpsamplingColumns& columns, const AxisSums& rows,
+               Index sample, Index begin, Index end) {
+  const auto& loops = upsampling_loops().of(static_cast<Element*>(nullptr));
   const Index floats = columns.pixels * columns.channels;
-  const auto next_row = [&](Index k) {
-    return cpu::thread_scratch(kNextRows + static_cast<int>(k % 2), floats);
+  const Index given_floats = work.gradient.width * columns.channels;
+  // Of many rows it pays to add them up first: memory is read from one end of a row to the other.
+  const bool folds = work.y.kind == UpsamplingKind::Bilinear && work.y.factor > kMostGathered;
+  const auto sums_of = [&](Index k) {
+    return cpu::thread_scratch(kSums + static_cast<int>(k % 2), folds ? given_floats : floats);
   };
-  const float* begun = nullptr;  // row k, or null: nothing has been added to it
-  Index done = 0;                // incoming rows before it have been added if it is begun
+  bool begun = false;  // something has been added to the sums of row k: incoming rows before `done`
+  Index done = 0;
   for (Index k = begin; k < end; ++k) {
     const UpsamplingSum own = rows.sums()[k];
     const UpsamplingSum next = k + 1 < end ? rows.sums()[k + 1] : UpsamplingSum{};
-    const Index y = work.clip.origin.y + k, x = work.clip.origin.x;
-    const Results<Element> out = cpu::begin_results(work.destination, sample, y, x,
-                                                    cpu::scratch_of<Element>(kResultRow, floats));
-    const Index first = begun == nullptr ? own.first : done;
+    const Index first = begun ? done : own.first;
     done = own.first + own.count;
     const Index shared = next.count == 0 ? done : std::min<Index>(next.first, done);
     UpsamplingRows<Element> given{};
@@ -108,10 +108,20 @@ void gather_rows(const GradientWork& work, const UpsamplingColumns& columns, con
     given.weights = rows.weights() + own.weight + (first - own.first);
     given.next_weights = rows.weights() + next.weight;
     place_rows(work.gradient, sample, first, given);
-    float* const begins = shared < done ? next_row(k + 1) : nullptr;
-    upsampling_loops().of(out.at).gather(given, columns, begun, out, begins);
+
+    const Index y = work.clip.origin.y + k, x = work.clip.origin.x;
+    const Results<Element> out = cpu::begin_results(work.destination, sample, y, x,
+                                                    cpu::scratch_of<Element>(kResultRow, floats));
+    float* const sums = folds || begun ? sums_of(k) : nullptr;
+    float* const next_sums = shared < done ? sums_of(k + 1) : nullptr;
+    if (folds) {
+      loops.fold_rows(given, given_floats, begun, sums, next_sums);
+      loops.sum_columns(columns, sums, out);
+    } else {
+      loops.gather(given, columns, sums, out, next_sums);
+    }
     cpu::finish_results(work.destination, sample, y, x, columns.pixels, out);
-    begun = begins;
+    begun = shared < done;
   }
 }
 
@@ -133,8 +143,8 @@ void run(const GradientWork& work) {
   const Index groups = cpu::chunks_of(size.height, group);
   cpu::parallel_for(size.depth * groups, [&](Index task) {
     const Index begin = task % groups * group;
-    gather_rows<Element>(work, sums, rows, task / groups, begin,
-                         std::min(size.height, begin + group));
+    make_rows<Element>(work, sums, rows, task / groups, begin,
+                       std::min(size.height, begin + group));
   });
 }
 
@@ -151,14 +161,13 @@ class CpuUpsamplingGradient final : public GradientEncoder {
         kind_, factors_.x, aligned, {shot.source_width, forward.offset.x, forward.edge_mode}};
     const AxisRule y{
         kind_, factors_.y, aligned, {shot.source_height, forward.offset.y, forward.edge_mode}};
-    cpu::record(
-        command_buffer, [work = GradientWork{x, y, shot.clip.size, call.properties.primary.offset,
-                                             cpu::view_gradient(call),
-                                             cpu::view_destination(call, 1, 0), call.clip}] {
-          const bool halves =
-              work.gradient.format == ChannelFormat::Float16 && work.destination.has_halves();
-          halves ? run<Half>(work) : run<float>(work);
-        });
+    cpu::record(command_buffer,
+                [work = GradientWork{x, y, shot.clip.size, call.properties.primary.offset,
+                                     cpu::view_gradient(call), cpu::view_destination(call, 1, 0),
+                                     call.clip}] {
+                  const bool halves = work.gradient.has_halves() && work.destination.has_halves();
+                  halves ? run<Half>(work) : run<float>(work);
+                });
   }
 
  private:
