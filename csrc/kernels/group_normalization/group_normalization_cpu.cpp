@@ -429,7 +429,7 @@ class CpuGroupNormalizationGradient final : public GradientEncoder {
         dynamic_cast<const GroupNormalizationGradientStateBase&>(*call.states.front());
     cpu::record(command_buffer,
                 [work = GradientWork{first.settings(), cpu::view_gradient(call),
-                                     cpu::view_source(call), cpu::view_destination(call, 2, 2),
+                                     cpu::view_source(call), cpu::view_destination(call, 1, 1),
                                      std::move(arrays)}] { work.run(); });
   }
 };

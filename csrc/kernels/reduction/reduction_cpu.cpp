@@ -158,8 +158,8 @@ void each_result(const CpuImages& destination, const Region& clip, bool vertical
       const Index x = clip.origin.x + (vertical ? 0 : i);
       float* out = cpu::begin_store(destination, sample, y, x, scratch);
       fill(sample, i, together, out);
-      for (Index k = 0; k < together * channels && divisor != 1.0F; ++k) {
-        out[k] /= divisor;
+      if (divisor != 1.0F) {
+        reduction_loops().of(out).divide(out, together * channels, divisor);
       }
       cpu::finish_store(destination, sample, y, x, together, out);
     }

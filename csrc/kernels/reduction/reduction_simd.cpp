@@ -145,6 +145,11 @@ bool fold_narrow(FoldKind kind, const Element* x, Index rows, Index count, float
   return rows >= kStreams && fold_in_registers<1>(kind, x, rows, count, out);
 }
 
+void divide(float* out, Index count, float divisor) {
+  for_blocks(count, [=](auto block, Index i)
+                        MPSGRAD_MELT { block.put(out + i, block.floats(out + i) / divisor); });
+}
+
 template <int kLanes, class Join, class Element, class Then>
 MPSGRAD_INLINE void join_channels(const Join& join, const Element* x, Index pixels, Index channels,
                                   const Then& then) {
@@ -374,8 +379,8 @@ void correlate(const float* x, const float* y, float* out, Index pixels, Index c
 }
 
 template <class Element>
-constexpr ReductionLoops<Element> kLoops{&fold<Element>, &fold_narrow<Element>, &pixels<Element>,
-                                         &products<Element>};
+constexpr ReductionLoops<Element> kLoops{&fold<Element>, &fold_narrow<Element>, &divide,
+                                         &pixels<Element>, &products<Element>};
 
 }  // namespace
 

@@ -22,6 +22,8 @@ struct ReductionLoops {
   // where these are not a few vectors.
   bool (*fold_narrow)(FoldKind kind, const Element* x, std::int64_t rows, std::int64_t count,
                       float* out);
+  // What has been joined over `divisor`.
+  void (*divide)(float* out, std::int64_t count, float divisor);
   // The channels of each pixel joined, times weight / divisor; or the place of the extreme.
   void (*pixels)(PixelKind kind, const Element* x, Element* out, std::int64_t pixels,
                  std::int64_t channels, float weight, float divisor);
