@@ -545,12 +545,17 @@ void spread(const PoolingRow& row, const PoolingShares* shares, Index count, boo
       const float divisor = from.divisor * run.divisor;
       return divisor > 0.0F ? from.weight * run.weight / divisor : 0.0F;
     };
-    const float first_factor = factor(shares[0]);
+    const float* given_by[kMostPoolingRows];
+    float factors[kMostPoolingRows];
+    for (Index r = 0; r < rows; ++r) {
+      given_by[r] = shares[r].share;
+      factors[r] = factor(shares[r]);
+    }
     for_windows(row, run, [&](Index to, Index from, Index elements) {
       for_blocks(elements, [&](auto block, Index c) {
-        auto given = block.floats(shares[0].share + from + c) * first_factor;
+        auto given = block.floats(given_by[0] + from + c) * factors[0];
         for (Index r = 1; r < rows; ++r) {
-          given += block.floats(shares[r].share + from + c) * factor(shares[r]);
+          given += block.floats(given_by[r] + from + c) * factors[r];
         }
         for (Index t = taps - 1; t >= 0; --t) {
           float* pixel = out + to + c + t * step;
