@@ -38,20 +38,23 @@ struct TypeName {
 inline TypeName type_name(const py::handle& object) { return {object}; }
 
 // An integer from Python: TypeError for anything else, ValueError if it needs more than 64 bits.
-inline Index integer(const py::handle& object, const std::string& name) {
+// Messages begin with the parts of its name.
+template <class... Name>
+Index integer(const py::handle& object, const Name&... name) {
   const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
   if (!number) {
     PyErr_Clear();
-    fail<TypeError>(name, " must be an integer, got ", type_name(object));
+    fail<TypeError>(name..., " must be an integer, got ", type_name(object));
   }
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
-  require(overflow == 0, name, " is out of range: ", std::string(py::str(number)));
+  require(overflow == 0, name..., " is out of range: ", std::string(py::str(number)));
   return value;
 }
 
-inline Index integer_or(const py::handle& object, const std::string& name, Index otherwise) {
-  return object.is_none() ? otherwise : integer(object, name);
+template <class... Name>
+Index integer_or(const py::handle& object, Index otherwise, const Name&... name) {
+  return object.is_none() ? otherwise : integer(object, name...);
 }
 
 // Lists first: to find that an object is of none of our classes takes long.

@@ -91,17 +91,18 @@ class CallableAllocator final : public ImageAllocator {
 std::array<Index, 3> three(const py::sequence& values, const char* what, Index last) {
   require(py::len(values) == 2 || py::len(values) == 3, what, " must have 2 or 3 numbers, got ",
           py::len(values));
-  const auto number = [&](const py::object& value) { return integer_or(value, what, kUnlimited); };
+  const auto number = [&](const py::object& value) { return integer_or(value, kUnlimited, what); };
   return {number(values[0]), number(values[1]), py::len(values) == 3 ? number(values[2]) : last};
 }
 
 // None, and what Apple's headers write for it, is no limit.
-Index limit_in(const py::object& value) {
+template <class... Name>
+Index limit_in(const py::object& value, const Name&... name) {
   if (value.is_none() || (PyLong_Check(value.ptr()) != 0 &&
                           value.equal(py::int_(std::numeric_limits<std::uint64_t>::max())))) {
     return kUnlimited;
   }
-  return integer(value, "source_feature_channel_max_count");
+  return integer(value, name..., "source_feature_channel_max_count");
 }
 py::object limit_out(Index value) {
   return value == kUnlimited ? py::object(py::none()) : py::int_(value);
@@ -359,7 +360,9 @@ void bind_unary(py::module_& m) {
   property(
       "source_feature_channel_max_count",
       [](const Kernel& k) { return limit_out(k.properties().source_channel_maximum); },
-      [](Kernel& k, const py::object& value) { k.set_source_channel_maximum(limit_in(value)); },
+      [](Kernel& k, const py::object& value) {
+        k.set_source_channel_maximum(limit_in(value, k.class_name(), ": "));
+      },
       "Most channels read; None for no limit.");
   property(
       "destination_feature_channel_offset",
@@ -492,7 +495,7 @@ void bind_source_properties(Class& c, bool secondary) {
       "source_feature_channel_max_count",
       [=](const Kernel& k) { return limit_out(source(k).channel_maximum); },
       [=](Kernel& k, const py::object& value) {
-        k.set_channel_maximum(secondary, limit_in(value));
+        k.set_channel_maximum(secondary, limit_in(value, k.class_name(), ": ", which, "_"));
       },
       "Most channels read of the " + which +
           " source, at least 1, or ValueError; None (default) for no limit.");

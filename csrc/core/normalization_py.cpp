@@ -81,8 +81,8 @@ class PySource final : public NormalizationDataSource {
 
   NormalizationSourceData read_loaded(const char* who, const NormalizationWanted& wanted) const {
     NormalizationSourceData data;
-    data.channels =
-        integer(member(who, "number_of_feature_channels"), "number_of_feature_channels");
+    data.channels = integer(member(who, "number_of_feature_channels"), who,
+                            ": number_of_feature_channels of the data source");
     if (wanted.gamma_and_beta) {
       data.gamma = array(who, "gamma");
       data.beta = array(who, "beta");
@@ -93,7 +93,8 @@ class PySource final : public NormalizationDataSource {
     }
     if (wanted.settings) {
       if (protocol_.groups) {
-        data.groups = integer(member(who, "number_of_groups"), "number_of_groups");
+        data.groups =
+            integer(member(who, "number_of_groups"), who, ": number_of_groups of the data source");
       }
       const py::object epsilon = find("epsilon");
       if (epsilon && !epsilon.is_none()) {
@@ -165,9 +166,9 @@ void bind_pair(py::module_& m, const char* name, const char* first_name, const c
            py::arg(first_name), py::arg(second_name), py::kw_only(), "device"_a = py::none())
       .def_static(
           "temporary",
-          [](const std::shared_ptr<CommandBuffer>& command_buffer, const py::object& channels) {
-            return std::make_shared<PairState>(command_buffer,
-                                               integer(channels, "number_of_feature_channels"));
+          [name](const std::shared_ptr<CommandBuffer>& command_buffer, const py::object& channels) {
+            return std::make_shared<PairState>(
+                command_buffer, integer(channels, name, ".temporary: number_of_feature_channels"));
           },
           "command_buffer"_a.none(false), "number_of_feature_channels"_a,
           "Return a state that lives on one command buffer, for up to so many channels.")

@@ -70,8 +70,8 @@ inline CpuImages view_source(const GradientCall& call) {
                      call.properties.secondary.channel_offset, call.source_channels);
 }
 
-// For a kernel that reads the gradient and the source so many times. Those that follow sums of both
-// count them twice: what the sums have read had better stay in a cache.
+// For a kernel that reads the gradient and the source so many times. Those that follow sums over
+// all images count them twice: what the sums have read had better stay in a cache.
 inline CpuImages view_destination(const GradientCall& call, Index of_gradient, Index of_source) {
   const auto read = [&](const ImageBatch::Images& images, Index channels) {
     return bytes_read(images, channels, call.destinations, call.clip);

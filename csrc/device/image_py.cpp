@@ -46,7 +46,7 @@ void write_image(Image& image, const GivenArray& given, DataLayout layout,
           ", got ", shape_text(got));
   const py::array dense = py::array::ensure(array, py::array::c_style);
   const auto* data = static_cast<const std::byte*>(dense.data());
-  const Index first = integer_or(image_index, "image_index", 0);
+  const Index first = integer_or(image_index, 0, image.class_name(), ": image_index");
   for (Index i = 0; i < (all ? d.number_of_images : 1); ++i) {
     image.write(first + i, layout, data + i * d.bytes_per_image());
   }
@@ -63,7 +63,7 @@ py::array read_image(const Image& image, DataLayout layout, const py::object& im
   image.require_readable();  // before memory is taken
   py::array result(dtype_of(d.channel_format), shape);
   auto* data = static_cast<std::byte*>(result.mutable_data());
-  const Index first = integer_or(image_index, "image_index", 0);
+  const Index first = integer_or(image_index, 0, image.class_name(), ": image_index");
   for (Index i = 0; i < (all ? d.number_of_images : 1); ++i) {
     image.read(first + i, layout, data + i * d.bytes_per_image());
   }
@@ -361,10 +361,10 @@ RuntimeError
           "batch_representation",
           [](Image& self, const py::object& first, const py::object& count) {
             const Index all = self.descriptor().number_of_images;
-            const Index from = integer_or(first, "first", 0);
+            const Index from = integer_or(first, 0, self.class_name(), ": first");
             require(from >= 0 && from < all, self.class_name(), ": image ", from,
                     " is outside a container of ", all);
-            const Index images = integer_or(count, "count", all - from);
+            const Index images = integer_or(count, all - from, self.class_name(), ": count");
             require(images >= 1 && images <= all - from, self.class_name(), ": ", images,
                     " images from ", from, " on are outside a container of ", all);
             Images views;

@@ -110,7 +110,8 @@ def _complaint(
         what = "" if _UNNAMED.fullmatch(name) else f": {name}"
         if name not in given:
             if required:
-                return count, f"{what} is missing, which must be {_described(wanted)}"
+                kind = "" if wanted == "object" else f", which must be {_described(wanted)}"
+                return count, f"{what} is missing{kind}"
         elif not _fits(given[name], wanted):
             return count, f"{what} {_wrong(wanted, given[name])}"
     return None

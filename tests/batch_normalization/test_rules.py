@@ -582,7 +582,11 @@ BAD_SOURCES = {
         ValueError,
         "must be between 1 and 8192, got 0",
     ),
-    "fraction": ({"number_of_feature_channels": 5.5}, TypeError, "must be an integer, got float"),
+    "fraction": (
+        {"number_of_feature_channels": 5.5},
+        TypeError,
+        "number_of_feature_channels of the data source must be an integer, got float",
+    ),
     "epsilon": ({"epsilon": -1.0}, ValueError, "epsilon must be finite and not negative, got -1"),
     "epsilon nan": ({"epsilon": np.nan}, ValueError, "epsilon must be finite"),
     "epsilon text": (

@@ -499,8 +499,12 @@ def test_properties_of_wrong_kinds(device):
             with pytest.raises(TypeError):
                 setattr(owner, name, wrong)
     for wrong in ("x", 1.5):
-        with pytest.raises(TypeError, match="source_feature_channel_max_count must be an integer"):
+        words = r": source_feature_channel_max_count must be an integer, got (str|float)$"
+        with pytest.raises(TypeError, match=rf"^{type(kernel).__name__}{words}"):
             kernel.source_feature_channel_max_count = wrong
+        words = words.replace("source", "secondary_source")
+        with pytest.raises(TypeError, match=rf"^{type(gradient).__name__}{words}"):
+            gradient.secondary_source_feature_channel_max_count = wrong
 
 
 def test_fixed_properties_of_a_neuron(device):

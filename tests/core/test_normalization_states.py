@@ -85,5 +85,6 @@ def test_rejections(device, queue, kind):
             ValueError, match=re.escape(f"must be between 1 and 8192, got {channels}")
         ):
             cls.temporary(queue.command_buffer(), channels)
-    with pytest.raises(TypeError, match="number_of_feature_channels must be an integer"):
+    words = f"{name}.temporary: number_of_feature_channels must be an integer, got float"
+    with pytest.raises(TypeError, match=re.escape(words)):
         cls.temporary(queue.command_buffer(), 1.5)

@@ -1049,11 +1049,11 @@ def test_rejects_settings(device):
     gradient = mg.PoolingMaxGradient(2, 2, device=device)
     with rejects(ValueError, "source_size must not be negative, got (-1, 2"):
         gradient.source_size = (-1, 2)
-    with rejects(ValueError, "source_size must have 2 or 3 numbers, got 1"):
+    with rejects(ValueError, "PoolingMaxGradient: source_size must have 2 or 3 numbers, got 1"):
         gradient.source_size = (1,)
-    with rejects(TypeError, "source_size must be an integer, got float"):
+    with rejects(TypeError, "PoolingMaxGradient: source_size must be an integer, got float"):
         gradient.source_size = (0.5, 0.5)
-    with rejects(TypeError, "source_size must be None or (width, height)"):
+    with rejects(TypeError, "PoolingMaxGradient: source_size must be None or (width, height)"):
         gradient.source_size = 4
     for mode in (mg.EdgeMode.MIRROR, mg.EdgeMode.MIRROR_WITH_EDGE, mg.EdgeMode.CONSTANT):
         with rejects(ValueError, "edge_mode must be ZERO or CLAMP"):

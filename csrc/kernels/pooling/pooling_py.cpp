@@ -44,18 +44,21 @@ void bind_zero_pad(Class&& c) {
 }
 
 // None, or a part that is None, is no limit.
-Size size_in(const py::object& value) {
+Size size_in(const PoolingGradient& kernel, const py::object& value) {
   if (value.is_none()) {
     return {kUnlimited, kUnlimited, kUnlimited};
   }
-  require<TypeError>(py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value),
-                     "source_size must be None or (width, height) or (width, height, depth), got ",
-                     type_name(value));
+  require<TypeError>(
+      py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value), kernel.class_name(),
+      ": source_size must be None or (width, height) or (width, height, depth), got ",
+      type_name(value));
   const py::sequence parts = value;
-  require(py::len(parts) == 2 || py::len(parts) == 3, "source_size must have 2 or 3 numbers, got ",
-          py::len(parts));
+  require(py::len(parts) == 2 || py::len(parts) == 3, kernel.class_name(),
+          ": source_size must have 2 or 3 numbers, got ", py::len(parts));
   const auto part = [&](std::size_t i) {
-    return py::len(parts) <= i ? kUnlimited : integer_or(parts[i], "source_size", kUnlimited);
+    return py::len(parts) <= i
+               ? kUnlimited
+               : integer_or(parts[i], kUnlimited, kernel.class_name(), ": source_size");
   };
   return {part(0), part(1), part(2)};
 }
@@ -91,7 +94,7 @@ void bind_pooling(py::module_& m) {
           "Rows from one window of the forward pooling to the next; read only.")
       .def_property(
           "source_size", [](const PoolingGradient& k) { return size_out(k.source_size()); },
-          [](PoolingGradient& k, const py::object& value) { k.set_source_size(size_in(value)); },
+          [](PoolingGradient& k, const py::object& value) { k.set_source_size(size_in(k, value)); },
           "Part of the incoming gradient that counts, from `primary_offset` on: (width, height, "
           "depth), None for no limit.");
   bind_kernel<PoolingMaxGradient, PoolingGradient>(m, "PoolingMaxGradient");

@@ -54,6 +54,7 @@ AxisSums::AxisSums(const std::vector<InterpolationTaps>& taps, Index primary, In
   for (UpsamplingSum& sum : sums_) {
     sum.weight = total;
     total += sum.count;
+    most_ = std::max<Index>(most_, sum.count);
   }
   weights_.resize(static_cast<std::size_t>(total));
   visit([&](const UpsamplingSum& sum, Index i, float weight) {

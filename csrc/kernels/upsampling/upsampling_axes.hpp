@@ -29,10 +29,12 @@ class AxisSums {
 
   const UpsamplingSum* sums() const { return sums_.data(); }
   const float* weights() const { return weights_.data(); }
+  Index most() const { return most_; }  // results that one pixel has gone into
 
  private:
   std::vector<UpsamplingSum> sums_;
   std::vector<float> weights_;
+  Index most_ = 0;
 };
 
 }  // namespace mpsgrad::cpu::upsampling

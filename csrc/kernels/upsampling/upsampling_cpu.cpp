@@ -1,6 +1,6 @@
 // Upsampling of the CPU device. Backwards, rows of incoming gradients go by once, in order,
-// together those that the same source rows have gone into, one or two: summed along the columns and
-// added, weighted, to both, in one step or in two.
+// together those that the same source rows have gone into, one or two. They are added, weighted, to
+// both, pixel by pixel if they are few, else as whole rows, whose columns are then added up.
 #include <algorithm>
 #include <memory>
 #include <type_traits>
@@ -19,7 +19,6 @@ using cpu::CpuImages;
 using namespace cpu::upsampling;
 
 constexpr Index kTaskFloats = 1 << 16;  // about what one task reads
-constexpr Index kMostGathered = 2;      // rows of results for a source row
 constexpr int kGivenRows = 0;           // scratch of a thread: rows read
 constexpr int kResultRow = 1;           // a row made
 constexpr int kSums = 2;                // and two rows of sums
@@ -62,17 +61,27 @@ struct GradientWork {
   Region clip;
 };
 
+// Whether rows are added up as a whole: each of them is read from one end to the other, by vectors
+// however few channels a pixel has, and errors grow with rows plus columns, not with their product.
+bool folds(const AxisSums& rows, Index channels) {
+  constexpr Index kMostGathered = 4;
+  constexpr Index kFewChannels = 4;
+  return rows.most() > kMostGathered || channels < kFewChannels;
+}
+
 // Rows of incoming gradients as loops read them: as they lie, or converted.
 template <class Element>
 void place_rows(const CpuImages& gradient, Index sample, Index first,
                 UpsamplingRows<Element>& rows) {
-  if (cpu::lies_as<Element>(gradient)) {
+  if (std::is_same_v<Element, Half> || gradient.is_float()) {
     rows.first = reinterpret_cast<const Element*>(gradient.pixel(sample, first, 0));
     rows.row_stride = gradient.row_stride;
+    rows.pixel_stride = gradient.pixel_stride;
     return;
   }
   if constexpr (std::is_same_v<Element, float>) {
     rows.row_stride = gradient.width * gradient.channels;
+    rows.pixel_stride = gradient.channels;
     float* const converted = cpu::thread_scratch(kGivenRows, rows.count * rows.row_stride);
     for (Index r = 0; r < rows.count; ++r) {
       cpu::load_run(gradient, sample, first + r, 0, gradient.width,
@@ -88,11 +97,11 @@ void make_rows(const GradientWork& work, const UpsamplingColumns& columns, const
                Index sample, Index begin, Index end) {
   const auto& loops = upsampling_loops().of(static_cast<Element*>(nullptr));
   const Index floats = columns.pixels * columns.channels;
-  const Index given_floats = work.gradient.width * columns.channels;
-  // Of many rows it pays to add them up first: memory is read from one end of a row to the other.
-  const bool folds = work.y.kind == UpsamplingKind::Bilinear && work.y.factor > kMostGathered;
+  const Index given_pixels = work.gradient.width;
+  const bool whole = folds(rows, columns.channels);
   const auto sums_of = [&](Index k) {
-    return cpu::thread_scratch(kSums + static_cast<int>(k % 2), folds ? given_floats : floats);
+    return cpu::thread_scratch(kSums + static_cast<int>(k % 2),
+                               whole ? given_pixels * columns.channels : floats);
   };
   bool begun = false;  // something has been added to the sums of row k: incoming rows before `done`
   Index done = 0;
@@ -112,10 +121,10 @@ void make_rows(const GradientWork& work, const UpsamplingColumns& columns, const
     const Index y = work.clip.origin.y + k, x = work.clip.origin.x;
     const Results<Element> out = cpu::begin_results(work.destination, sample, y, x,
                                                     cpu::scratch_of<Element>(kResultRow, floats));
-    float* const sums = folds || begun ? sums_of(k) : nullptr;
+    float* const sums = whole || begun ? sums_of(k) : nullptr;
     float* const next_sums = shared < done ? sums_of(k + 1) : nullptr;
-    if (folds) {
-      loops.fold_rows(given, given_floats, begun, sums, next_sums);
+    if (whole) {
+      loops.fold_rows(given, given_pixels, columns.channels, begun, sums, next_sums);
       loops.sum_columns(columns, sums, out);
     } else {
       loops.gather(given, columns, sums, out, next_sums);
@@ -126,13 +135,9 @@ void make_rows(const GradientWork& work, const UpsamplingColumns& columns, const
 }
 
 template <class Element>
-void run(const GradientWork& work) {
+void run(const GradientWork& work, const AxisSums& columns, const AxisSums& rows) {
   const Size& size = work.clip.size;
   const Index channels = work.destination.channels;
-  const AxisSums columns(taps_of_all(work.x, work.results.width), work.primary.x,
-                         work.gradient.width, size.width);
-  const AxisSums rows(taps_of_all(work.y, work.results.height), work.primary.y,
-                      work.gradient.height, size.height);
   const UpsamplingColumns sums{columns.sums(), columns.weights(), size.width, channels};
 
   Index group = std::max<Index>(1, kTaskFloats / (work.gradient.width * channels * work.y.factor));
@@ -146,6 +151,17 @@ void run(const GradientWork& work) {
     make_rows<Element>(work, sums, rows, task / groups, begin,
                        std::min(size.height, begin + group));
   });
+}
+
+void run(const GradientWork& work) {
+  const Size& size = work.clip.size;
+  const AxisSums columns(taps_of_all(work.x, work.results.width), work.primary.x,
+                         work.gradient.width, size.width);
+  const AxisSums rows(taps_of_all(work.y, work.results.height), work.primary.y,
+                      work.gradient.height, size.height);
+  const bool halves =
+      work.gradient.format == ChannelFormat::Float16 && work.destination.has_halves();
+  halves ? run<Half>(work, columns, rows) : run<float>(work, columns, rows);
 }
 
 class CpuUpsamplingGradient final : public GradientEncoder {
@@ -164,10 +180,7 @@ class CpuUpsamplingGradient final : public GradientEncoder {
     cpu::record(command_buffer,
                 [work = GradientWork{x, y, shot.clip.size, call.properties.primary.offset,
                                      cpu::view_gradient(call), cpu::view_destination(call, 1, 0),
-                                     call.clip}] {
-                  const bool halves = work.gradient.has_halves() && work.destination.has_halves();
-                  halves ? run<Half>(work) : run<float>(work);
-                });
+                                     call.clip}] { run(work); });
   }
 
  private:

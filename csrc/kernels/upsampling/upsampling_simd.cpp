@@ -15,9 +15,8 @@ using Index = std::int64_t;
 // channel of the incoming gradients' first pixel.
 template <int kLanes, Index kVectors, bool kNext, class Given, class Element>
 MPSGRAD_INLINE void gather_vectors(const UpsamplingRows<Given>& rows, const Given* row,
-                                   Index pixel_stride, const float* weights, Index taps,
-                                   const float* begun, Index at, Index last, Element* out,
-                                   float* next) {
+                                   const float* weights, Index taps, const float* begun, Index at,
+                                   Index last, Element* out, float* next) {
   using V = Floats<kLanes>;
   constexpr Index kAhead = 2048;
   constexpr Index kLineElements = kLine / static_cast<Index>(sizeof(Given));
@@ -33,10 +32,11 @@ MPSGRAD_INLINE void gather_vectors(const UpsamplingRows<Given>& rows, const Give
     const float row_weight = rows.weights[r];
     const float next_weight = kNext && r >= rows.shared ? rows.next_weights[r - rows.shared] : 0.0F;
     const Given* pixel = row;
-    for (Index t = 0; t < taps; ++t, pixel += pixel_stride) {
+    for (Index t = 0; t < taps; ++t, pixel += rows.pixel_stride) {
       const float own_weight = row_weight * weights[t];
       V values[kVectors];
-      if constexpr (kNext) {
+      // Of rows that lie apart and are read again, a processor does not foresee enough.
+      if constexpr (kNext && kVectors * kLanes >= kLineElements) {
         for (Index i = 0; i < kVectors * kLanes; i += kLineElements) {
           request(pixel, i + kAhead);
         }
@@ -71,18 +71,20 @@ MPSGRAD_INLINE void gather_pixels(const UpsamplingRows<Given>& rows,
   constexpr Index kSome = 4;
   put_pixels(columns.pixels, channels, out, [&](Index p, Index c, Index count, Element* to) {
     const UpsamplingSum& sum = columns.sums[p];
-    const Given* const from = rows.first + sum.first * channels + c;
+    const Given* const from = rows.first + sum.first * rows.pixel_stride + c;
     const auto gather = [&](auto vectors, Index i, Index last) MPSGRAD_MELT {
       gather_vectors<kLanes, decltype(vectors){}, kNext>(
-          rows, from + i, channels, columns.weights + sum.weight, sum.count, begun,
-          p * channels + c + i, last, to + i, next);
+          rows, from + i, columns.weights + sum.weight, sum.count, begun, p * channels + c + i,
+          last, to + i, next);
     };
     Index i = 0;
     for (; i + kMost * kLanes <= count; i += kMost * kLanes) {
       gather(Exactly<kMost>{}, i, (kMost - 1) * kLanes);
     }
-    for (; i + kSome * kLanes <= count; i += kSome * kLanes) {
-      gather(Exactly<kSome>{}, i, (kSome - 1) * kLanes);
+    if constexpr (kMost > kSome) {
+      for (; i + kSome * kLanes <= count; i += kSome * kLanes) {
+        gather(Exactly<kSome>{}, i, (kSome - 1) * kLanes);
+      }
     }
     const Index left = count - i;
     if (left > 3 * kLanes) {
@@ -97,9 +99,9 @@ MPSGRAD_INLINE void gather_pixels(const UpsamplingRows<Given>& rows,
   });
 }
 
-template <class Given, class Element>
-void gather(const UpsamplingRows<Given>& rows, const UpsamplingColumns& columns, const float* begun,
-            Results<Element> out, float* next) {
+template <class Element>
+void gather(const UpsamplingRows<Element>& rows, const UpsamplingColumns& columns,
+            const float* begun, Results<Element> out, float* next) {
   with_channels(columns.channels, [&](auto lanes, auto channels) {
     constexpr int kLanes = lanes;
     rows.shared < rows.count
@@ -154,20 +156,29 @@ MPSGRAD_INLINE void fold_elements(const UpsamplingRows<Element>& rows, Index ele
 }
 
 template <class Element>
-void fold_rows(const UpsamplingRows<Element>& rows, Index elements, bool begun, float* sums,
-               float* next) {
-  rows.shared < rows.count ? fold_elements<true>(rows, elements, begun, sums, next)
-                           : fold_elements<false>(rows, elements, begun, sums, next);
+void fold_rows(const UpsamplingRows<Element>& rows, Index pixels, Index channels, bool begun,
+               float* sums, float* next) {
+  const bool dense = rows.pixel_stride == channels;
+  const Index elements = dense ? pixels * channels : channels;
+  UpsamplingRows<Element> run = rows;
+  for (Index p = 0; p < (dense ? 1 : pixels); ++p, run.first += rows.pixel_stride) {
+    float* const own = sums + p * channels;
+    rows.shared < rows.count ? fold_elements<true>(run, elements, begun, own, next + p * channels)
+                             : fold_elements<false>(run, elements, begun, own, nullptr);
+  }
 }
 
 template <class Element>
 void sum_columns(const UpsamplingColumns& columns, const float* sums, Results<Element> out) {
   constexpr float kOne = 1.0F;
-  gather(UpsamplingRows<float>{sums, 0, 1, 1, &kOne, nullptr}, columns, nullptr, out, nullptr);
+  const UpsamplingRows<float> row{sums, 0, columns.channels, 1, 1, &kOne, nullptr};
+  with_channels(columns.channels, [&](auto lanes, auto channels) {
+    gather_pixels<lanes, false>(row, columns, channels, nullptr, out, nullptr);
+  });
 }
 
 template <class Element>
-constexpr UpsamplingLoops<Element> kLoops{&gather<Element, Element>, &fold_rows<Element>,
+constexpr UpsamplingLoops<Element> kLoops{&gather<Element>, &fold_rows<Element>,
                                           &sum_columns<Element>};
 
 }  // namespace

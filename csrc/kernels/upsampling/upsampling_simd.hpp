@@ -1,5 +1,5 @@
-// Loops of the upsampling gradients: rows of incoming gradients become one, and its columns a row
-// of the source's gradient.
+// Loops of the upsampling gradients: rows of incoming gradients against a row of the source's
+// gradient.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct UpsamplingColumns {
 template <class Element>
 struct UpsamplingRows {
   const Element* first;
-  std::int64_t row_stride;  // elements
+  std::int64_t row_stride, pixel_stride;  // elements
   std::int64_t count, shared;
   const float* weights;       // in the row
   const float* next_weights;  // in the next row, of those that are shared
@@ -40,10 +40,10 @@ struct UpsamplingLoops {
   // row complete, and those of shared rows into `next`, which is overwritten.
   void (*gather)(const UpsamplingRows<Element>& rows, const UpsamplingColumns& columns,
                  const float* begun, Results<Element> out, float* next);
-  // The same in two steps, by way of sums of whole rows. Adds `elements` of the rows to what others
-  // have begun in `sums`, if they have, and those of shared ones into `next`.
-  void (*fold_rows)(const UpsamplingRows<Element>& rows, std::int64_t elements, bool begun,
-                    float* sums, float* next);
+  // The same in two steps, by way of sums of whole rows. Adds so many pixels of the rows to what
+  // others have begun in `sums`, if they have, and those of shared ones into `next`.
+  void (*fold_rows)(const UpsamplingRows<Element>& rows, std::int64_t pixels, std::int64_t channels,
+                    bool begun, float* sums, float* next);
   void (*sum_columns)(const UpsamplingColumns& columns, const float* sums, Results<Element> out);
 };
 
