@@ -29,7 +29,7 @@ class AxisSums {
 
   const UpsamplingSum* sums() const { return sums_.data(); }
   const float* weights() const { return weights_.data(); }
-  Index most() const { return most_; }  // results that one pixel has gone into
+  Index most() const { return most_; }  // the largest count
 
  private:
   std::vector<UpsamplingSum> sums_;
