@@ -120,12 +120,15 @@ def test_calls_that_fit_no_method_change_nothing(calls, kernel, parameters, name
     encode = getattr(getattr(calls, kernel), name)
     given = {"source_gradient": calls.g, "state": calls.states}
     arguments = [given.get(parameter, calls.y) for parameter in parameters]
-    plural = {"primary": "primaries"}.get(parameters[0], parameters[0] + "s")
-    first = plural if name == "encode_batch" else parameters[0]
+    plurals = {"primary": "primaries", "secondary": "secondaries"}
+    names = [
+        plurals.get(each, each + "s") if name == "encode_batch" else each for each in parameters
+    ]
+    first, last = names[0], names[-1]
     buffer = calls.queue.command_buffer()
     most = len(arguments) + 2
     for wrong, named, words in (
-        ([buffer, *arguments[:-1]], {}, " is missing"),
+        ([buffer, *arguments[:-1]], {}, f"{last} is missing"),
         (
             [buffer, *arguments, calls.out, None],
             {},
