@@ -102,11 +102,11 @@ MPSGRAD_INLINE void gather_pixels(const UpsamplingRows<Given>& rows,
 template <class Element>
 void gather(const UpsamplingRows<Element>& rows, const UpsamplingColumns& columns,
             const float* begun, Results<Element> out, float* next) {
-  with_channels(columns.channels, [&](auto lanes, auto channels) {
+  with_lanes_for(columns.channels, [&](auto lanes) {
     constexpr int kLanes = lanes;
     rows.shared < rows.count
-        ? gather_pixels<kLanes, true>(rows, columns, channels, begun, out, next)
-        : gather_pixels<kLanes, false>(rows, columns, channels, begun, out, next);
+        ? gather_pixels<kLanes, true>(rows, columns, columns.channels, begun, out, next)
+        : gather_pixels<kLanes, false>(rows, columns, columns.channels, begun, out, next);
   });
 }
 
