@@ -10,6 +10,7 @@ from mpsgrad import _core
 from mpsgrad._arrays import (
     ArrayUnaryKernel,
     array_queue,
+    as_array,
     as_image_array,
     as_out_array,
     batch_of,
@@ -678,7 +679,7 @@ class LossGradient(_LossKernel, _core.LossGradient):
                     f"has {expected}"
                 )
             return array
-        values = np.asarray(gradient)
+        values = as_array("LossGradient", gradient, "source_gradient")
         if values.dtype != np.float32 and values.dtype != np.float16:
             raise TypeError(
                 f"LossGradient: source_gradient must be float32 or float16, got {values.dtype}"

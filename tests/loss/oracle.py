@@ -131,7 +131,8 @@ def derivative(loss: Loss, y: npt.ArrayLike, t: npt.ArrayLike) -> Array:
             case "COSINE_DISTANCE" | "KULLBACK_LEIBLER_DIVERGENCE":
                 return -t
             case "LOG":
-                return (y - t + eps - 2 * eps * t) / (y * (1 - y) + eps * (eps + 1))
+                both = (y - t + eps - 2 * eps * t) / (y * (1 - y) + eps * (eps + 1))
+                return np.where(t == 0, 1 / (1 - y + eps), np.where(t == 1, -1 / (y + eps), both))
     raise ValueError(f"loss type {loss.type!r}")
 
 

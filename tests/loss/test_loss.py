@@ -214,8 +214,9 @@ def test_labels_of_zero_silence_infinite_factors(device):
     assert categorical(zero, one)[1] == np.inf
     divergence = kernel(Loss("KULLBACK_LEIBLER_DIVERGENCE"), device)
     assert divergence(np.full_like(zero, -np.inf), zero)[1] == 0
-    silent = kernel(Loss("LOG", epsilon=0.0), device)
-    assert silent(one, one)[1] == 0
+    gradient, loss = kernel(Loss("LOG", epsilon=0.0), device)(one, one)
+    assert_exact(gradient.ravel(), [-1, 1])
+    assert loss == 0
     softmax = kernel(Loss("SOFT_MAX_CROSS_ENTROPY"), device)
     gradient, loss = softmax(np.array([0, -np.inf], np.float32).reshape(1, 1, 2), one)
     assert_exact(gradient, zero)
@@ -678,6 +679,12 @@ BAD_DATA = {
                                                   (2, 3)), ValueError, "(width, height, channels)"),
     "order": (lambda: mg.LossDataDescriptor(np.zeros((2, 3, 4), np.float32).T), ValueError,
               "C-contiguous"),
+    "huge": (lambda: mg.LossDataDescriptor(np.zeros(4, np.float32), mg.DataLayout.HWC,
+                                           (2**31, 2**31, 1)), ValueError, "data of 16 bytes"),
+    "one number": (lambda: mg.LossDataDescriptor(np.zeros(6, np.float32), mg.DataLayout.HWC, 6),
+                   TypeError, "size must be (width, height, channels), got int"),
+    "fraction": (lambda: mg.LossDataDescriptor(np.zeros(6, np.float32), mg.DataLayout.HWC,
+                                               (1.5, 2, 3)), TypeError, "size must be an integer"),
 }  # fmt: skip
 
 
@@ -687,12 +694,39 @@ def test_rejects_data(call, error, words):
         call()
 
 
-@pytest.mark.parametrize("strides", [(44, 96), (50, 96), (48 + 64, 96)])
+def test_labels_over_read_only_arrays_stay(device):
+    array = np.zeros((1, 2, 2, 3), np.float32)
+    array.flags.writeable = False
+    (labels,) = mg.LossLabels.batch(device, array, array, copy=False)
+    for image in (labels.labels_image, labels.weights_image):
+        with pytest.raises(ValueError, match="over a read-only array"):
+            image.write(np.ones((2, 2, 3), np.float32))
+
+
+@pytest.mark.parametrize("strides", [(44, 96), (50, 96), (48 + 64, 96), (2**62, 96)])
 def test_rejects_strides_outside_the_data(strides):
     data = mg.LossDataDescriptor(np.zeros((2, 3, 4), np.float32))
     data.bytes_per_row, data.bytes_per_image = strides
     with pytest.raises(ValueError, match="do not fit data of 96 bytes"):
         data.to_array()
+
+
+@pytest.mark.parametrize("strides", [(8, 2**62), (2**62, 40), (8, 44), (20, 40)])
+def test_rejects_planes_outside_the_data(strides):
+    data = mg.LossDataDescriptor(np.zeros((3, 5, 2), np.float32), mg.DataLayout.CHW)
+    data.bytes_per_row, data.bytes_per_image = strides
+    with pytest.raises(ValueError, match="do not fit data of 120 bytes"):
+        data.to_array()
+
+
+def test_rows_may_lie_far_apart():
+    numbers = np.arange(20, dtype=np.float32)
+    data = mg.LossDataDescriptor(numbers, mg.DataLayout.HWC, (2, 2, 2))
+    data.bytes_per_row = 64
+    assert_exact(data.to_array().ravel(), np.r_[numbers[:4], numbers[16:]])
+    one = mg.LossDataDescriptor(numbers, mg.DataLayout.CHW, (20, 1, 1))
+    one.bytes_per_row = one.bytes_per_image = 2**62  # no second row, no second channel
+    assert_exact(one.to_array().ravel(), numbers)
 
 
 F = np.zeros((2, 3, 4), np.float32)
@@ -850,6 +884,7 @@ def test_the_encodes_without_labels_are_not_offered(device, queue):
 
 BAD_FIELDS = {
     "classes": ({"number_of_classes": 0}, "number_of_classes must be at least 1, got 0"),
+    "weight nan": ({"weight": float("nan")}, "weight must be a number, got nan"),
     "delta": ({"delta": 0.0}, "delta must be positive, got 0"),
     "delta nan": ({"delta": float("nan")}, "delta must be positive, got nan"),
     "epsilon": ({"epsilon": -1e-9}, "epsilon must not be negative"),

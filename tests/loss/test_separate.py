@@ -456,6 +456,12 @@ def states_of_two_encodes(encode):
     return [*first[:2], forward.result_state_batch(encode.sources, encode.gradients)[2]]
 
 
+def read_only(encode):
+    array = np.zeros((3, 2, 5, 3), np.float32)
+    array.flags.writeable = False
+    return mg.ImageBatch.from_array(encode.device, array)
+
+
 BOTH = {
     "label size": (use(labels=lambda e: e.images(3, 2, 4, 3)), ValueError,
                    "labels are 4x2x3, but the source is 5x2x3"),
@@ -515,6 +521,10 @@ GRADIENT = {
                          "destination_gradients are 4x2, but sources are 5x2"),
     "destination channels": (use(destinations=lambda e: e.images(3, 2, 5, 2)), ValueError,
                              "channels 0 to 3 do not fit destination_gradients of 2 channels"),
+    "read-only destination": (use(destinations=read_only), ValueError,
+                              "destination_gradients is over a read-only array"),
+    "destination twice": (use(destinations=lambda e: [*e.images(1, 2, 5, 3)] * 3), ValueError,
+                          "destination_gradients holds the same image twice"),
     "destination count": (use(destinations=lambda e: e.images(2, 2, 5, 3)), ValueError,
                           "sources has 3 images, but destination_gradients has 2"),
     "destination is gradient": (use(destinations=lambda e: e.gradients,
@@ -578,6 +588,39 @@ CALLS = {
 def test_rejects_arrays(device, call, error, words):
     with pytest.raises(error, match=re.escape(words)):
         call(*kernels(Loss("HUBER", "MEAN"), device))
+
+
+def test_a_predicate_leaves_zeros(device, queue, rng):
+    encode = Encode(device, gradient=True)
+    gradient = kernels(encode.loss, device)[1]
+    stale = mg.ImageBatch.from_array(device, rng.normal(size=SHAPE).astype(np.float32))
+    del stale  # memory that a new image may be given
+    command_buffer = queue.command_buffer()
+    command_buffer.predicate = mg.Predicate(mg.Buffer(device, np.zeros(1, np.uint32)))
+    result = gradient.encode_batch(
+        command_buffer, encode.gradients, encode.sources, encode.labels, allocator=mg.DEFAULT
+    )
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert not result.to_array().any()
+
+
+class OnlyDLPack:
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **how):
+        return self.array.__dlpack__(**how)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_incoming_gradients_by_dlpack(device):
+    for reduction, incoming in (("MEAN", ONES), ("NONE", np.ones_like(X))):
+        gradient = kernels(Loss("HUBER", reduction), device)[1]
+        wanted = gradient(incoming, X + 1, X)
+        assert_exact(gradient(OnlyDLPack(incoming), X + 1, X), wanted)
 
 
 def test_unreduced_array_gradient(device):

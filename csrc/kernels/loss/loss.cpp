@@ -2,6 +2,7 @@
 #include "kernels/loss/loss.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/errors.hpp"
 #include "base/warnings.hpp"
@@ -14,6 +15,7 @@ bool LossDescriptor::smooths() const {
 }
 
 void check_loss_fields(const char* who, const LossDescriptor& loss) {
+  require(!std::isnan(loss.weight), who, ": weight must be a number, got ", loss.weight);
   require(loss.label_smoothing >= 0.0F && loss.label_smoothing <= 1.0F, who,
           ": label_smoothing must be in [0, 1], got ", loss.label_smoothing);
   require(loss.number_of_classes >= 1, who, ": number_of_classes must be at least 1, got ",
@@ -441,7 +443,7 @@ void LossGradient::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
                           const ImageBatch::Images& destinations) {
   const Index channels = check_sources(*command_buffer, gradients, sources, labels, states);
   const Operand destination{"destination_gradients", &destinations, true};
-  check_operand(*this, *command_buffer, destination);
+  check_destination(*this, *command_buffer, destination);
   require(destinations.size() == sources.size(), class_name(), ": sources has ", sources.size(),
           " images, but destination_gradients has ", destinations.size());
   const ImageDescriptor& source = sources.front()->descriptor();
@@ -489,7 +491,7 @@ std::shared_ptr<ImageBatch> LossGradient::encode_creating(
   descriptor.feature_channels = properties().destination_channel_offset + channels;
   descriptor.channel_format = gradients.front()->descriptor().channel_format;
   Created result(chosen, allocator(), command_buffer, descriptor, *this,
-                 static_cast<Index>(sources.size()), properties().destination_channel_offset != 0);
+                 static_cast<Index>(sources.size()), leaves_gaps(properties(), *command_buffer));
   encode(command_buffer, gradients, sources, labels, states, result.images());
   return result.take().images;
 }

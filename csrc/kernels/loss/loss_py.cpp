@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "core/arguments_py.hpp"
 #include "core/forward_encode_py.hpp"
 #include "core/numbers_py.hpp"
 #include "core/often_called_py.hpp"
@@ -17,10 +18,14 @@ using namespace pybind11::literals;
 
 using FloatArray = py::array_t<float, 0>;
 
-Size size_argument(const char* name, const std::vector<Index>& values) {
-  require(values.size() == 3, name, " must be (width, height, channels), got ", values.size(),
+Size size_argument(const char* name, const py::object& value) {
+  require<TypeError>(PySequence_Check(value.ptr()) == 1, name,
+                     " must be (width, height, channels), got ", type_name(value));
+  const auto parts = py::reinterpret_borrow<py::sequence>(value);
+  require(py::len(parts) == 3, name, " must be (width, height, channels), got ", py::len(parts),
           " numbers");
-  return {values[0], values[1], values[2]};
+  const auto part = [&](std::size_t i) { return integer(py::object(parts[i]), name); };
+  return {part(0), part(1), part(2)};
 }
 
 std::string shape_text(const py::array& array) {
@@ -124,15 +129,15 @@ LossData make_loss_data(const FloatArray& array, DataLayout layout, const py::ob
     result.size = hwc ? Size{array.shape(1), array.shape(0), array.shape(2)}
                       : Size{array.shape(2), array.shape(1), array.shape(0)};
   } else {
-    result.size = size_argument("LossDataDescriptor: size", size.cast<std::vector<Index>>());
+    result.size = size_argument("LossDataDescriptor: size", size);
   }
   const auto& [w, h, c] = result.size;
   require(w >= 1 && h >= 1 && c >= 1, kWho, ": size must be positive, got ", result.size);
+  require(w <= array.size() && h <= array.size() / w && c <= array.size() / (w * h), kWho,
+          ": data of ", array.nbytes(), " bytes does not hold ", result.size, " float32");
   constexpr Index kItem = sizeof(float);
   result.bytes_per_row = kItem * (hwc ? w * c : w);
   result.bytes_per_image = kItem * (hwc ? w * h * c : w * h);
-  require(array.nbytes() >= kItem * w * h * c, kWho, ": data of ", array.nbytes(),
-          " bytes does not hold ", result.size, " float32");
   return result;
 }
 
@@ -143,10 +148,18 @@ FloatArray dense(const LossData& data) {
   constexpr Index kItem = sizeof(float);
   const Index row = data.bytes_per_row;
   const Index plane = data.bytes_per_image;
-  const Index last =
-      hwc ? (h - 1) * row + kItem * w * c : (c - 1) * plane + (h - 1) * row + kItem * w;
-  require(row >= kItem * (hwc ? w * c : w) && row % kItem == 0 && plane % kItem == 0 &&
-              plane >= 0 && last <= data.data.nbytes(),
+  const Index line = kItem * (hwc ? w * c : w);
+  const Index planes = hwc ? 1 : c;
+  const Index bytes = data.data.nbytes();
+  // Whether `steps` steps of so many bytes end before the data do; no product overflows.
+  const auto steps_within = [bytes](Index steps, Index step) {
+    return steps == 0 || step <= bytes / steps;
+  };
+  const auto is_within = [&] {
+    return steps_within(h - 1, row) && steps_within(planes - 1, plane) &&
+           (h - 1) * (h == 1 ? 0 : row) + (planes - 1) * (planes == 1 ? 0 : plane) <= bytes - line;
+  };
+  require(row >= line && row % kItem == 0 && plane >= 0 && plane % kItem == 0 && is_within(),
           "LossDataDescriptor: bytes_per_row ", row, " and bytes_per_image ", plane,
           " do not fit data of ", data.data.nbytes(), " bytes");
   FloatArray result(std::vector<py::ssize_t>{h, w, c});
@@ -247,9 +260,10 @@ std::shared_ptr<ImageBatch> copied(const std::shared_ptr<Device>& device, const 
 // The array itself where the device can use it.
 std::shared_ptr<ImageBatch> lent(const std::shared_ptr<Device>& device, const py::array& array) {
   const ImageDescriptor d = float_descriptor(array.shape(1), array.shape(2), array.shape(3));
-  return ImageBatch::from_memory(device, d, array.shape(0),
-                                 {const_cast<void*>(array.data()),
-                                  static_cast<std::size_t>(array.nbytes()), share_python(array)});
+  return ImageBatch::from_memory(
+      device, d, array.shape(0),
+      {const_cast<void*>(array.data()), static_cast<std::size_t>(array.nbytes()),
+       share_python(array), !array.writeable()});
 }
 
 std::shared_ptr<ImageBatch> label_image(const std::shared_ptr<Device>& device,
@@ -302,7 +316,7 @@ ValueError
     If labels and weights differ in shape.
 )")
       .def(py::init([](const std::shared_ptr<Device>& device, const py::object& labels,
-                       const py::object& weights, const std::vector<Index>& loss_image_size) {
+                       const py::object& weights, const py::object& loss_image_size) {
              const auto own = label_image(device, labels, "labels");
              const auto factors =
                  weights.is_none() ? nullptr : label_image(device, weights, "weights");
@@ -315,7 +329,7 @@ ValueError
       .def_static(
           "batch",
           [](const std::shared_ptr<Device>& device, const py::object& labels,
-             const py::object& weights, const std::vector<Index>& loss_image_size, bool copy) {
+             const py::object& weights, const py::object& loss_image_size, bool copy) {
             const auto images = [&](const py::object& object, const char* name) {
               const py::array array = float_array(object, name, 4);
               return copy ? copied(device, array) : lent(device, array);

@@ -73,8 +73,14 @@ struct LogLoss {
   MPSGRAD_INLINE float value(float y, float t) const {
     return times(-t, log(y + epsilon)) - times(1.0F - t, log(1.0F - y + epsilon));
   }
+  // Of labels of 0 and 1 one of the two logarithms counts, whatever the other is.
   MPSGRAD_INLINE float slope(float y, float t) const {
-    return (y - t + epsilon - 2.0F * epsilon * t) / (y * (1.0F - y) + epsilon * (epsilon + 1.0F));
+    const float both = y - t + epsilon - 2.0F * epsilon * t;
+    const float below = y * (1.0F - y) + epsilon * (epsilon + 1.0F);
+    const float zero_or_both = t == 0.0F ? 1.0F : both;
+    const float below_zero_or_both = t == 0.0F ? 1.0F - y + epsilon : below;
+    const float above = t == 1.0F ? -1.0F : zero_or_both;
+    return above / (t == 1.0F ? y + epsilon : below_zero_or_both);
   }
   MPSGRAD_INLINE float label_slope(float y, float /*t*/) const {
     return log((1.0F - y + epsilon) / (y + epsilon));
