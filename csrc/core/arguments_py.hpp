@@ -244,6 +244,8 @@ void forbid_construction(Class& cls) {
 // None: the kernel's own allocator; else one of ours, any callable (command_buffer, descriptor,
 // kernel) -> Image, or an ImageBatch that is the result's place itself.
 std::shared_ptr<ImageAllocator> allocator_argument(const py::handle& object);
+// The same for a property: a batch serves one encode, so it is none.
+std::shared_ptr<ImageAllocator> allocator_property(const py::handle& object);
 // What allocator_argument was given.
 py::object allocator_object(const std::shared_ptr<ImageAllocator>& allocator);
 

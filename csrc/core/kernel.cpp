@@ -68,6 +68,8 @@ void check_operand(const KernelBase& kernel, const CommandBuffer& command_buffer
   const ImageBatch::Images& images = *operand.images;
   require(!images.empty(), kernel.class_name(), ": ", operand.name, " is an empty batch");
   const ImageDescriptor& first = images.front()->descriptor();
+  const ImageStorage* front = nullptr;
+  const ImageStorage* previous = nullptr;
   for (const auto& image : images) {
     require(image->device() == kernel.device(), kernel.class_name(), ": ", operand.name,
             " is on another device");
@@ -78,6 +80,13 @@ void check_operand(const KernelBase& kernel, const CommandBuffer& command_buffer
               "; every image of a batch must hold one");
       require(image->descriptor().same_kind(first), kernel.class_name(), ": ", operand.name,
               " mixes images of ", first, " and ", image->descriptor());
+      const ImageStorage& storage = image->storage();
+      if (&storage != previous) {
+        front = front == nullptr ? &storage : front;
+        require(storage.lies_like(*front), kernel.class_name(), ": ", operand.name,
+                " mixes images that lie differently in memory: whole ones and views of channels");
+        previous = &storage;
+      }
     }
   }
 }
@@ -269,30 +278,12 @@ void Reads::check() const {
   }
 }
 
-// A view that ends takes the read of its parent that it holds, which may end the parent.
 void Reads::check_with_views() const {
-  std::map<const ReadCount*, Index> lost;
+  std::vector<LostReads> lost;
   for (const Entry& entry : entries_) {
-    lost[entry.count] = entry.reads;
+    lost.push_back({entry.count, entry.image, entry.reads});
   }
-  std::set<const ReadCount*> ended;
-  for (const Entry& entry : entries_) {
-    const ReadCount* count = entry.count;
-    for (const Image* image = entry.image; image && image->parent();
-         image = image->parent().get()) {
-      if (count->value() != lost[count] || !ended.insert(count).second) {
-        break;
-      }
-      count = image->parent()->read_count();
-      if (!count) {
-        break;
-      }
-      ++lost[count];
-    }
-  }
-  for (const Entry& entry : entries_) {
-    entry.count->require_addable(-lost[entry.count]);
-  }
+  check_lost_reads(lost);
 }
 
 void Reads::spend() {

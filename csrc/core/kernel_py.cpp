@@ -373,7 +373,7 @@ void bind_unary(py::module_& m) {
   property(
       "destination_image_allocator",
       [](const Kernel& k) { return allocator_object(k.allocator()); },
-      [](Kernel& k, const py::object& value) { k.set_allocator(allocator_argument(value)); },
+      [](Kernel& k, const py::object& value) { k.set_allocator(allocator_property(value)); },
       "`DEFAULT`, `TEMPORARY` (the default), or a callable that takes command buffer, descriptor "
       "and kernel and returns an `Image`; TypeError for others.");
   fixed(
@@ -547,7 +547,7 @@ void bind_binary(py::module_& m) {
       .def_property(
           "destination_image_allocator",
           [](const Kernel& k) { return allocator_object(k.allocator()); },
-          [](Kernel& k, const py::object& value) { k.set_allocator(allocator_argument(value)); },
+          [](Kernel& k, const py::object& value) { k.set_allocator(allocator_property(value)); },
           "`DEFAULT`, `TEMPORARY` (the default), or a callable that takes command buffer, "
           "descriptor and kernel and returns an `Image`; TypeError for others.");
   bind_traits(c);
@@ -700,11 +700,15 @@ Image or ImageBatch
 }  // namespace
 
 std::shared_ptr<ImageAllocator> allocator_argument(const py::handle& object) {
-  if (object.is_none()) {
-    return nullptr;
-  }
   if (is_exactly<ImageBatch>(object) || py::isinstance<ImageBatch>(object)) {
     return std::make_shared<GivenImages>(object_of<ImageBatch>(object));
+  }
+  return allocator_property(object);
+}
+
+std::shared_ptr<ImageAllocator> allocator_property(const py::handle& object) {
+  if (object.is_none()) {
+    return nullptr;
   }
   if (py::isinstance<ImageAllocator>(object)) {
     return object.cast<std::shared_ptr<ImageAllocator>>();

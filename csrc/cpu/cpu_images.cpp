@@ -102,6 +102,12 @@ void transfer_image(CpuImageStorage& storage, std::byte* view, DataLayout layout
 
 }  // namespace
 
+// A CpuImages has the strides of its first image.
+bool CpuImageStorage::lies_like(const ImageStorage& other) const {
+  const auto& own = static_cast<const CpuImageStorage&>(other);
+  return own.pixel_stride_ == pixel_stride_ && own.row_stride_ == row_stride_;
+}
+
 void CpuImageStorage::read(Index index, Index image, DataLayout layout, void* out) {
   transfer_image(*this, sample(index, image), layout, out, true);
 }
@@ -170,9 +176,7 @@ CpuImages view_images(const ImageBatch::Images& images, bool batch, Index first,
     if (&image.storage() != previous) {
       previous = &image.storage();
       storage = &as<CpuImageStorage>(*previous);
-      require(
-          storage->pixel_stride() == view.pixel_stride && storage->row_stride() == view.row_stride,
-          "batch mixes images with different memory layouts (whole images and channel views)");
+      require(storage->lies_like(front), "images of one view lie differently in memory");
       view.alive.push_back(storage->backing().alive);
     }
     view.samples.push_back(storage->sample(image.index(), batch ? 0 : i) +

@@ -29,6 +29,7 @@ class CpuImageStorage final : public ImageStorage {
 
   std::pair<std::uintptr_t, std::uintptr_t> extent(Index index) override;
   std::pair<std::uintptr_t, std::uintptr_t> hull() override;
+  bool lies_like(const ImageStorage& other) const override;
   void read(Index index, Index image, DataLayout layout, void* out) override;
   void write(Index index, Index image, DataLayout layout, const void* in) override;
   void* dense_memory() override;

@@ -2,6 +2,8 @@
 #include "device/image.hpp"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <unordered_set>
 
 #include "base/warnings.hpp"
@@ -292,6 +294,30 @@ std::optional<Index> iterate(
   return std::nullopt;
 }
 
+void check_lost_reads(const std::vector<LostReads>& of) {
+  std::map<const ReadCount*, Index> lost;
+  for (const LostReads& one : of) {
+    lost[one.count] = one.reads;
+  }
+  std::set<const ReadCount*> ended;
+  for (const LostReads& one : of) {
+    const ReadCount* count = one.count;
+    for (const Image* image = one.image; image && image->parent(); image = image->parent().get()) {
+      if (count->value() != lost[count] || !ended.insert(count).second) {
+        break;
+      }
+      count = image->parent()->read_count();
+      if (!count) {
+        break;
+      }
+      ++lost[count];
+    }
+  }
+  for (const LostReads& one : of) {
+    one.count->require_addable(-lost[one.count]);
+  }
+}
+
 Index increment_read_count(const ImageBatch::Images& images, Index amount) {
   const auto each_live = [&](auto&& act) {
     Index distinct = 0;
@@ -304,7 +330,14 @@ Index increment_read_count(const ImageBatch::Images& images, Index amount) {
     });
     return distinct;
   };
-  each_live([&](Image&, ReadCount& count) { count.require_addable(amount); });
+  std::vector<LostReads> lost;
+  each_live([&](Image& image, ReadCount& count) {
+    count.require_addable(amount);
+    lost.push_back({&count, &image, -amount});
+  });
+  if (amount < 0) {
+    check_lost_reads(lost);
+  }
   return each_live([&](Image& image, ReadCount& count) {
     count.add(amount);
     image.after_count_change();

@@ -44,6 +44,8 @@ class ImageStorage {
   // [first, last) of something that two images share only if they share texels.
   virtual std::pair<std::uintptr_t, std::uintptr_t> extent(Index index) = 0;
   virtual std::pair<std::uintptr_t, std::uintptr_t> hull();  // of all images
+  // Whether one call may take images of both as elements of one batch; they are of one kind.
+  virtual bool lies_like(const ImageStorage&) const { return true; }
   // One contained image, tightly packed, in the storage encoding.
   virtual void read(Index index, Index image, DataLayout layout, void* out) = 0;
   virtual void write(Index index, Index image, DataLayout layout, const void* in) = 0;
@@ -194,6 +196,16 @@ class ImageBatch : public std::enable_shared_from_this<ImageBatch> {
 
 // Whether no object is there twice.
 bool all_distinct(const ImageBatch::Images& images);
+
+// Reads that one count is about to lose: an image's, or null, a state's.
+struct LostReads {
+  const ReadCount* count;
+  const Image* image;
+  Index reads;
+};
+// Throws if a count cannot lose its reads. A view that ends takes the read of its parent that it
+// holds, which may end the parent.
+void check_lost_reads(const std::vector<LostReads>& of);
 
 // The functions of MPSImage.h over arrays, each once per distinct object.
 Index increment_read_count(const ImageBatch::Images& images, Index amount);

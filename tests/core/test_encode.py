@@ -235,6 +235,10 @@ def test_allocators_of_wrong_kinds(device, command_buffer, wrong):
     for kernel in (linear(device), linear_gradient(device)):
         with pytest.raises(TypeError, match="must be DEFAULT, TEMPORARY or a callable"):
             kernel.destination_image_allocator = wrong
+        with pytest.raises(TypeError, match="a callable, got ImageBatch"):
+            kernel.destination_image_allocator = mg.ImageBatch.allocate(
+                device, source.descriptor, 1
+            )
         with pytest.raises(TypeError, match="must not be None"):
             kernel.destination_image_allocator = None
         assert kernel.destination_image_allocator is mg.TEMPORARY

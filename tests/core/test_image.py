@@ -452,6 +452,8 @@ def test_batch_representation_outside_the_container(device, arguments):
 
 @pytest.mark.parametrize("channel_format", FORMATS)
 def test_sub_image_with_feature_channel_range(device, channel_format):
+    if device.kind == "metal":
+        pytest.skip("some channels of several images are no range of a texture's slices")
     array = counting(2, 2, 3, 10, dtype=DTYPES[channel_format])
     image = image_of(device, array)
     for first, count, expected in [(0, 4, 4), (4, 4, 4), (4, 8, 6), (8, 4, 2), (8, 2**62, 2)]:
@@ -484,6 +486,8 @@ def test_sub_images_of_wrong_channels(device, first, count, words):
 
 
 def test_views_of_views(device):
+    if device.kind == "metal":
+        pytest.skip("some channels of several images are no range of a texture's slices")
     array = counting(3, 2, 3, 12)
     image = image_of(device, array)
     view = image.sub_image_with_feature_channel_range(4, 8).batch_representation()[2]
@@ -515,6 +519,21 @@ def test_a_view_as_source(device, queue):
     result = linear(device, 2.0).encode(command_buffer, view, allocator=mg.DEFAULT)
     finish(command_buffer, result)
     assert np.array_equal(result.read(), 2 * array[1, ..., 8:])
+
+
+def test_a_batch_of_a_whole_image_and_a_view(device, queue):
+    wide = counting(2, 3, 8)
+    views = [image_of(device, wide).sub_image_with_feature_channel_range(4, 4)]
+    sources = [image_of(device, counting(2, 3, 4)), *views]
+    command_buffer = queue.command_buffer()
+    if device.kind == "cpu":
+        words = "Neuron: source mixes images that lie differently in memory: whole ones and views"
+        with pytest.raises(ValueError, match=words):
+            linear(device, 2.0).encode_batch(command_buffer, sources, allocator=mg.DEFAULT)
+        sources = views
+    result = linear(device, 2.0).encode_batch(command_buffer, sources, allocator=mg.DEFAULT)
+    finish(command_buffer, *result)
+    assert np.array_equal(result[len(result) - 1].read(), 2 * wide[..., 4:])
 
 
 # --- how kernels store --------------------------------------------------------

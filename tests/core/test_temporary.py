@@ -323,6 +323,23 @@ def test_a_view_of_a_view_ends_all_it_holds(device, command_buffer):
     finish(command_buffer, result)
 
 
+def test_a_view_and_its_parent_lose_reads_together(command_buffer):
+    parent = mg.TemporaryImage(command_buffer, descriptor(channels=8))
+    view = parent.sub_image_with_feature_channel_range(0, 4)
+    view.read_count = 2
+    for images in ([view, parent], [parent, view]):
+        parent.read_count = 2  # one of them the view's
+        with pytest.raises(ReadCountError, match="cannot lower read count 2 by 3"):
+            mg.increment_read_count(images, -2)
+        assert (view.read_count, parent.read_count) == (2, 2)
+        mg.increment_read_count(images, 3)
+        mg.increment_read_count(images, -3)
+        assert (view.read_count, parent.read_count) == (2, 2)
+    parent.read_count = 3
+    assert mg.increment_read_count([view, parent], -2) == 2
+    assert (view.read_count, parent.read_count) == (0, 0)
+
+
 def test_a_view_dies_with_its_parent(device, command_buffer):
     parent = mg.TemporaryImage(command_buffer, descriptor(channels=8))
     view = parent.sub_image_with_feature_channel_range(0, 4)
