@@ -15,14 +15,28 @@ namespace {
 
 constexpr const char* kGraph = "Graph";
 
+// What a step reads, for messages.
+std::string read_by(const GraphStep& step, const std::vector<GraphImage>& images) {
+  std::string names;
+  std::set<int> distinct;
+  for (const int image : step.image_reads()) {
+    if (image != GraphStep::kNone && distinct.insert(image).second) {
+      names += text(names.empty() ? "; it reads " : " and ",
+                    images[static_cast<std::size_t>(image)].name);
+    }
+  }
+  return names;
+}
+
 template <class Error>
 [[noreturn]] void rethrow_with(const std::string& node, const Error& error) {
   throw Error(text(kGraph, ": ", node, ": ", error.what()));
 }
 
-// Errors of a step keep their class and name the node.
+// Errors of a step keep their class and name the node; where sizes do not fit, those before it too.
 template <class Encode>
-void naming(const std::string& node, const Encode& encode) {
+void naming(const GraphStep& step, const std::vector<GraphImage>& images, const Encode& encode) {
+  const std::string& node = step.node();
   try {
     encode();
   } catch (const CommandBufferError& error) {
@@ -40,7 +54,8 @@ void naming(const std::string& node, const Encode& encode) {
   } catch (const TypeError& error) {
     rethrow_with(node, error);
   } catch (const std::invalid_argument& error) {
-    rethrow_with(node, error);
+    throw std::invalid_argument(
+        text(kGraph, ": ", node, ": ", error.what(), read_by(step, images)));
   }
 }
 
@@ -252,8 +267,10 @@ void Graph::check_inputs(const CommandBuffer& command_buffer,
     require(images.front()->descriptor().number_of_images == 1, kGraph, ": ", slot.name,
             " must be images that hold one image, got ",
             images.front()->descriptor().number_of_images);
+    std::set<const Image*> distinct;  // one in a batch twice is read once
     for (const auto& image : images) {
-      if (const ReadCount* count = image->read_count()) {
+      const ReadCount* count = image->read_count();
+      if (count != nullptr && distinct.insert(image.get()).second) {
         const Index reads = wanted[count] += slot.reads;
         require<ReadCountError>(count->value() >= reads, kGraph, ": ", slot.name, " is read ",
                                 reads, " times by one encode, but its read count is ",
@@ -315,7 +332,7 @@ const Graph::Rehearsal& Graph::rehearsal(const Settings& settings,
 
 void Graph::run_steps(GraphRun& run) {
   for (const auto& step : steps_) {
-    naming(step->node(), [&] { step->encode(run); });
+    naming(*step, images_, [&] { step->encode(run); });
     if (!run.is_rehearsal()) {
       note_part(*run.command_buffer());
     }

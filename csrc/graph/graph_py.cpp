@@ -322,7 +322,7 @@ void bind_graph(py::module_& m) {
     GraphImage image;
     image.name = std::move(name);
     image.format = format;
-    image.allocator = allocator_argument(allocator);
+    image.allocator = allocator_property(allocator);
     image.synchronize = synchronize;
     return self.add_image(std::move(image));
   });
@@ -345,7 +345,7 @@ void bind_graph(py::module_& m) {
   c.def_property(
       "destination_image_allocator",
       [](const Graph& self) { return allocator_object(self.allocator()); },
-      [](Graph& self, const py::object& value) { self.set_allocator(allocator_argument(value)); },
+      [](Graph& self, const py::object& value) { self.set_allocator(allocator_property(value)); },
       "How the first result is made; overrides that of its node.");
   c.def_readwrite("output_state_is_temporary", &Graph::output_state_is_temporary,
                   "Whether exported states are temporary.");

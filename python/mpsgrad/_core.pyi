@@ -3404,6 +3404,7 @@ class FullyConnected(Convolution):
 
 class ConvolutionGradient(GradientKernel):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
+    def _keep_weights(self) -> None: ...
     def reload_weights_and_biases(
         self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
     ) -> None:
@@ -3611,6 +3612,7 @@ class ConvolutionTranspose(UnaryKernel):
 
 class ConvolutionTransposeGradient(GradientKernel):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
+    def _keep_weights(self) -> None: ...
     def reload_weights_and_biases(
         self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
     ) -> None:
@@ -4365,11 +4367,7 @@ class LossLabels(State):
         labels: typing.Any,
         weights: typing.Any = None,
         *,
-        loss_image_size: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = (
-            1,
-            1,
-            1,
-        ),
+        loss_image_size: typing.Any = (1, 1, 1),
         copy: bool = True,
     ) -> list[LossLabels]:
         """
@@ -4395,11 +4393,7 @@ class LossLabels(State):
         device: Device,
         labels: typing.Any,
         weights: typing.Any = None,
-        loss_image_size: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = (
-            1,
-            1,
-            1,
-        ),
+        loss_image_size: typing.Any = (1, 1, 1),
     ) -> None: ...
     def __repr__(self) -> str: ...
     @property

@@ -4,6 +4,7 @@ import mpsgrad as mg
 import pytest
 from mpsgrad import _core
 from mpsgrad.__main__ import main
+from mpsgrad._command_line import probe
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
@@ -28,3 +29,19 @@ def test_only_a_device_over_a_framework_can_be_asked():
     ):
         with pytest.raises(mg.errors.UnsupportedError, match="'cpu' has no framework to ask"):
             ask()
+
+
+def test_what_graphs_are_assumed_to_answer():
+    """As section 16 of the graph chapter has it."""
+    questions = (probe._g1, probe._g3, probe._g5, probe._g6, probe._graphs)
+    answers = [answer for ask in questions for answer in ask(mg.Device("cpu"))]
+    assert [(answer.id, answer.assumed) for answer in answers] == [
+        ("G1", "3 2"),
+        ("G1", "5 -7"),
+        ("G3", "3 1 6 2 2 3 1 -2 -3 -1 30 10"),
+        ("G3", "9 7 8"),
+        ("G5", "4 1"),
+        ("G6", "1 0"),
+        ("graph 1", "1 0"),
+    ]
+    assert all(answer.agrees and answer.answered == answer.assumed for answer in answers)

@@ -630,6 +630,27 @@ def test_states_know_how_many_images_a_clip_rectangle_covers(queue, cls):
     kernels.run(queue, encode)
 
 
+def test_gradients_as_wide_as_what_was_concatenated(device, queue):
+    data_source = mg.ArrayConvolutionDataSource(np.eye(4, dtype=np.float32).reshape(4, 1, 1, 4))
+    forward = mg.Convolution(data_source, device=device)
+    backward = mg.ConvolutionGradient(data_source, device=device)
+    x, y = (kernels.batch(device, np.zeros((1, 1, 1, n), np.float32)) for n in (4, 8))
+    g = kernels.batch(device, np.float32([7] * 4 + [1] * 4).reshape(1, 1, 1, 8))
+    (first,) = forward.result_state_batch(x, y)
+    forward.destination_feature_channel_offset = 4
+    (second,) = forward.result_state_batch(x, y)
+
+    def encode(command_buffer):
+        forward.encode_batch(command_buffer, x, y, destination_states=[second])
+        with pytest.raises(ValueError, match="has 8 channels, but the forward pass wrote 4"):
+            backward.encode_batch(command_buffer, g, x, second, allocator=mg.DEFAULT)
+        forward.destination_feature_channel_offset = 0
+        forward.encode_batch(command_buffer, x, y, destination_states=[first])
+        return backward.encode_batch(command_buffer, g, x, first, allocator=mg.DEFAULT)
+
+    assert_exact(kernels.read(queue, kernels.run(queue, encode)).ravel(), [7] * 4)
+
+
 @pytest.mark.parametrize("window", [(3, 3), (1, 9)], ids=["3x3", "flat"])
 def test_channel_windows_and_clip_rectangles(queue, window, rng):
     device = queue.device
@@ -1142,6 +1163,10 @@ def test_failing_sources(device):
     with pytest.raises(KeyError):
         mg.Convolution(recorder, device=device)
     assert recorder.calls[-1] == "purge"
+    recorder = Recorder(fail_in="purge")
+    with pytest.raises(KeyError):
+        mg.Convolution(recorder, device=device)
+    assert recorder.calls.count("purge") == 1
 
 
 class Copied(mg.ConvolutionDataSource):

@@ -516,24 +516,27 @@ def test_what_a_data_source_raises_while_it_loads(device):
 
 
 GAMMA, BETA = np.full(4, 2.0, np.float32), np.ones(4, np.float32)
-# How to make a node of a class of data sources; the kernels that read it, in a training graph
-# forward and gradient, and how often one kernel does when it reloads.
+# How to make a node of a class of data sources; how often its gradient node does; the kernels that
+# read it, in a training graph forward and gradient, and how often one kernel does when it reloads.
 LOADS = {
     "convolution": (
         mg.ArrayConvolutionDataSource,
         lambda source: g.ConvolutionNode(g.ImageNode(), source(np.ones((4, 1, 1, 4), np.float32))),
+        1,
         2,
         1,
     ),
     "batch normalization": (
         mg.ArrayBatchNormalizationDataSource,
         lambda source: g.BatchNormalizationNode(g.ImageNode(), source(GAMMA, BETA)),
+        0,
         1,
         2,
     ),
     "instance normalization": (
         mg.ArrayInstanceNormalizationDataSource,
         lambda source: g.InstanceNormalizationNode(g.ImageNode(), source(GAMMA, BETA)),
+        0,
         1,
         1,
     ),
@@ -542,14 +545,15 @@ LOADS = {
         lambda source: g.GroupNormalizationNode(
             g.ImageNode(), source(GAMMA, BETA, number_of_groups=2)
         ),
+        0,
         1,
         1,
     ),
 }
 
 
-@pytest.mark.parametrize(("base", "node", "kernels", "reads"), LOADS.values(), ids=LOADS)
-def test_loads_of_data_sources(device, base, node, kernels, reads):
+@pytest.mark.parametrize(("base", "node", "looks", "kernels", "reads"), LOADS.values(), ids=LOADS)
+def test_loads_of_data_sources(device, rng, base, node, looks, kernels, reads):
     """One a kernel, as docs/graph.md says, and one of a graph of the device's own."""
 
     class Counts(base):
@@ -562,13 +566,98 @@ def test_loads_of_data_sources(device, base, node, kernels, reads):
         def purge(self):
             Counts.purges += 1
 
-    loss = loss_of(node(Counts))
-    graph = g.Graph(device, result_images=loss.training_graph(), results_are_needed=False)
+    def counts():
+        loads, purges = Counts.loads, Counts.purges
+        Counts.loads = Counts.purges = 0
+        assert loads == purges
+        return loads
+
+    termini = loss_of(node(Counts)).training_graph()
+    assert counts() == looks
+    graph = g.Graph(device, result_images=termini, results_are_needed=False)
     own = graph._has_runner
-    assert Counts.loads == Counts.purges == kernels + own
-    Counts.loads = Counts.purges = 0
+    assert counts() == kernels + own
+    graph(sample(rng, (2, 3, 3, 4)), sample(rng, (2, 3, 3, 4)))
+    assert counts() == 0
     graph.reload_from_data_sources()
-    assert Counts.loads == Counts.purges == (1 if own else kernels * reads)
+    assert counts() == (1 if own else kernels * reads)
+
+
+class Lazy(mg.ConvolutionDataSource):
+    """Has something only between load and purge, and counts the two."""
+
+    refuses = False
+
+    def __init__(self, **options):
+        self.options = options
+        self.array = None
+        self.loads = self.purges = 0
+
+    def load(self):
+        assert self.array is None
+        if self.refuses:
+            return False
+        self.loads += 1
+        self.array = np.full((4, 1, 1, 4), 2, np.float32)
+        return True
+
+    def purge(self):
+        assert self.array is not None
+        self.purges += 1
+        self.array = None
+
+    def descriptor(self):
+        outputs, height, width, inputs = self.array.shape
+        return mg.ConvolutionDescriptor(
+            width,
+            height,
+            input_feature_channels=inputs,
+            output_feature_channels=outputs,
+            **self.options,
+        )
+
+    def weights(self):
+        return self.array
+
+    def bias_terms(self):
+        return np.zeros(len(self.array), np.float32)
+
+
+GRADIENT_NODES = {
+    "factory": lambda node, gradient: node.gradient_filter(gradient),
+    "training graph": lambda node, gradient: node.training_graph(gradient)[0],
+    "constructor": lambda node, gradient: g.ConvolutionGradientNode(
+        gradient, *node.source_images, node.result_state
+    ),
+}
+
+
+@pytest.mark.parametrize("make", GRADIENT_NODES.values(), ids=GRADIENT_NODES)
+def test_a_data_source_that_has_nothing_unless_it_is_loaded(device, rng, make):
+    source = Lazy()
+    node = g.ConvolutionNode(g.ImageNode("x"), source)
+    terminus = make(node, g.ImageNode("dy"))
+    assert (source.loads, source.purges) == (1, 1)
+    x, dy = sample(rng, (2, 3, 3, 4)), sample(rng, (2, 3, 3, 4))
+    result = float_graph(device, [terminus])({"x": x, "dy": dy}).result
+    assert_exact(result, np.repeat(2 * dy.sum(-1, keepdims=True), 4, -1))
+    assert source.loads == source.purges
+
+
+@pytest.mark.parametrize("make", GRADIENT_NODES.values(), ids=GRADIENT_NODES)
+def test_a_data_source_is_purged_whatever_its_descriptor_is(make):
+    source = Lazy(fused_neuron_descriptor=mg.NeuronDescriptor(mg.NeuronType.RELU))
+    node = g.ConvolutionNode(g.ImageNode(), source)
+    with pytest.raises(mg.errors.GraphError, match="its descriptor has a fused neuron"):
+        make(node, g.ImageNode())
+    source.options = {"groups": 3}
+    with pytest.raises(ValueError, match="groups"):
+        make(node, g.ImageNode())
+    assert (source.loads, source.purges) == (2, 2)
+    source.refuses = True
+    with pytest.raises(mg.errors.GraphError, match=r"ConvolutionNode: load\(\) of Lazy returned F"):
+        make(node, g.ImageNode())
+    assert (source.loads, source.purges) == (2, 2)
 
 
 # ---- padding and allocators
@@ -691,6 +780,55 @@ def test_copies_and_pickles(device, rng):
     again = pickle.loads(pickle.dumps(float_graph(device, [linear(g.ImageNode("x"), 3.0)])))
     again = again.copy(device)
     assert_exact(again({"x": x}).result, 3 * x)
+
+
+class Constant(mg.ConvolutionDataSource):
+    """One weight, whose copies are what subclasses say."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def descriptor(self):
+        return mg.ConvolutionDescriptor(1, 1, input_feature_channels=1, output_feature_channels=1)
+
+    def weights(self):
+        return np.full((1, 1, 1, 1), self.value, np.float32)
+
+    def bias_terms(self):
+        return None
+
+
+class CopiesForDevice(Constant):
+    def copy(self, device=None):
+        return type(self)(self.value + (10 if device is not None else 20))
+
+    def __copy__(self):
+        raise AssertionError("there is a better way")
+
+
+class Copies(Constant):
+    def copy(self):
+        return type(self)(self.value + 30)
+
+
+class CopiesByModule(Constant):
+    def __copy__(self):
+        return type(self)(self.value + 40)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(CopiesForDevice, 11), (Copies, 31), (CopiesByModule, 41), (Constant, 5)]
+)
+def test_how_data_sources_are_copied(device, kind, expected):
+    source = kind(1)
+    node = g.ConvolutionNode(g.ConvolutionNode(g.ImageNode(), source), source)
+    graph = float_graph(device, [node])
+    other = graph.copy()
+    source.value = 5
+    other.reload_from_data_sources()
+    one = np.ones((1, 1, 1, 1), np.float32)
+    assert other(one).result.item() == expected**2
+    assert graph(one).result.item() == 1
 
 
 def test_what_becomes_of_nodes_is_nothing_to_a_compiled_graph(device, rng):

@@ -3,6 +3,7 @@
 import inspect
 import pickle
 import re
+import warnings
 
 import mpsgrad as mg
 import numpy as np
@@ -13,6 +14,8 @@ from tests.graph.networks import loss_of
 from tests.tolerance import assert_exact, assert_same_bytes
 
 X = (2, 4, 4, 8)
+# What Metal says of limits.
+UNMEASURED = "ignore:.*has not been measured:RuntimeWarning"
 LOSS = mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.SUM, delta=0.5)
 
 
@@ -357,6 +360,7 @@ def test_the_kernel_of_two_sources(device, rng, name):
     assert_same_bytes(result, kernel(device=device)(x, y))
 
 
+@pytest.mark.filterwarnings(UNMEASURED)
 @pytest.mark.parametrize("name", [name for name in TWO_SOURCES if TWO_SOURCES[name][2]])
 @pytest.mark.parametrize("limited", [False, True])
 def test_the_gradients_of_two_sources(device, rng, name, limited):
@@ -460,6 +464,23 @@ def test_misspelt_settings(device):
     node.alpha = 2.0
 
 
+@pytest.mark.parametrize("name", ["AdditionNode", "SubtractionNode", "MultiplicationNode"])
+@pytest.mark.parametrize("limit", [{"minimum_value": 0.0}, {"maximum_value": 6.0}])
+def test_gradients_of_limited_nodes_warn_on_metal(device, name, limit):
+    node = set_on(getattr(g, name)(g.ImageNode("x"), g.ImageNode("y")), **limit)
+    termini = node.gradient_filters(g.ImageNode("dr"))
+    float_graph(device, [node])  # and by itself nowhere
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        float_graph(device, termini[:1])
+    assert len(caught) == (device.kind == "metal")
+    for warning in caught:
+        assert warning.category is RuntimeWarning
+        assert str(warning.message).startswith(f"Graph: {name} limits its result; whether")
+        assert warning.filename == __file__
+
+
+@pytest.mark.filterwarnings(UNMEASURED)
 def test_limited_sums_have_gradients_of_their_own(device, rng):
     node = set_on(g.AdditionNode(g.ImageNode("x"), g.ImageNode("y")), minimum_value=0.0)
     termini = node.training_graph(g.ImageNode("dr"))

@@ -174,6 +174,62 @@ def test_only_listed_termini_train(device, rng):
     assert sorted(changed) == [False, True]
 
 
+@pytest.mark.parametrize("name", ["Convolution", "FullyConnected", "ConvolutionTranspose"])
+def test_weights_are_those_of_when_the_graph_was_made(device, rng, name):
+    """Of the forward kernel and of the gradient kernel, until a reload."""
+    old, new = np.eye(4, dtype=np.float32), np.float32(3) * np.eye(4, dtype=np.float32)[::-1]
+    source = mg.ArrayConvolutionDataSource(old.reshape(4, 1, 1, 4).copy())
+    node = getattr(g, f"{name}Node")(g.ImageNode("x"), source)
+    (terminus,) = node.training_graph(g.ImageNode("dy"))
+    graph = g.Graph(device, result_images=[node, terminus], format=mg.ChannelFormat.FLOAT32)
+    source.weights_array[...] = new.reshape(4, 1, 1, 4)
+    x, dy = values(rng, (3, 1, 1, 4)), values(rng, (3, 1, 1, 4))
+
+    for w in (old, new):  # the same in both directions
+        y, (dx,), _ = graph({"x": x, "dy": dy})
+        assert_exact(y, x @ w)
+        assert_exact(dx, dy @ w)
+        graph.reload_from_data_sources()
+
+
+@pytest.mark.parametrize("head_first", [True, False])
+def test_a_node_made_after_a_training_graph_uses_weights_from_before_the_update(device, head_first):
+    one = np.ones((1, 1, 1, 1), np.float32)
+    source = mg.ArrayConvolutionDataSource(one.copy(), optimizer=mg.SGD(1.0, device=device))
+    x = g.ImageNode("x")
+    (terminus,) = g.ConvolutionNode(x, source).training_graph(g.ImageNode("dy"))
+    head = g.NeuronLinearNode(g.ConvolutionNode(x, source), 2.0)
+    head.result_image.handle = "head"
+    results = [head, terminus] if head_first else [terminus, head]
+    graph = g.Graph(
+        device,
+        result_images=results,
+        results_are_needed=[node is head for node in results],
+        format=mg.ChannelFormat.FLOAT32,
+    )
+    for expected in (2.0, 0.0):
+        result, intermediates, _ = graph({"x": one, "dy": one})
+        assert (result if head_first else intermediates["head"]).item() == expected
+
+
+def test_nodes_that_depend_on_gradients_keep_their_order(device):
+    """A forward node that reads a gradient cannot come before it, nor what reads that node."""
+    x = g.ImageNode("x")
+    first = g.NeuronReLUNode(x, label="first")
+    (gradient,) = first.training_graph(g.ImageNode("dy"))
+    after = g.NeuronLinearNode(gradient, 2.0, label="after")
+    total = g.AdditionNode(after, g.NeuronAbsoluteNode(x, label="before"), label="total")
+    rows = str(g.Graph(device, total)).splitlines()
+    names = [re.search(r"\w+Node(?: '\w+')?", row)[0] for row in rows if row[:1] in "1234567"]
+    assert names == [
+        "NeuronReLUNode 'first'",
+        "NeuronAbsoluteNode 'before'",
+        "NeuronGradientNode",
+        "NeuronLinearNode 'after'",
+        "AdditionNode 'total'",
+    ]
+
+
 def test_tied_weights_reload_every_kernel(device, rng):
     sgd = mg.SGD(2.0**-8, device=device)
     source = mg.ArrayConvolutionDataSource(weights(rng), weights(rng, (4,)), optimizer=sgd)

@@ -331,9 +331,10 @@ void ConvolutionGradient::check_call(const GradientCall& call) const {
       static_cast<const ConvolutionGradientState&>(call.state()).has_forward(), class_name(),
       ": no forward encode has filled this state; encode the forward kernel with it first");
   const Index channels = gradient.feature_channels;
-  // The forward result may have had others too.
+  // The forward result may have had others too, behind these.
   require(reads_a_window(call) || channels == descriptor_.output_feature_channels ||
-              channels == shot.destination_channels,
+              (channels == shot.destination_channels &&
+               shot.properties.destination_channel_offset == 0),
           class_name(), ": source_gradient has ", channels,
           " channels, but the forward pass wrote ", descriptor_.output_feature_channels);
   const Offset& offset = properties_.primary.offset;

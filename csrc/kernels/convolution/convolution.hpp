@@ -136,6 +136,9 @@ class ConvolutionGradient : public GradientKernel {
   bool is_state_modified() const override { return true; }
   bool is_result_state_reused_across_batch() const override { return true; }
 
+  // The first encode, too, takes the weights that the constructor has read: a graph has read those
+  // of its convolutions with them.
+  void keep_weights() { has_weights_ = true; }
   void reload_from_data_source();
   void reload(const std::shared_ptr<CommandBuffer>& command_buffer,
               const std::shared_ptr<ConvolutionWeightsAndBiasesState>& state);
@@ -161,8 +164,8 @@ class ConvolutionGradient : public GradientKernel {
   std::shared_ptr<ConvolutionDataSource> source_;
   ConvolutionDescriptor descriptor_;
   ConvolutionGradientOption option_ = ConvolutionGradientOption::All;
-  bool has_weights_ =
-      false;  // false until the first encode or reload: then they come from the state's convolution
+  // Else the first encode takes them from the data source of the state's convolution.
+  bool has_weights_ = false;
   std::unique_ptr<ConvolutionGradientEncoder> encoder_;
 };
 

@@ -57,15 +57,16 @@ class PyDataSource final : public ConvolutionDataSource {
     require<std::runtime_error>(source.attr("load")().cast<bool>(),
                                 "ConvolutionDataSource: load() of ", type_name(source),
                                 " returned false");
+    ConvolutionSourceData data;
     try {
-      ConvolutionSourceData data = read_loaded(source);
-      source.attr("purge")();
-      return data;
+      data = read_loaded(source);
     } catch (...) {
       const py::error_scope pending;
       source.attr("purge")();  // exactly one a load, whatever happened between
       throw;
     }
+    source.attr("purge")();
+    return data;
   }
 
  private:
@@ -483,6 +484,7 @@ void bind_backward(py::class_<Class, GradientKernel, py::smart_holder>& c) {
           &Class::set_gradient_option,
           "`ConvolutionGradientOption` bits of what an encode computes, as an int; ALL (3) by "
           "default, ValueError for no bit or others.")
+      .def("_keep_weights", &Class::keep_weights)
       .def("reload_weights_and_biases_from_data_source", &Class::reload_from_data_source,
            kReloadFromSourceDoc)
       .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a.none(false),

@@ -50,6 +50,21 @@ def _ancestors(
     return found
 
 
+def _gradient_part(nodes: Iterable[FilterNode]) -> set[FilterNode]:
+    """Return which of the nodes are gradient nodes, or depend on one, as sums of gradients do.
+
+    Forward nodes run before all of these, whenever they were made: none of them uses weights that
+    the same encode has updated.
+    """
+    part: set[FilterNode] = set()
+    for node in sorted(nodes, key=lambda node: node._serial):
+        producers: set[FilterNode | None] = {image._producer for image in node._sources}
+        producers.update(state._producer for state in node._source_states())
+        if isinstance(node, GradientFilterNode) or not part.isdisjoint(producers):
+            part.add(node)
+    return part
+
+
 class Compiler:
     """One compilation: what nodes' `_compile` methods talk to.
 
@@ -110,7 +125,8 @@ class Compiler:
             or node._updates_weights()
         ]
         self.kept = _ancestors(required, self.copies) | self.fused.keys()
-        self.order = sorted(self.kept, key=lambda node: node._serial)
+        backward = _gradient_part(self.included)
+        self.order = sorted(self.kept, key=lambda node: (node in backward, node._serial))
         self.pruned = sorted(self.included - self.kept, key=lambda node: node._serial)
         self.steps = [node for node in self.order if node.result_image not in self.copies]
 

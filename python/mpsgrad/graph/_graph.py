@@ -12,7 +12,7 @@ import numpy as np
 from mpsgrad import _core
 from mpsgrad._arrays import array_queue, as_image_array, batch_of, resolve_device
 from mpsgrad._core import ChannelFormat
-from mpsgrad._kernel import Settings
+from mpsgrad._kernel import Settings, _copied
 from mpsgrad.errors import GraphError
 from mpsgrad.graph._compiler import Compiler
 from mpsgrad.graph._flat import flatten, restore
@@ -445,7 +445,8 @@ class Graph(Settings, _core.Graph):
     def copy(self, device: _core.Device | str | None = None) -> Self:
         """Return a graph of the same nodes, as they were compiled (``copyWithZone:device:``).
 
-        Data sources with a method ``copy`` are copied, so that the two graphs train apart.
+        Data sources are copied as kernels copy theirs, so that the two graphs train apart: by
+        ``copy(device=...)``, else ``copy()`` or ``__copy__``. Others serve both.
 
         Parameters
         ----------
@@ -458,8 +459,7 @@ class Graph(Settings, _core.Graph):
             for attribute in _DATA_SOURCES:
                 source = node.__dict__.get(attribute)
                 if source is not None and id(source) not in sources:
-                    own = getattr(source, "copy", None)
-                    sources[id(source)] = source if own is None else own(device=target)
+                    sources[id(source)] = _copied(source, target)
         results = _copies(self._results, sources)
         return cast(
             "Self", self._rebuilt(type(self), target, results, self._needed, self._settings())

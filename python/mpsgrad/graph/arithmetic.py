@@ -6,6 +6,7 @@ result is the true derivative, where the forward result was not limited.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -313,6 +314,16 @@ class ArithmeticGradientNode(GradientFilterNode):
 
     def _kernel_settings(self) -> dict[str, Any]:
         return {"primary_scale": self._own_scale()}
+
+    def _compile(self, to: Compiler) -> None:
+        if to.device.kind == "metal" and not self._forward._is_unlimited():
+            warnings.warn(
+                f"Graph: {self._forward._name()} limits its result; whether its gradient is 0 "
+                "there on Metal, as on the CPU device, has not been measured",
+                RuntimeWarning,
+                stacklevel=4,  # whoever makes the graph
+            )
+        super()._compile(to)
 
     def _copied_image(self) -> ImageNode | None:
         """Without scale, broadcast, limits and a policy the incoming gradient is the result."""

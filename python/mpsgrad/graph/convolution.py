@@ -54,6 +54,19 @@ def _untrainable(descriptor: Any) -> str | None:
     return None
 
 
+def _require_trainable(node: ConvolutionNode) -> None:
+    """Refuse a node without a gradient: its data source is loaded, to look at the descriptor."""
+    source = node._weights
+    if not source.load():
+        raise GraphError(f"{node._name()}: load() of {type(source).__name__} returned False")
+    try:
+        problem = _untrainable(source.descriptor())
+    finally:
+        source.purge()
+    if problem is not None:
+        raise GraphError(f"{node._name()}: its descriptor has {problem}, so it has no gradient")
+
+
 class ConvolutionNode(TrainableNode):
     """Convolution (``MPSCNNConvolutionNode``), of `mpsgrad.Convolution`.
 
@@ -62,7 +75,8 @@ class ConvolutionNode(TrainableNode):
     source : ImageNode or FilterNode
         What is convolved; of a filter node its result.
     weights : ConvolutionDataSource
-        Read when a graph is made, by each graph for itself, and when one reloads.
+        Read when a graph is made, by each graph for itself, and when one reloads; the descriptor
+        also when a gradient node is made.
     label : str, optional
         Overrides the data source's.
 
@@ -107,12 +121,6 @@ class ConvolutionNode(TrainableNode):
     def convolution_gradient_state(self) -> StateNode | None:
         """`result_state`, under the name that a transposed convolution asks for."""
         return self._state
-
-    def _gradient_nodes(self, gradient: ImageNode) -> list[GradientFilterNode]:
-        problem = _untrainable(self._weights.descriptor())
-        if problem is not None:
-            raise GraphError(f"{self._name()}: its descriptor has {problem}, so it has no gradient")
-        return super()._gradient_nodes(gradient)
 
     def _kernel_arguments(self) -> dict[str, Any]:
         return {"weights": self._weights}
@@ -216,7 +224,7 @@ class ConvolutionGradientNode(TrainableNode, GradientFilterNode):
     ValueError
         If ``weights`` is another data source than the forward node's.
     GraphError
-        If the forward node cannot be trained.
+        If the forward node cannot be trained, or its data source refuses to load.
     """
 
     _kernel: ClassVar[Any] = kernels.ConvolutionGradient
@@ -239,11 +247,7 @@ class ConvolutionGradientNode(TrainableNode, GradientFilterNode):
             )
 
     def _begin(self, forward: Any, gradient: ImageNode, label: str | None) -> None:
-        problem = _untrainable(forward._weights.descriptor())
-        if problem is not None:
-            raise GraphError(
-                f"{forward._name()}: its descriptor has {problem}, so it has no gradient"
-            )
+        _require_trainable(forward)
         super()._begin(forward, gradient, label)
         self.training_style = forward.training_style
 
@@ -258,6 +262,8 @@ class ConvolutionGradientNode(TrainableNode, GradientFilterNode):
     def _make_kernel(self, device: Any, **more: Any) -> Any:
         kernel = super()._make_kernel(device, **more)
         kernel.gradient_option = kernels.ConvolutionGradientOption.ALL
+        # A kernel by itself would read the forward kernel's data source at its first encode.
+        kernel._keep_weights()
         return kernel
 
     def _compile(self, to: Compiler) -> None:
