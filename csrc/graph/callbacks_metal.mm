@@ -132,6 +132,13 @@ class PaddingCalls {
 - (MPSNNPaddingMethod)paddingMethod {
   return (*calls_)->method();
 }
+- (NSString*)label {
+  return @"mpsgrad";
+}
+// No gradient node of Apple's gets a policy of ours.
+- (nullable instancetype)inverse {
+  return nil;
+}
 - (MPSImageDescriptor*)destinationImageDescriptorForSourceImages:(NSArray<MPSImage*>*)sourceImages
                                                     sourceStates:
                                                         (nullable NSArray<MPSState*>*)sourceStates

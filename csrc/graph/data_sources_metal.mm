@@ -198,14 +198,7 @@ void MetalSource::make_last(CommandBuffer& command_buffer, StateAdoption& adopti
     }
     const std::shared_ptr<Buffer> copy = device_->make_buffer([buffer->get() length]);
     const id<MTLBuffer> target = as<MetalBuffer>(*copy).get();
-    id<MTLBlitCommandEncoder> encoder = [own.for_transfer() blitCommandEncoder];
-    [encoder copyFromBuffer:buffer->get()
-               sourceOffset:0
-                   toBuffer:target
-          destinationOffset:0
-                       size:[buffer->get() length]];
-    [encoder endEncoding];
-    own.keep(target);
+    own.copy(buffer->get(), 0, target, [buffer->get() length]);
     buffer->replace(Retained<id<MTLBuffer>>::share(target));
   }
 }

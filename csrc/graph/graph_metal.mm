@@ -245,16 +245,25 @@ class MetalGraph final : public GraphRunner {
       context_->images = encode.images;
     }
     context_->encode = &encode;
-    MPSCommandBuffer* buffer = own.for_graph();
+    MPSCommandBuffer* buffer = own.for_kernel();
+    const std::shared_ptr<Work> begun = call.command_buffer->work();
+    const auto root = Retained<id<MTLCommandBuffer>>::share(buffer.rootCommandBuffer);
     call.outside([&] {
       result =
           [graph_.get() encodeBatchToCommandBuffer:buffer
                                       sourceImages:images
                                       sourceStates:states.count > 0 ? states : nil
-                                intermediateImages:intermediate_order_.empty() ? nil : intermediates
+                                intermediateImages:intermediates
                                  destinationStates:state_result_order_.empty() ? nil : made_states];
     });
     context_->encode = nullptr;
+    // Unless a callback of the user's has done so.
+    if (begun == call.command_buffer->work() && buffer.rootCommandBuffer != root.get()) {
+      encode.fail(thrown_by([] {
+        fail<DeviceError>(kGraph, ": MPSNNGraph has committed the command buffer by itself; some "
+                                  "of what was encoded may have run");
+      }));
+    }
     call.command_buffer->note_encoded();
     for (id object :
          {static_cast<id>(images), static_cast<id>(states), static_cast<id>(intermediates),
@@ -447,13 +456,18 @@ class MetalGraph final : public GraphRunner {
     const auto flags = std::make_unique<BOOL[]>(results.size());
     for (std::size_t i = 0; i < results.size(); ++i) {
       [images addObject:image_nodes_.at(results[i])];
-      flags[i] = results[i] == description_.result ? YES : NO;
+      // Apple need not make an end that is not needed, exported or not.
+      flags[i] = results[i] == description_.result || is_intermediate(results[i]) ? YES : NO;
     }
     graph_ =
         Retained<MPSNNGraph*>::adopt([[MPSNNGraph alloc] initWithDevice:metal::mtl_device(*device_)
                                                            resultImages:images
                                                        resultsAreNeeded:flags.get()]);
     require<GraphError>(static_cast<bool>(graph_), kGraph, ": the device could not make it");
+    if (description_.result == kNone && flags[0]) {
+      // To Apple this is the graph's result, which has the graph's allocator and not its own.
+      graph_.get().destinationImageAllocator = image_nodes_.at(results[0]).imageAllocator;
+    }
     read_order();
   }
 
@@ -542,6 +556,13 @@ class MetalGraph final : public GraphRunner {
 
   GraphMade adopt(Encode& encode, MPSImageBatch* result, NSArray<MPSImageBatch*>* intermediates,
                   NSArray<MPSStateBatch*>* states) const {
+    const auto require_listed = [](NSArray* returned, const std::vector<int>& listed,
+                                   const char* what) {
+      require<DeviceError>(returned.count == listed.size(), kGraph, ": MPSNNGraph returned ",
+                           returned.count, " batches of ", what, ", but lists ", listed.size());
+    };
+    require_listed(intermediates, intermediate_order_, "images");
+    require_listed(states, state_result_order_, "states");
     GraphMade made;
     const auto take = [&](int slot, MPSImageBatch* images) {
       if (!made.images.contains(slot)) {
@@ -553,13 +574,13 @@ class MetalGraph final : public GraphRunner {
       take(description_.result, result);
     }
     for (NSUInteger i = 0; i < intermediates.count; ++i) {
-      const int slot = intermediate_order_.at(i);
+      const int slot = intermediate_order_[i];
       if (slot != kNone) {
         take(slot, [intermediates objectAtIndex:i]);
       }
     }
     for (NSUInteger i = 0; i < states.count; ++i) {
-      const int slot = state_result_order_.at(i);
+      const int slot = state_result_order_[i];
       made.states[slot] = adopt_states(encode, slot, [states objectAtIndex:i]);
     }
     // Made by allocators of ours for images that stay inside: they have been read for the last

@@ -48,9 +48,7 @@ Retained<MPSImage*> outline(id<MTLDevice> device, Index width, Index height, Ind
 }  // namespace
 
 void set_label(MPSKernel* kernel, const KernelBase& ours) {
-  if (!ours.label.empty()) {
-    kernel.label = [NSString stringWithUTF8String:ours.label.c_str()];
-  }
+  kernel.label = ours.label.empty() ? nil : [NSString stringWithUTF8String:ours.label.c_str()];
 }
 
 void set_options(MPSKernel* kernel, const KernelBase& ours) {
@@ -241,11 +239,14 @@ void encode_prepared(CommandBuffer& command_buffer, MPSCNNKernel* kernel, const 
   NSArray<MPSImage*>* sources = mps_images(call.sources, false);
   NSArray<MPSImage*>* destinations = mps_images(call.destinations, true);
   MPSCommandBuffer* buffer = own.for_kernel();
-  if (call.batch) {
+  // Some classes do not have the methods with states, not even for nil.
+  if (call.batch && states != nil) {
     [kernel encodeBatchToCommandBuffer:buffer
                           sourceImages:sources
                      destinationStates:states
                      destinationImages:destinations];
+  } else if (call.batch) {
+    [kernel encodeBatchToCommandBuffer:buffer sourceImages:sources destinationImages:destinations];
   } else if (states != nil) {
     [kernel encodeToCommandBuffer:buffer
                       sourceImage:[sources objectAtIndex:0]

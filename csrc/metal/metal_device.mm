@@ -20,9 +20,10 @@ std::shared_ptr<MetalDeviceBase> MetalDeviceBase::self() {
 void MetalDeviceBase::check_supported(const ImageDescriptor& descriptor) const {
   require<UnsupportedError>(descriptor.storage_mode != StorageMode::Memoryless,
                             "Image: storage_mode MEMORYLESS cannot hold the images of kernels");
+  // Not hasUnifiedMemory: Intel's GPUs have that, and no shared textures.
   require<UnsupportedError>(
-      descriptor.storage_mode != StorageMode::Shared || [get() hasUnifiedMemory],
-      "Image: storage_mode SHARED needs a GPU with unified memory; use MANAGED");
+      descriptor.storage_mode != StorageMode::Shared || [get() supportsFamily:MTLGPUFamilyApple1],
+      "Image: storage_mode SHARED needs an Apple GPU; use MANAGED");
 }
 
 bool MetalDeviceBase::has_room_for(const ImageDescriptor& descriptor) const {
@@ -150,10 +151,7 @@ std::shared_ptr<Buffer> MetalDeviceBase::make_temporary_buffer(CommandBuffer& co
   const PoolScope pool;
   auto& own = as<MetalCommandBuffer>(command_buffer);
   auto buffer = new_buffer(bytes, MTLResourceStorageModePrivate);
-  id<MTLBlitCommandEncoder> encoder = [own.for_transfer() blitCommandEncoder];
-  [encoder fillBuffer:buffer.get() range:NSMakeRange(0, [buffer.get() length]) value:0];
-  [encoder endEncoding];
-  own.keep(buffer.get());
+  own.fill(buffer.get(), 0);
   return std::make_shared<MetalBuffer>(shared_from_this(), bytes, std::move(buffer));
 }
 
@@ -171,14 +169,8 @@ void MetalDeviceBase::copy_buffer(CommandBuffer& command_buffer,
   require<UnsupportedError>(command_buffer.predicate == nullptr,
                             "Buffer: Metal cannot make a copy depend on a predicate; encode it "
                             "while none is set");
-  auto& own = as<MetalCommandBuffer>(command_buffer);
-  const id<MTLBuffer> source = as<MetalBuffer>(*from).get();
-  const id<MTLBuffer> target = as<MetalBuffer>(*to).get();
-  id<MTLBlitCommandEncoder> encoder = [own.for_transfer() blitCommandEncoder];
-  [encoder copyFromBuffer:source sourceOffset:0 toBuffer:target destinationOffset:0 size:bytes];
-  [encoder endEncoding];
-  own.keep(source);
-  own.keep(target);
+  as<MetalCommandBuffer>(command_buffer)
+      .copy(as<MetalBuffer>(*from).get(), 0, as<MetalBuffer>(*to).get(), bytes);
 }
 
 // With the mutex held.

@@ -151,13 +151,22 @@ std::shared_ptr<ImageStorage> MetalImageStorage::view(const ViewRange& range) {
   } else {
     require<UnsupportedError>(
         range.first_image == 0 && range.images == descriptor().number_of_images,
-        "Image: on this device a view shows one image of a container, or some channels of all");
+        "Image: on this device a view shows one image of a container, or all of them");
+    // The slices of one image come before those of the next.
+    require<UnsupportedError>(
+        all_channels || range.images == 1, "Image: on this device a view of some channels, here ",
+        range.channels, " of ", descriptor().feature_channels, ", needs number_of_images 1, got ",
+        range.images, "; take one of each image of batch_representation()");
     // Whole slices; what is too long is cut.
     made = [parent
         subImageWithFeatureChannelRange:NSMakeRange(
                                             static_cast<NSUInteger>(range.first_channel),
                                             static_cast<NSUInteger>((range.channels + 3) / 4 * 4))];
   }
+  require<DeviceError>(
+      to_ns(range.channels) == made.featureChannels && to_ns(range.images) == made.numberOfImages,
+      "Image: the device made a view of ", made.numberOfImages, " images of ", made.featureChannels,
+      " channels, expected ", range.images, " of ", range.channels);
   Options options;
   options.temporaries = temporaries_;
   options.parent = shared_from_this();

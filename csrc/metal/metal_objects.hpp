@@ -8,6 +8,7 @@
 #import <MetalPerformanceShaders/MetalPerformanceShaders.h>
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -137,8 +138,6 @@ class MetalQueue final : public CommandQueue {
   void enqueue(std::shared_ptr<Submission> submission);
   void commit(Submission& submission);
   void commit_and_continue(Submission& submission);
-  // Gives what was enqueued before its place, because Apple commits some of this one by itself.
-  void give_places_before(const Submission& submission);
   void abandon(const Submission& submission);
 
  protected:
@@ -163,8 +162,9 @@ class MetalCommandBuffer final : public CommandBuffer {
   // For whoever encodes work that a predicate may skip, and that none may skip.
   MPSCommandBuffer* for_kernel();
   MPSCommandBuffer* for_transfer();
-  // For a graph, which may commit what has been encoded so far and go on.
-  MPSCommandBuffer* for_graph();
+  // Whatever predicate is set. Buffers of temporary states may be copied from and to.
+  void copy(id<MTLBuffer> from, NSUInteger offset, id<MTLBuffer> to, NSUInteger bytes);
+  void fill(id<MTLBuffer> buffer, std::uint8_t value);  // one of our own
   // Holds an object until the work encoded so far has completed.
   void keep(id object);
   const std::shared_ptr<TemporaryRegistry>& temporaries() const { return temporaries_; }
@@ -177,13 +177,6 @@ class MetalCommandBuffer final : public CommandBuffer {
   void device_abandon() override;
 
  private:
-  // How a piece that Apple committed by itself has failed.
-  struct Failure {
-    std::mutex mutex;
-    int code = 0;
-    std::string message;
-  };
-
   MetalQueue& own_queue() const;
   void add_handlers();
 
@@ -192,7 +185,6 @@ class MetalCommandBuffer final : public CommandBuffer {
   Retained<NSMutableArray*> kept_;
   std::shared_ptr<TemporaryRegistry> temporaries_ = std::make_shared<TemporaryRegistry>();
   std::shared_ptr<const Predicate> current_predicate_;
-  std::shared_ptr<Failure> pieces_;  // null if there can be none
 };
 
 class MetalBuffer final : public Buffer {

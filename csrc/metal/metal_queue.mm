@@ -2,10 +2,24 @@
 #include <algorithm>
 #include <system_error>
 #include <thread>
-#include <tuple>
 
 #include "metal/metal_device.hpp"
 #include "metal/metal_objects.hpp"
+
+// MPS may commit a command buffer of this class and go on with a new root, as its graphs do while
+// they encode (MPSCommandBuffer.h, MPSNNGraph.h). What it commits has none of our handlers and
+// overtakes what was enqueued before, and cannot be dropped any more. So only we do that.
+@interface MpsgradCommandBuffer : MPSCommandBuffer
+- (void)mpsgradCommitAndContinue;
+@end
+
+@implementation MpsgradCommandBuffer
+- (void)commitAndContinue {
+}
+- (void)mpsgradCommitAndContinue {
+  [super commitAndContinue];
+}
+@end
 
 namespace mpsgrad::metal {
 namespace {
@@ -33,6 +47,12 @@ void note_in_flight(const std::shared_ptr<Work>& work) {
 
 NSString* to_ns(const std::string& string) {
   return [NSString stringWithUTF8String:string.c_str()];
+}
+
+// Owned by the caller; nil if there is no room for it.
+MPSCommandBuffer* new_buffer(id<MTLCommandQueue> queue) {
+  const id<MTLCommandBuffer> root = [queue commandBuffer];
+  return root == nil ? nil : [[MpsgradCommandBuffer alloc] initWithCommandBuffer:root];
 }
 
 // Code 0: it has not failed.
@@ -128,9 +148,7 @@ MetalQueue::~MetalQueue() { handlers_->stop(); }
 
 std::shared_ptr<CommandBuffer> MetalQueue::new_command_buffer() {
   const PoolScope pool;
-  if (!label.empty()) {
-    queue_.get().label = to_ns(label);
-  }
+  queue_.get().label = label.empty() ? nil : to_ns(label);
   return std::make_shared<MetalCommandBuffer>(
       std::static_pointer_cast<MetalQueue>(shared_from_this()), queue_.get());
 }
@@ -179,19 +197,12 @@ void MetalQueue::settle_before(const Submission& submission) {
   });
 }
 
-void MetalQueue::give_places_before(const Submission& submission) {
-  const std::lock_guard lock(mutex_);
-  settle_before(submission);
-  std::erase_if(order_,
-                [](const auto& entry) { return entry->committed && entry->enqueued_on_metal; });
-}
-
 // This one cannot wait here, because its temporaries move on as Metal commits it.
 void MetalQueue::commit_and_continue(Submission& submission) {
   const std::lock_guard lock(mutex_);
   settle_before(submission);
   note_in_flight(submission.work);
-  [submission.buffer.get() commitAndContinue];
+  [static_cast<MpsgradCommandBuffer*>(submission.buffer.get()) mpsgradCommitAndContinue];
   submission.committed = true;
   std::erase_if(order_, [&](const auto& entry) {
     return entry.get() == &submission || (entry->committed && entry->enqueued_on_metal);
@@ -213,8 +224,7 @@ void MetalQueue::abandon(const Submission& submission) {
 MetalCommandBuffer::MetalCommandBuffer(std::shared_ptr<MetalQueue> queue,
                                        id<MTLCommandQueue> metal_queue)
     : CommandBuffer(std::move(queue)),
-      buffer_(Retained<MPSCommandBuffer*>::share(
-          [MPSCommandBuffer commandBufferFromCommandQueue:metal_queue])) {
+      buffer_(Retained<MPSCommandBuffer*>::adopt(new_buffer(metal_queue))) {
   require<DeviceError>(static_cast<bool>(buffer_), "CommandBuffer: the queue could not make one");
   MetalCommandBuffer::device_new_root();
 }
@@ -257,20 +267,46 @@ MPSCommandBuffer* MetalCommandBuffer::for_transfer() {
   return buffer_.get();
 }
 
-MPSCommandBuffer* MetalCommandBuffer::for_graph() {
-  own_queue().give_places_before(*submission_);
-  if (!pieces_) {
-    pieces_ = std::make_shared<Failure>();
+// Temporary states lie in a heap of MPS's, where nothing but fences orders blits against kernels:
+// empty compute encoders before and after pass them on (MPSState.h).
+void MetalCommandBuffer::copy(id<MTLBuffer> from, NSUInteger offset, id<MTLBuffer> to,
+                              NSUInteger bytes) {
+  MPSCommandBuffer* buffer = for_transfer();
+  using Fence = Retained<id<MTLFence>>;
+  Fence before, after;
+  if (from.heap != nil || to.heap != nil) {
+    before = Fence::adopt([from.device newFence]);
+    after = Fence::adopt([from.device newFence]);
+    require<DeviceError>(before && after, "CommandBuffer: the device could not make a fence");
+    id<MTLComputeCommandEncoder> earlier = [buffer computeCommandEncoder];
+    [earlier updateFence:before.get()];
+    [earlier endEncoding];
   }
-  const auto pieces = pieces_;
-  [[buffer_.get() rootCommandBuffer] addCompletedHandler:^(id<MTLCommandBuffer> done) {
-    const PoolScope pool;
-    const std::lock_guard lock(pieces->mutex);
-    if (pieces->code == 0) {
-      std::tie(pieces->code, pieces->message) = failure_of(done);
-    }
-  }];
-  return for_kernel();
+  id<MTLBlitCommandEncoder> encoder = [buffer blitCommandEncoder];
+  if (before) {
+    [encoder waitForFence:before.get()];
+  }
+  [encoder copyFromBuffer:from sourceOffset:offset toBuffer:to destinationOffset:0 size:bytes];
+  if (after) {
+    [encoder updateFence:after.get()];
+  }
+  [encoder endEncoding];
+  if (after) {
+    id<MTLComputeCommandEncoder> later = [buffer computeCommandEncoder];
+    [later waitForFence:after.get()];
+    [later endEncoding];
+    keep(before.get());
+    keep(after.get());
+  }
+  keep(from);
+  keep(to);
+}
+
+void MetalCommandBuffer::fill(id<MTLBuffer> buffer, std::uint8_t value) {
+  id<MTLBlitCommandEncoder> encoder = [for_transfer() blitCommandEncoder];
+  [encoder fillBuffer:buffer range:NSMakeRange(0, [buffer length]) value:value];
+  [encoder endEncoding];
+  keep(buffer);
 }
 
 void MetalCommandBuffer::keep(id object) { [kept_.get() addObject:object]; }
@@ -295,15 +331,10 @@ void MetalCommandBuffer::add_handlers() {
   }];
   // Shared, not copied: the block's copy is empty once the work has ended.
   const auto kept = std::make_shared<Retained<NSMutableArray*>>(std::exchange(kept_, {}));
-  const auto pieces = std::exchange(pieces_, nullptr);
   [root addCompletedHandler:^(id<MTLCommandBuffer> done) {
     const PoolScope pool;
     try {
-      auto [code, message] = failure_of(done);
-      if (code == 0 && pieces) {
-        const std::lock_guard lock(pieces->mutex);
-        std::tie(code, message) = std::tie(pieces->code, pieces->message);
-      }
+      const auto [code, message] = failure_of(done);
       *kept = {};  // before the end is announced: nothing is held when a waiter returns
       if (running->begin()) {
         handlers->hand_over(running, &Work::run_scheduled_handlers);

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 
-@pytest.mark.parametrize("unified", [0, 1])
+@pytest.mark.parametrize("unified", [0, 1, 2])
 def test_gradients_that_the_cpu_changed_reach_the_optimizer(device, queue, emulator, unified):
     emulator.set("unified_memory", unified)
     source = mg.ArrayConvolutionDataSource(

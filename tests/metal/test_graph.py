@@ -1,5 +1,7 @@
 """Graphs that Metal encodes by one MPSNNGraph: what is Apple's own, and when it is not one."""
 
+import gc
+
 import mpsgrad as mg
 import numpy as np
 import pytest
@@ -41,9 +43,7 @@ def test_it_is_one_graph(device, rng):
         assert "kernel by kernel" not in graph.debug_description
 
 
-@pytest.mark.parametrize("pieces", [0, 1])
-def test_a_graph_may_commit_pieces(device, rng, emulator, pieces):
-    emulator.set("graph_pieces", pieces)
+def test_steps_are_those_of_the_cpu(device, rng):
     w, x, labels = sample(rng, (4, 1, 1, 4)), sample(rng), sample(rng)
     sgd = mg.SGD(2.0**-6, device=device)
     node = convolution(g.ImageNode("x"), w.copy(), np.zeros(4), optimizer=sgd)
@@ -55,9 +55,7 @@ def test_a_graph_may_commit_pieces(device, rng, emulator, pieces):
         assert_same_bytes(graph(x, labels).losses[0], other(x, labels).losses[0])
 
 
-@pytest.mark.parametrize("pieces", [0, 1])
-def test_buffers_enqueued_before_keep_their_place(device, queue, rng, emulator, pieces):
-    emulator.set("graph_pieces", pieces)
+def test_buffers_enqueued_before_keep_their_place(device, queue, rng):
     node = g.NeuronLinearNode(g.NeuronLinearNode(g.ImageNode("x"), 2.0), 3.0)
     graph = float_graph(device, [node])
     x = sample(rng)
@@ -73,6 +71,78 @@ def test_buffers_enqueued_before_keep_their_place(device, queue, rng, emulator, 
     for buffer, result in zip(buffers, results, strict=True):
         buffer.wait_until_completed()
         assert_exact(result.to_array(), 6 * x)
+
+
+def test_a_graph_commits_nothing(device, queue, rng, emulator):
+    """Apple's would commit what it has encoded so far: then a dropped buffer has partly run."""
+    images = []
+
+    def allocator(_command_buffer, descriptor, _kernel):
+        images.append(mg.Image(device, descriptor))
+        images[-1].write(np.full(SHAPE[1:], 7, np.float32))
+        return images[-1]
+
+    inner = g.NeuronLinearNode(g.ImageNode("x"), 2.0)
+    inner.result_image.image_allocator = allocator
+    graph = float_graph(device, [g.NeuronLinearNode(inner, 3.0)])
+    assert is_one_graph(graph)
+    dropped = queue.command_buffer()
+    graph.encode_batch(dropped, [mg.ImageBatch.from_array(device, sample(rng))])
+    del dropped
+    gc.collect()
+    emulator.live_objects()  # waits until nothing runs
+    with queue.command_buffer() as command_buffer:
+        mg.synchronize(images, command_buffer)
+    command_buffer.wait_until_completed()
+    assert len(images) == SHAPE[0]
+    for image in images:
+        assert_exact(image.read(), np.full(SHAPE[1:], 7.0))
+
+
+def test_a_commit_that_we_cannot_prevent_is_reported(device, queue, rng, emulator):
+    emulator.set("graph_pieces", 2)
+    node = g.NeuronLinearNode(g.NeuronLinearNode(g.ImageNode("x"), 2.0), 3.0)
+    graph = float_graph(device, [node])
+    with pytest.raises(mg.errors.DeviceError, match=r"Graph: .* committed the command buffer"):
+        graph.encode_batch(queue.command_buffer(), [mg.ImageBatch.from_array(device, sample(rng))])
+
+
+@pytest.mark.parametrize("needed", [[True, False], [False, True], [False, False]])
+def test_exported_ends(device, queue, rng, needed):
+    """What is exported is there, needed as a result or not."""
+    x = g.ImageNode("x")
+    ends = [g.NeuronLinearNode(x, 2.0), g.NeuronLinearNode(x, 3.0)]
+    for end, name in zip(ends, ["double", "triple"], strict=True):
+        end.result_image.export().handle = name
+    graph = float_graph(device, ends, results_are_needed=needed)
+    assert is_one_graph(graph)
+    values = sample(rng)
+    with queue.command_buffer() as command_buffer:
+        made = graph.encode_batch(command_buffer, [mg.ImageBatch.from_array(device, values)])
+    command_buffer.wait_until_completed()
+    assert (made.result is not None) == needed[0]
+    for name, factor in (("double", 2), ("triple", 3)):
+        assert_exact(mg.ImageBatch(list(made.intermediates[name])).to_array(), factor * values)
+
+
+def test_an_exported_end_has_its_own_allocator(device, queue, rng):
+    """Where there is no result, Apple would take the graph's allocator for the first end."""
+    node = g.NeuronLinearNode(g.ImageNode("x"), 2.0)
+    node.result_image.export_from_graph = True
+    graph = float_graph(device, [node], results_are_needed=False)
+    assert is_one_graph(graph)
+    command_buffer = queue.command_buffer()
+    values = sample(rng)
+    (images,) = graph.encode_batch(
+        command_buffer, [mg.ImageBatch.from_array(device, values)]
+    ).intermediates
+    assert all(image.is_temporary for image in images)
+    kernel = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.NONE), device=device)
+    result = kernel.encode_batch(command_buffer, images, allocator=mg.DEFAULT)
+    mg.synchronize(result, command_buffer)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert_exact(result.to_array(), 2 * values)
 
 
 def test_no_predicate(device, queue, rng):
@@ -131,6 +201,21 @@ def test_an_exception_of_a_policy_comes_out_of_the_encode(device, queue, rng):
         graph.encode_batch(queue.command_buffer(), [mg.ImageBatch.from_array(device, x)])
 
 
+def test_a_policy_of_ones_own_is_not_inverted(device, rng):
+    """Gradient nodes are made without the inverse of a policy that is the user's."""
+    w, x, dy = sample(rng, (4, 3, 3, 4)), sample(rng), sample(rng)
+    results = []
+    for kind in (device, "cpu"):
+        node = convolution(g.ImageNode("x"), w)
+        node.padding_policy = Shifted()
+        node.training_style = g.TrainingStyle.NONE
+        graph = float_graph(kind, [node.gradient_filter(g.ImageNode("dy"))])
+        results.append(graph({"x": x, "dy": dy}).result)
+        if kind is device:
+            assert is_one_graph(graph)
+    assert_same_bytes(*results)
+
+
 class Inverted(Shifted):
     """A policy whose inverse is one of ours too, which gradient nodes of Apple's cannot have."""
 
@@ -175,6 +260,25 @@ def test_states_that_an_update_keeps(device, rng):
         mg.SGD(1.0, device=device).encode_convolution(
             command_buffer, gradient, source, None, result
         )
+
+
+def test_a_state_whose_update_is_over_serves_no_kernel(device, rng):
+    kept = []
+
+    class Keeps(mg.ArrayConvolutionDataSource):
+        def update(self, _command_buffer, gradient_state, _source_state):
+            kept.append(gradient_state)
+
+    w, x, labels = sample(rng, (4, 1, 1, 4)), sample(rng), sample(rng)
+    graph = trained(device, g.ConvolutionTransposeNode(g.ImageNode("x"), Keeps(w, np.zeros(4))))
+    graph(x, labels)
+    (state,) = kept
+    kept.clear()  # nothing keeps itself
+    images = [mg.ImageBatch.from_array(device, values) for values in (labels, x, x)]
+    kernel = mg.ConvolutionTransposeGradient(mg.ArrayConvolutionDataSource(w), device=device)
+    command_buffer = device.command_queue().command_buffer()
+    with pytest.raises(mg.errors.StateError, match="ConvolutionTransposeGradient: no forward"):
+        kernel.encode_batch(command_buffer, *images[:2], [state] * len(x), images[2])
 
 
 def test_a_graph_may_go_before_its_work(device, queue, rng):
@@ -292,6 +396,73 @@ def test_exported_states(device, queue, rng, name, temporary):
             state.read_count = 0
     command_buffer.commit()
     command_buffer.wait_until_completed()
+
+
+def test_a_temporary_state_of_a_graph_serves_a_kernel(device, queue, rng):
+    """Apple's arrays of gradients then lie in a heap, out of which ours are copied."""
+    node = always(g.BatchNormalizationNode(g.ImageNode("x"), Channels()))
+    node.result_state.export_from_graph = True
+    graph = float_graph(device, [node])
+    graph.output_state_is_temporary = True
+    x, dy = sample(rng), sample(rng)
+    images, gradients = (mg.ImageBatch.from_array(device, values) for values in (x, dy))
+    with queue.command_buffer() as command_buffer:
+        state = graph.encode_batch(command_buffer, [images]).states[0][0]
+        state.read_count = 2
+        mg.BatchNormalizationStatisticsGradient(device=device).encode_batch(
+            command_buffer, gradients, images, state
+        )
+        dx = mg.BatchNormalizationGradient(device=device).encode_batch(
+            command_buffer, gradients, images, state, allocator=mg.DEFAULT
+        )
+        mg.synchronize(dx, command_buffer)
+    command_buffer.wait_until_completed()
+    axes = (0, 1, 2)
+    scale = 1 / np.sqrt(x.var(axes, dtype=np.float64) + Channels.epsilon)
+    normalized = (x - x.mean(axes, dtype=np.float64)) * scale
+    expected = dy - dy.mean(axes) - normalized * (dy * normalized).mean(axes)
+    np.testing.assert_allclose(
+        dx.to_array(), Channels.gamma * scale * expected, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_gradients_of_gamma_and_beta_may_appear_late(device, queue, rng, emulator, late):
+    """With the gradient of the source; before it, they are NaN."""
+    emulator.set("batch_gradients_late", late)
+    x, dy = sample(rng), sample(rng)
+    images, gradients, results = (mg.ImageBatch.from_array(device, each) for each in (x, dy, x))
+    source = mg.ArrayBatchNormalizationDataSource(number_of_feature_channels=4)
+    forward = mg.BatchNormalization(source, device=device)
+    state = forward.result_state(images[0], results[0])
+    found = []
+    for last in (False, True):
+        with queue.command_buffer() as command_buffer:
+            if not last:
+                mg.BatchNormalizationStatistics(device=device).encode_batch(
+                    command_buffer, images, state
+                )
+                forward.encode_batch(
+                    command_buffer, images, results, batch_normalization_state=state
+                )
+                mg.BatchNormalizationStatisticsGradient(device=device).encode_batch(
+                    command_buffer, gradients, images, state
+                )
+            else:
+                mg.BatchNormalizationGradient(device=device).encode_batch(
+                    command_buffer, gradients, images, state, allocator=mg.DEFAULT
+                )
+            mg.synchronize([state], command_buffer)
+        command_buffer.wait_until_completed()
+        found.append([state.gradient_for_beta.to_numpy(), state.gradient_for_gamma.to_numpy()])
+    axes = (0, 1, 2)
+    scale = 1 / np.sqrt(x.var(axes, dtype=np.float64) + forward.epsilon)
+    normalized = (x - x.mean(axes, dtype=np.float64)) * scale
+    for beta, gamma in found[late:]:
+        assert_exact(beta, dy.sum(axes))
+        np.testing.assert_allclose(gamma, (dy * normalized).sum(axes), rtol=1e-4, atol=1e-4)
+    for each in found[0] if late else []:
+        assert np.isnan(each).all()
 
 
 def test_an_exported_state_serves_a_kernel(device, queue, rng):

@@ -68,15 +68,17 @@ def test_private_images_start_at_zero(device, queue):
         hidden.read()
 
 
+@pytest.mark.parametrize("memory", [0, 2])
 @pytest.mark.parametrize("mode", ["MEMORYLESS", "SHARED"])
-def test_storage_modes_that_would_abort(device, emulator, mode):
-    emulator.set("unified_memory", 0)
+def test_storage_modes_that_would_abort(device, emulator, mode, memory):
+    """Intel's GPUs (2) have unified memory, and no shared textures for all that."""
+    emulator.set("unified_memory", memory)
     descriptor = mg.ImageDescriptor(1, 1, 1, storage_mode=getattr(mg.StorageMode, mode))
     with pytest.raises(UnsupportedError, match=mode):
         mg.Image(device, descriptor)
 
 
-def test_shared_images_on_unified_memory(device, queue, rng, emulator):
+def test_shared_images_on_apples_gpus(device, queue, rng, emulator):
     emulator.set("unified_memory", 1)
     descriptor = mg.ImageDescriptor(3, 2, 5, storage_mode=mg.StorageMode.SHARED)
     source, result = mg.Image(device, descriptor), mg.Image(device, descriptor)
@@ -147,6 +149,22 @@ def test_views_of_container_images(device, queue, rng):
     np.testing.assert_array_equal(result.to_array(), values[1:3])
 
 
+def test_views_of_some_channels_are_of_one_image(device, rng):
+    """Those of several images are no range of slices, which is all that Apple's views can be."""
+    container = mg.Image(device, mg.ImageDescriptor(3, 2, 10, number_of_images=2))
+    values = rng.standard_normal((2, 2, 3, 10)).astype(np.float32)
+    container.write(values)
+    for first, channels in ((0, 4), (4, 4), (4, 8), (8, 4)):
+        with pytest.raises(UnsupportedError, match=r"^Image: .* needs number_of_images 1, got 2"):
+            container.sub_image_with_feature_channel_range(first, channels)
+        for image, expected in zip(container.batch_representation(), values, strict=True):
+            view = image.sub_image_with_feature_channel_range(first, channels)
+            np.testing.assert_array_equal(view.read(), expected[..., first : first + channels])
+    whole = container.sub_image_with_feature_channel_range(0, 12)
+    assert (whole.number_of_images, whole.feature_channels) == (2, 10)
+    np.testing.assert_array_equal(whole.read(), values)
+
+
 def test_temporaries_dropped_unread_warn_and_do_not_abort(queue):
     command_buffer = queue.command_buffer()
     images = [mg.TemporaryImage(command_buffer, mg.ImageDescriptor(3, 2, 12))]
@@ -173,8 +191,8 @@ def test_temporaries_that_outlive_their_command_buffer(device, queue):
         objects.clear()
 
 
-@pytest.mark.parametrize("unified", [0, 1])
-def test_both_kinds_of_memory(emulator, unified):
+@pytest.mark.parametrize("unified", [0, 1, 2])
+def test_every_kind_of_memory(emulator, unified):
     code = """
 import mpsgrad as mg, numpy as np
 device = mg.Device("metal")

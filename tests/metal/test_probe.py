@@ -4,9 +4,11 @@ import json
 import sys
 
 import pytest
+from mpsgrad import graph as g
 from mpsgrad.__main__ import main
 
 NUMBERS = [f"H{number}" for number in range(1, 8)]  # of the core
+GRAPHS = ["G1", "G3", "G5", "G6", "graph 1"]  # docs/graph.md says why not the others
 OTHERS = [
     f"{chapter} {number}"
     for chapter, count in {
@@ -55,7 +57,7 @@ def differing(report):
 def test_every_question_has_an_answer(capsys, device):
     report = answers(capsys)
     assert report["device"] == device.name
-    assert {answer["id"] for answer in report["answers"]} == {*NUMBERS, *OTHERS}
+    assert {answer["id"] for answer in report["answers"]} == {*NUMBERS, *GRAPHS, *OTHERS}
     for answer in report["answers"]:
         assert answer["question"]
         assert answer["assumed"]
@@ -109,3 +111,13 @@ def test_another_answer_is_reported(capsys, emulator, option, value, number):
     assert all(row["answered"] != row["assumed"] for row in rows)
     assert main(["probe"]) == 0
     assert "NO" in capsys.readouterr().out
+
+
+def test_graphs_that_are_no_graphs_of_the_device_are_not_asked(capsys, monkeypatch):
+    monkeypatch.setattr(g.Graph, "_has_runner", False)
+    monkeypatch.setattr(g.Graph, "_why_no_runner", "for a test")
+    rows = [answer for answer in answers(capsys)["answers"] if answer["id"] in GRAPHS]
+    assert {row["id"] for row in rows} == set(GRAPHS)
+    for row in rows:
+        assert row["agrees"] is None
+        assert row["answered"] == "encoded kernel by kernel: for a test"

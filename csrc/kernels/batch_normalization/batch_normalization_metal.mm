@@ -2,6 +2,8 @@
 // MPSCNNBatchNormalization, MPSCNNBatchNormalizationStatisticsGradient,
 // MPSCNNBatchNormalizationGradient). Our state keeps Apple's for one accumulation, and copies of
 // its arrays, taken after each encode that writes them.
+#include <utility>
+
 #include "kernels/batch_normalization/batch_normalization.hpp"
 #include "metal/metal_calls.hpp"
 #include "metal/metal_graph.hpp"
@@ -31,15 +33,15 @@ void copy_out(MetalCommandBuffer& command_buffer, const char* name, id<MTLBuffer
   require<DeviceError>(from != nil, "MPSCNNBatchNormalizationState: the device made no ", name);
   require<DeviceError>([from length] >= to->size(), "MPSCNNBatchNormalizationState: ", name,
                        " has ", [from length], " bytes, expected ", to->size());
-  id<MTLBlitCommandEncoder> encoder = [command_buffer.for_transfer() blitCommandEncoder];
-  [encoder copyFromBuffer:from
-             sourceOffset:0
-                 toBuffer:mtl_buffer(to)
-        destinationOffset:0
-                     size:to->size()];
-  [encoder endEncoding];
-  command_buffer.keep(from);
-  command_buffer.keep(mtl_buffer(to));
+  if (from != mtl_buffer(to)) {  // as for a graph's state
+    command_buffer.copy(from, 0, mtl_buffer(to), to->size());
+  }
+}
+
+void copy_sums_out(MetalCommandBuffer& command_buffer, MPSCNNBatchNormalizationState* from,
+                   BatchNormalizationState& to) {
+  copy_out(command_buffer, "gradientForGamma", [from gradientForGamma], to.gamma_sums());
+  copy_out(command_buffer, "gradientForBeta", [from gradientForBeta], to.beta_sums());
 }
 
 // Apple's state. An ordinary one always: read counts are ours to keep, and its arrays are copied.
@@ -58,6 +60,7 @@ class MetalBatchPayload final : public StatePayload {
   void start(Device& device, const ImageDescriptor& image) {
     require<StateError>(held_ == nullptr, "BatchNormalizationStatistics",
                         ": the state is of a graph's encode, and for that batch alone");
+    sums_are_due = false;
     MPSCNNBatchNormalization* kernel = kernel_.get();
     kernel.epsilon = epsilon_;
     kernel.offset = {0, 0, 0};
@@ -91,6 +94,9 @@ class MetalBatchPayload final : public StatePayload {
       held_->end();
     }
   }
+
+  // Apple's state shows no gradients of gamma and beta before the gradient of the source.
+  bool sums_are_due = false;
 
  private:
   Retained<MPSCNNBatchNormalization*> kernel_;
@@ -265,7 +271,8 @@ class MetalStatisticsGradient final : public BatchNormalizationSumsEncoder {
     kernel.secondarySourceFeatureChannelOffset =
         static_cast<NSUInteger>(sums.source_channel_offset);
     kernel.secondarySourceFeatureChannelMaxCount = channels;
-    MPSCNNBatchNormalizationState* state = payload_of(sums.state).get();
+    MetalBatchPayload& payload = payload_of(sums.state);
+    MPSCNNBatchNormalizationState* state = payload.get();
     NSArray<MPSImage*>* gradients = metal::mps_images(*sums.gradients, false);
     NSArray<MPSImage*>* sources = metal::mps_images(sums.sources, false);
     [kernel encodeBatchToCommandBuffer:own.for_kernel()
@@ -276,8 +283,15 @@ class MetalStatisticsGradient final : public BatchNormalizationSumsEncoder {
                             static_cast<id>(state), static_cast<id>(kernel)}) {
       own.keep(object);
     }
-    copy_out(own, "gradientForGamma", [state gradientForGamma], sums.state.gamma_sums());
-    copy_out(own, "gradientForBeta", [state gradientForBeta], sums.state.beta_sums());
+    // Of the header's comments one says that they are there now, one that they may not be.
+    payload.sums_are_due = [state gradientForGamma] == nil || [state gradientForBeta] == nil;
+    if (payload.sums_are_due) {
+      for (const auto& due : {sums.state.gamma_sums(), sums.state.beta_sums()}) {
+        own.fill(mtl_buffer(due), 0xFF);  // NaN
+      }
+    } else {
+      copy_sums_out(own, state, sums.state);
+    }
   }
 
  private:
@@ -301,7 +315,8 @@ class MetalBatchNormalizationGradient final : public BatchNormalizationGradientE
     MPSCNNBatchNormalizationGradient* kernel = kernel_.get();
     metal::set_properties(kernel, call);
     kernel.clipRect = MPSRectNoClip;  // as ours has
-    MPSCNNBatchNormalizationState* state = payload_of(ours).get();
+    MetalBatchPayload& payload = payload_of(ours);
+    MPSCNNBatchNormalizationState* state = payload.get();
     NSArray<MPSImage*>* gradients = metal::mps_images(call.gradients, false);
     NSArray<MPSImage*>* sources = metal::mps_images(call.sources, false);
     NSArray<MPSImage*>* destinations = metal::mps_images(call.destinations, true);
@@ -322,6 +337,12 @@ class MetalBatchNormalizationGradient final : public BatchNormalizationGradientE
          {static_cast<id>(gradients), static_cast<id>(sources), static_cast<id>(destinations),
           static_cast<id>(state), static_cast<id>(kernel)}) {
       own.keep(object);
+    }
+    if (std::exchange(payload.sums_are_due, false)) {
+      copy_sums_out(own, state, ours);
+      for (const auto& sums : {ours.gamma_sums(), ours.beta_sums()}) {
+        sums->note_use(own.work(), true);
+      }
     }
   }
 

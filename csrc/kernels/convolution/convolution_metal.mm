@@ -311,14 +311,7 @@ class MetalConvolution final : public ConvolutionEncoder {
       if (command_buffer.predicate) {
         metal::clear_floats(from);  // the export may be skipped, the copy is not
       }
-      id<MTLBlitCommandEncoder> encoder = [own.for_transfer() blitCommandEncoder];
-      [encoder copyFromBuffer:from
-                 sourceOffset:offset
-                     toBuffer:as<MetalBuffer>(*to).get()
-            destinationOffset:0
-                         size:to_ns(count) * sizeof(float)];
-      [encoder endEncoding];
-      own.keep(as<MetalBuffer>(*to).get());
+      own.copy(from, offset, as<MetalBuffer>(*to).get(), to_ns(count) * sizeof(float));
     };
     copy(exported.weights, exported.weightsOffset, result.weights(), result.weight_count());
     copy(exported.biases, exported.biasesOffset, result.biases(), result.bias_count());
@@ -396,9 +389,10 @@ struct ConfiguredCall {
     NSArray<MPSImage*>* images =
         [NSArray arrayWithObjects:metal::mps_image(*call.gradients.front()),
                                   metal::mps_image(*call.sources.front()), nil];
-    MPSState* state = metal::payload_of(*call.states.front()).get();
-    (void)[kernel destinationImageDescriptorForSourceImages:images
-                                               sourceStates:[NSArray arrayWithObject:state]];
+    (void)[kernel
+        destinationImageDescriptorForSourceImages:images
+                                     sourceStates:metal::mps_states(call.kernel.class_name(),
+                                                                    {call.states.front()})];
     BinaryProperties result = call.properties;
     const auto take = [](const MPSOffset& from, Offset& to) {
       to.x = from.x;

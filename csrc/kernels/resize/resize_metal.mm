@@ -18,7 +18,9 @@ class MetalCropAndResize final : public UnaryEncoder {
   MetalCropAndResize(id<MTLDevice> device, const ResizeSize& size,
                      const NormalizedRegions& regions) {
     for (const NormalizedRegion& r : regions) {
-      const MPSRegion region = {{r.x, r.y, 0.0}, {r.width, r.height, 1.0}};
+      regions_.push_back({{r.x, r.y, 0.0}, {r.width, r.height, 1.0}});
+    }
+    for (const MPSRegion& region : regions_) {
       kernels_.push_back(
           metal::adopt_kernel([[MPSNNCropAndResizeBilinear alloc] initWithDevice:device
                                                                      resizeWidth:to_ns(size.width)
@@ -63,6 +65,7 @@ class MetalCropAndResize final : public UnaryEncoder {
     metal::encode(command_buffer, kernels_[region].get(), part);
   }
 
+  std::vector<MPSRegion> regions_;  // which Apple's kernels may point to
   std::vector<Retained<MPSNNCropAndResizeBilinear*>> kernels_;
 };
 

@@ -167,11 +167,16 @@ Point point(const Scale& s, const NeuronFunction& neuron, float x, long channel)
   BatchPayload& p = [self payload];
   return p.has_statistics ? p.variance.get() : p.weights->variance.get();
 }
+- (BOOL)emulatedShowsGradients {
+  const BatchPayload& p = [self payload];
+  return p.has_gradients &&
+         (option("batch_gradients_late") == 0 || p.phase == Phase::gradient_read);
+}
 - (id<MTLBuffer>)gradientForGamma {
-  return [self payload].has_gradients ? [self payload].by_gamma.get() : nil;
+  return [self emulatedShowsGradients] ? [self payload].by_gamma.get() : nil;
 }
 - (id<MTLBuffer>)gradientForBeta {
-  return [self payload].has_gradients ? [self payload].by_beta.get() : nil;
+  return [self emulatedShowsGradients] ? [self payload].by_beta.get() : nil;
 }
 - (void)synchronizeOnCommandBuffer:(id<MTLCommandBuffer>)commandBuffer {
   [super synchronizeOnCommandBuffer:commandBuffer];
@@ -309,6 +314,34 @@ Point point(const Scale& s, const NeuronFunction& neuron, float x, long channel)
     }
   };
   record_work(*body_, call, plan, static_cast<long>(p.channels), work, where, extra);
+}
+- (void)encodeToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+                  sourceImage:(MPSImage*)sourceImage
+             destinationState:(MPSState*)destinationState
+             destinationImage:(MPSImage*)destinationImage {
+  (void)commandBuffer, (void)sourceImage, (void)destinationState, (void)destinationImage;
+  spring(Trap::init_unavailable, HERE);
+}
+- (MPSImage*)encodeToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+                       sourceImage:(MPSImage*)sourceImage
+                  destinationState:(MPSState**)outState
+       destinationStateIsTemporary:(BOOL)isTemporary {
+  (void)commandBuffer, (void)sourceImage, (void)outState, (void)isTemporary;
+  spring(Trap::init_unavailable, HERE);
+}
+- (void)encodeBatchToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+                      sourceImages:(MPSImageBatch*)sourceImages
+                 destinationStates:(MPSStateBatch*)destinationStates
+                 destinationImages:(MPSImageBatch*)destinationImages {
+  (void)commandBuffer, (void)sourceImages, (void)destinationStates, (void)destinationImages;
+  spring(Trap::init_unavailable, HERE);
+}
+- (MPSImageBatch*)encodeBatchToCommandBuffer:(id<MTLCommandBuffer>)commandBuffer
+                                sourceImages:(MPSImageBatch*)sourceImages
+                           destinationStates:(MPSStateBatch**)outStates
+                 destinationStateIsTemporary:(BOOL)isTemporary {
+  (void)commandBuffer, (void)sourceImages, (void)outStates, (void)isTemporary;
+  spring(Trap::init_unavailable, HERE);
 }
 // Without a state: the kernel's stored statistics.
 - (void)emulatedEncode:(const Call&)call where:(const Where&)where {

@@ -1,4 +1,5 @@
-// Queues, command buffers and blit encoders: commands are recorded, and run on the queue's thread.
+// Queues, command buffers, encoders and fences: commands are recorded, and run on the queue's
+// thread.
 #include <Block.h>
 
 #include <algorithm>
@@ -74,6 +75,7 @@ struct CommandBufferState {
   Strong<NSString*> label;
   Strong<EmulatedCommandQueue*> queue;
   std::shared_ptr<int> lineage = std::make_shared<int>(0);
+  Strong<id<MTLFence>> awaited;  // of a blit of heap memory, for the next kernel to wait for
   bool encoder_open = false;
   long failure = 0;  // MTLCommandBufferError to end with
   double started = 0, finished = 0;
@@ -88,12 +90,37 @@ struct CommandBufferState {
 - (void)execute;
 @end
 
-@interface EmulatedBlitEncoder : EmulatedObject <MTLBlitCommandEncoder> {
+@interface EmulatedFence : EmulatedObject <MTLFence> {
+ @public
+  id<MTLDevice> device_;
+  NSString* label_;
+  // By whom, and behind how many commands, it was updated; only compared.
+  const void *encoder_, *buffer_;
+  size_t position_;
+  BOOL by_kernels_;
+}
+@end
+
+@interface EmulatedEncoder : EmulatedObject <MTLCommandEncoder> {
  @public
   EmulatedCommandBuffer* buffer_;
   NSString* label_;
   BOOL ended_;
 }
+- (void)append:(Command)command where:(const Where&)where;
+- (EmulatedFence*)update:(id<MTLFence>)fence where:(const Where&)where;
+- (EmulatedFence*)awaited:(id<MTLFence>)fence where:(const Where&)where;
+@end
+
+@interface EmulatedBlitEncoder : EmulatedEncoder <MTLBlitCommandEncoder> {
+ @public
+  BOOL fenced_;  // waits for every kernel before it
+  BOOL used_heap_;
+  EmulatedFence* left_;  // updated behind all commands
+}
+@end
+
+@interface EmulatedComputeEncoder : EmulatedEncoder <MTLComputeCommandEncoder>
 @end
 
 namespace {
@@ -446,6 +473,13 @@ id<MTLCommandQueue> make_queue(id<MTLDevice> device, int device_index, NSUIntege
   encoder->buffer_ = [self retain];
   return encoder;
 }
+- (id<MTLComputeCommandEncoder>)computeCommandEncoder {
+  check_encodable(self, HERE);
+  state_->encoder_open = true;
+  EmulatedComputeEncoder* encoder = [[[EmulatedComputeEncoder alloc] init] autorelease];
+  encoder->buffer_ = [self retain];
+  return encoder;
+}
 @end
 
 void emulated_metal_wait_idle(void) {
@@ -495,6 +529,7 @@ void record(id<MTLCommandBuffer> command_buffer, const Where& where, Command com
       REQUIRE(storage->device_index == device, different_devices, where);
     }
   }
+  REQUIRE(!root->state_->awaited, heap_fence, where, "it would not wait for an earlier blit");
   root->state_->commands.push_back(std::move(command));
 }
 
@@ -516,9 +551,35 @@ void synchronize(id<MTLCommandBuffer> command_buffer, const Where& where,
 
 }  // namespace emulated_metal
 
-// ---------------------------------------------------------------- blit encoder
+// ---------------------------------------------------------------- encoders
 
-@implementation EmulatedBlitEncoder
+@implementation EmulatedFence
+- (void)dealloc {
+  [label_ release];
+  [super dealloc];
+}
+- (id<MTLDevice>)device {
+  return device_;
+}
+- (NSString*)label {
+  return label_;
+}
+- (void)setLabel:(NSString*)label {
+  NSString* old = label_;
+  label_ = [label copy];
+  [old release];
+}
+@end
+
+namespace emulated_metal {
+id<MTLFence> make_fence(id<MTLDevice> device) {
+  EmulatedFence* fence = [[EmulatedFence alloc] init];
+  fence->device_ = device;
+  return fence;
+}
+}  // namespace emulated_metal
+
+@implementation EmulatedEncoder
 - (void)dealloc {
   REQUIRE(ended_, encoder_released_open, HERE);
   [label_ release];
@@ -555,6 +616,68 @@ void synchronize(id<MTLCommandBuffer> command_buffer, const Where& where,
   buffer_->state_->encoder_open = false;
   record(buffer_, where, std::move(command));
   buffer_->state_->encoder_open = true;
+}
+- (EmulatedFence*)fence:(id<MTLFence>)fence where:(const Where&)where {
+  REQUIRE(!ended_, encoder_ended, where);
+  REQUIRE(fence != nil, nil_argument, where, "fence");
+  REQUIRE([fence isKindOfClass:[EmulatedFence class]], foreign_object, where, "fence");
+  REQUIRE([fence device] == [self device], different_devices, where);
+  return static_cast<EmulatedFence*>(fence);
+}
+- (EmulatedFence*)update:(id<MTLFence>)fence where:(const Where&)where {
+  EmulatedFence* own = [self fence:fence where:where];
+  own->encoder_ = self;
+  own->buffer_ = buffer_;
+  own->position_ = buffer_->state_->commands.size();
+  own->by_kernels_ = [self isKindOfClass:[EmulatedComputeEncoder class]];
+  return own;
+}
+- (EmulatedFence*)awaited:(id<MTLFence>)fence where:(const Where&)where {
+  EmulatedFence* own = [self fence:fence where:where];
+  REQUIRE(own->encoder_ != nullptr && own->encoder_ != self, fence_order, where);
+  return own;
+}
+@end
+
+@implementation EmulatedComputeEncoder
+- (void)updateFence:(id<MTLFence>)fence {
+  [self update:fence where:HERE];
+}
+- (void)waitForFence:(id<MTLFence>)fence {
+  if (buffer_->state_->awaited.get() == [self awaited:fence where:HERE]) {
+    buffer_->state_->awaited = {};
+  }
+}
+@end
+
+// Memory of a heap, where temporary objects lie, is ordered by nothing but fences: a kernel's
+// encoder has to update one for the blit, and another to wait for the blit's (MPSState.h).
+@implementation EmulatedBlitEncoder
+- (void)append:(Command)command where:(const Where&)where {
+  for (const std::vector<StoragePtr>* list : {&command.reads, &command.writes}) {
+    for (const StoragePtr& storage : *list) {
+      if (!storage->in_heap) continue;
+      REQUIRE(fenced_, heap_fence, where, "it does not wait for the kernels before it");
+      used_heap_ = YES;
+      left_ = nil;
+    }
+  }
+  [super append:std::move(command) where:where];
+}
+- (void)updateFence:(id<MTLFence>)fence {
+  left_ = [self update:fence where:HERE];
+}
+- (void)waitForFence:(id<MTLFence>)fence {
+  EmulatedFence* own = [self awaited:fence where:HERE];
+  if (own->by_kernels_ && own->buffer_ == buffer_ &&
+      own->position_ == buffer_->state_->commands.size()) {
+    fenced_ = YES;
+  }
+}
+- (void)endEncoding {
+  [super endEncoding];
+  REQUIRE(!used_heap_ || left_ != nil, heap_fence, HERE, "nothing can wait for it");
+  if (used_heap_) buffer_->state_->awaited = left_;
 }
 - (void)synchronizeResource:(id<MTLResource>)resource {
   const StoragePtr storage = storage_of(resource, HERE);
@@ -788,6 +911,9 @@ void synchronize(id<MTLCommandBuffer> command_buffer, const Where& where,
     [static_cast<MPSCommandBuffer*>(wrapped_) commitAndContinue];
     return;
   }
+  [self emulatedContinue];
+}
+- (void)emulatedContinue {
   auto* old = static_cast<EmulatedCommandBuffer*>(root_of(wrapped_, HERE));
   [old commit];
   EmulatedCommandBuffer* next =
@@ -820,6 +946,7 @@ FORWARD(void, commit)
 FORWARD(void, waitUntilScheduled)
 FORWARD(void, waitUntilCompleted)
 FORWARD(id<MTLBlitCommandEncoder>, blitCommandEncoder)
+FORWARD(id<MTLComputeCommandEncoder>, computeCommandEncoder)
 FORWARD(void, popDebugGroup)
 - (void)setLabel:(NSString*)label {
   [wrapped_ setLabel:label];

@@ -50,8 +50,8 @@ id<MTLTexture> make_texture(id<MTLDevice> device, int index, MTLTextureDescripto
   REQUIRE(d.length >= 1 && d.length <= 2048 && (array || d.length == 1), texture_descriptor, where,
           "array length %lu", static_cast<unsigned long>(d.length));
   REQUIRE(d.mode <= MTLStorageModePrivate, texture_descriptor, where, "storage mode");
-  REQUIRE(d.mode != MTLStorageModeShared || option("unified_memory") != 0, texture_descriptor,
-          where, "textures with shared storage need unified memory");
+  REQUIRE(d.mode != MTLStorageModeShared || [device supportsFamily:MTLGPUFamilyApple1],
+          texture_descriptor, where, "textures with shared storage need an Apple GPU");
   body->device = device;
   body->storage = std::make_shared<Storage>(index, d.mode, slice_bytes(*body) * d.length,
                                             junk_for(body->format.item));
@@ -139,8 +139,11 @@ id<MTLTexture> make_texture(id<MTLDevice> device, int index, MTLTextureDescripto
 - (id<MTLTexture>)newTextureWithDescriptor:(MTLTextureDescriptor*)descriptor {
   return make_texture(self, index_, descriptor, HERE);
 }
+- (id<MTLFence>)newFence {
+  return make_fence(self);
+}
 - (BOOL)supportsFamily:(MTLGPUFamily)gpuFamily {
-  if (option("unified_memory") != 0) {
+  if (option("unified_memory") == 1) {
     return (gpuFamily >= MTLGPUFamilyApple1 && gpuFamily <= MTLGPUFamilyApple7) ||
            gpuFamily == MTLGPUFamilyMac2 ||
            (gpuFamily >= MTLGPUFamilyCommon1 && gpuFamily <= MTLGPUFamilyCommon3);
@@ -179,9 +182,26 @@ StoragePtr storage_of(id<MTLResource> resource, const Where& where) {
 }
 
 id<MTLBuffer> make_buffer(int device_index, size_t length, MTLStorageMode mode) {
-  return [make_buffer_with(device_at(device_index), device_index, length,
-                           static_cast<MTLResourceOptions>(mode) << MTLResourceStorageModeShift)
-      autorelease];
+  const id<MTLBuffer> buffer =
+      make_buffer_with(device_at(device_index), device_index, length,
+                       static_cast<MTLResourceOptions>(mode) << MTLResourceStorageModeShift);
+  if (mode == MTLStorageModePrivate) put_into_own_heap(buffer);
+  return [buffer autorelease];
+}
+
+void put_into(id<MTLHeap> heap, id<MTLBuffer> buffer) {
+  auto* own = static_cast<EmulatedBuffer*>(buffer);
+  own->heap_ = [heap retain];
+  (*own->storage_)->in_heap = true;
+}
+
+void put_into_own_heap(id<MTLBuffer> buffer) {
+  MTLHeapDescriptor* descriptor = [[MTLHeapDescriptor alloc] init];
+  [descriptor setSize:[buffer length]];
+  const id<MTLHeap> heap = make_heap([buffer device], descriptor);
+  put_into(heap, buffer);
+  [heap release];
+  [descriptor release];
 }
 
 size_t slice_bytes(const TextureBody& texture) {
@@ -220,9 +240,6 @@ id<MTLDevice> MPSGetPreferredDevice(MPSDeviceOptions options) {
   -(MTLPurgeableState)setPurgeableState : (MTLPurgeableState)state {                     \
     return state == MTLPurgeableStateKeepCurrent ? MTLPurgeableStateNonVolatile : state; \
   }                                                                                      \
-  -(id<MTLHeap>)heap {                                                                   \
-    return nil;                                                                          \
-  }                                                                                      \
   -(NSUInteger)heapOffset {                                                              \
     return 0;                                                                            \
   }                                                                                      \
@@ -232,7 +249,11 @@ id<MTLDevice> MPSGetPreferredDevice(MPSDeviceOptions options) {
 
 @implementation EmulatedBuffer
 RESOURCE_COMMON
+- (id<MTLHeap>)heap {
+  return heap_;
+}
 - (void)dealloc {
+  [heap_ release];
   delete storage_;
   [label_ release];
   [super dealloc];
@@ -292,6 +313,9 @@ RESOURCE_COMMON
 
 @implementation EmulatedTexture
 RESOURCE_COMMON
+- (id<MTLHeap>)heap {
+  return nil;
+}
 - (instancetype)initWithBody:(TextureBody*)body {
   self = [super init];
   body_ = body;
@@ -664,7 +688,9 @@ FIELD(BOOL, allowGPUOptimizedContents, setAllowGPUOptimizedContents, optimize)
   REQUIRE(mode_of(options) == [self storageMode] && need.size <= [self size] - used_, heap_full,
           HERE);
   used_ += need.size;
-  return [device_ newBufferWithLength:length options:options];
+  const id<MTLBuffer> buffer = [device_ newBufferWithLength:length options:options];
+  put_into(self, buffer);
+  return buffer;
 }
 - (id<MTLTexture>)newTextureWithDescriptor:(MTLTextureDescriptor*)desc {
   const MTLSizeAndAlign need = [device_ heapTextureSizeAndAlignWithDescriptor:desc];

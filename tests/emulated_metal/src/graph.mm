@@ -1,8 +1,9 @@
 // MPSNNGraph: finds what is needed for the results, makes kernels of it and encodes them in order.
 //
 // Where the documentation leaves freedom, this is unkind: inputs and exported images are listed
-// from back to front, further results before exported images, and an MPSCommandBuffer is committed
-// in the middle of an encode (option graph_pieces).
+// from back to front, further results before exported images, results that are not needed are not
+// there even if they are exported, and an MPSCommandBuffer is committed after every node (option
+// graph_pieces).
 #include <algorithm>
 #include <set>
 
@@ -106,11 +107,21 @@ struct Compiler {
     return false;
   }
 
+  bool is_unneeded(const std::shared_ptr<ImageFacts>& image) const {
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (!needed[i] && results[i].facts == image) return true;
+    }
+    return false;
+  }
+  bool leaves(const std::shared_ptr<ImageFacts>& image) const {
+    return image->exported && !is_unneeded(image);
+  }
+
   // Everything before a filter that has an effect of its own.
   void prune() {
     for (auto it = order.rbegin(); it != order.rend(); ++it) {
       const FilterBody& filter = **it;
-      if (is_needed(filter.result) || filter.result->exported ||
+      if (is_needed(filter.result) || leaves(filter.result) ||
           (filter.state && filter.state->exported) || trains(filter) || writes_labels(filter)) {
         live.insert(&filter);
       }
@@ -139,7 +150,7 @@ struct Compiler {
     if (!filter || !met.insert(filter.get()).second) return;
     const bool included = live.count(filter.get()) != 0;
     const auto once = [&](const void* object) { return included && met.insert(object).second; };
-    if (filter->result->exported && once(filter->result.get())) {
+    if (leaves(filter->result) && once(filter->result.get())) {
       program.exported_images.push_back(place(filter->result));
     }
     if (filter->state && filter->state->exported && once(filter->state.get())) {
@@ -205,8 +216,9 @@ struct Compiler {
     std::set<size_t> read;
     for (const Unit& unit : program.units) read.insert(unit.images.begin(), unit.images.end());
     for (Unit& unit : program.units) {
-      const ImageFacts& facts = program.images[unit.result].facts;
-      unit.data_wanted = read.count(unit.result) != 0 || facts.exported;
+      const std::vector<size_t>& exported = program.exported_images;
+      unit.data_wanted = read.count(unit.result) != 0 ||
+                         std::find(exported.begin(), exported.end(), unit.result) != exported.end();
     }
     program.result_needed = needed[0];
     for (size_t i = 0; i < results.size(); ++i) {
@@ -454,11 +466,14 @@ struct Encode {
     state_reads = p.state_reads();
     check_sources(source_images, source_states, where);
     wait_for_updates(where);
-    const bool pieces =
-        option("graph_pieces") != 0 && [buffer isKindOfClass:[MPSCommandBuffer class]];
     for (size_t i = 0; i < p.units.size(); ++i) {
-      if (pieces && i > 0 && i == p.units.size() / 2) {
-        [static_cast<MPSCommandBuffer*>(buffer) commitAndContinue];
+      if (i > 0 && [buffer isKindOfClass:[MPSCommandBuffer class]]) {
+        auto* wrapper = static_cast<MPSCommandBuffer*>(buffer);
+        if (option("graph_pieces") == 2) {
+          [wrapper emulatedContinue];
+        } else {
+          [wrapper commitAndContinue];
+        }
       }
       run(p.units[i], intermediate_images != nil, destination_states != nil);
     }

@@ -590,6 +590,9 @@ void decrement_read_count(MPSImage* image, NSUInteger by, const Where& where) {
               range.location < body_->shape.channels,
           image_sub_range, HERE);
   const NSUInteger length = std::min(range.length, body_->shape.channels - range.location);
+  REQUIRE(body_->shape.count == 1 || length == body_->shape.channels, image_sub_range, HERE,
+          "some slices of each of %lu images are not one range of slices",
+          static_cast<unsigned long>(body_->shape.count));
   return make_view(self, 0, body_->shape.count, range.location, length, HERE);
 }
 - (NSUInteger)resourceSize {

@@ -60,7 +60,8 @@ struct Storage {
 
   const int device_index;
   const MTLStorageMode mode;
-  const uint8_t junk;  // a byte that reads as NaN in floating-point formats
+  const uint8_t junk;    // a byte that reads as NaN in floating-point formats
+  bool in_heap = false;  // where fences alone order blits against kernels
   std::vector<uint8_t> gpu, cpu;
   std::mutex mutex;
   int readers = 0, writers = 0;
@@ -106,7 +107,12 @@ id<MTLDevice> device_at(int index);
 int index_of(id<MTLDevice> device, const Where& where);
 long option(const char* name);
 StoragePtr storage_of(id<MTLResource> resource, const Where& where);
+// Private storage is that of temporary objects, which share a heap.
 id<MTLBuffer> make_buffer(int device_index, size_t length, MTLStorageMode mode);
+// From now on it is backed by that heap.
+void put_into(id<MTLHeap> heap, id<MTLBuffer> buffer);
+void put_into_own_heap(id<MTLBuffer> buffer);
+id<MTLFence> make_fence(id<MTLDevice> device);
 id<MTLCommandQueue> make_queue(id<MTLDevice> device, int device_index, NSUInteger capacity);
 id<MTLHeap> make_heap(id<MTLDevice> device, MTLHeapDescriptor* descriptor);
 
@@ -408,6 +414,10 @@ NSArray<MPSImage*>* allocate_images(MPSKernel* kernel, id<MTLCommandBuffer> comm
                          where:(const emulated_metal::Where&)where;
 @end
 
+@interface MPSCommandBuffer (Emulated)
+- (void)emulatedContinue;  // what commitAndContinue does
+@end
+
 @interface MPSImage (Emulated)
 - (emulated_metal::ImageBody*)emulatedBody;
 - (instancetype)emulatedInit;
@@ -432,6 +442,7 @@ NSArray<MPSImage*>* allocate_images(MPSKernel* kernel, id<MTLCommandBuffer> comm
   id<MTLDevice> device_;
   MTLResourceOptions options_;
   NSString* label_;
+  id<MTLHeap> heap_;
 }
 @end
 

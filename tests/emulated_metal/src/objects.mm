@@ -37,6 +37,7 @@ struct Options {
                                      {"padding_rounds_down", 0},
                                      {"shared_source_reads", 2},
                                      {"state_encode_steps", 1},
+                                     {"batch_gradients_late", 0},
                                      {"graph_pieces", 1}};
   Options() {
     for (auto& [name, value] : values) {

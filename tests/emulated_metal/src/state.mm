@@ -209,6 +209,9 @@ void decrement_read_count(MPSState* state, const Where& where) {
           newBufferWithLength:entry.bytes
                       options:static_cast<MTLResourceOptions>(mode)
                               << MTLResourceStorageModeShift]);
+      if (body_->temporary) {
+        put_into_own_heap(static_cast<id<MTLBuffer>>(entry.resource.get()));
+      }
     } else {
       MTLTextureDescriptor* descriptor = [[MTLTextureDescriptor alloc] init];
       *descriptor->body_ = entry.texture;

@@ -16,7 +16,7 @@ Storage::~Storage() = default;
 
 bool Storage::publishes_by_itself() const {
   return mode == MTLStorageModeShared ||
-         (mode == MTLStorageModeManaged && option("unified_memory") != 0);
+         (mode == MTLStorageModeManaged && option("unified_memory") == 1);
 }
 
 bool Storage::busy() {

@@ -7,13 +7,15 @@
   TRAP(message_to_deallocated, "message sent to a deallocated object")                         \
   TRAP(nil_argument, "a required argument is nil")                                             \
   TRAP(foreign_object, "the object was not made by this framework")                            \
-  TRAP(init_unavailable, "this initializer is unavailable")                                    \
+  TRAP(init_unavailable, "this initializer or method is unavailable")                          \
   TRAP(different_devices, "objects belong to different devices")                               \
   /* command buffers and encoders */                                                           \
   TRAP(encode_after_commit, "encoding into a command buffer that was already committed")       \
   TRAP(encoder_open, "another encoder of this command buffer is still open")                   \
   TRAP(encoder_ended, "the encoder has already ended")                                         \
   TRAP(encoder_released_open, "the encoder was released without endEncoding")                  \
+  TRAP(fence_order, "an encoder waits for a fence that no earlier encoder has updated")        \
+  TRAP(heap_fence, "a blit of heap memory is not fenced off from kernels before and after")    \
   TRAP(double_commit, "the command buffer was already committed")                              \
   TRAP(enqueue_twice, "the command buffer was already enqueued or committed")                  \
   TRAP(handler_after_commit, "a handler was added after commit")                               \

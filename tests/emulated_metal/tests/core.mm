@@ -69,6 +69,29 @@ MPSImage* private_image() {
   return [[[MPSImage alloc] initWithDevice:device() imageDescriptor:d] autorelease];
 }
 
+id<MTLFence> fence() { return [[device() newFence] autorelease]; }
+
+// Of a temporary state, which the caller ends.
+struct Scratch {
+  MPSState* state;
+  id<MTLBuffer> buffer;
+};
+Scratch scratch(id<MTLCommandBuffer> buffer) {
+  MPSState* state = [MPSState temporaryStateWithCommandBuffer:buffer bufferSize:4];
+  return {state, static_cast<id<MTLBuffer>>([state resourceAtIndex:0 allocateMemory:YES])};
+}
+
+// An empty encoder of kernels.
+void update(id<MTLCommandBuffer> buffer, id<MTLFence> fence) {
+  const id<MTLComputeCommandEncoder> kernels = [buffer computeCommandEncoder];
+  [kernels updateFence:fence];
+  [kernels endEncoding];
+}
+
+void fill(id<MTLBlitCommandEncoder> blit, id<MTLBuffer> buffer) {
+  [blit fillBuffer:buffer range:NSMakeRange(0, 4) value:7];
+}
+
 const MTLRegion kWhole = {{0, 0, 0}, {1, 1, 1}};
 
 }  // namespace
@@ -139,13 +162,13 @@ EXAMPLE(results_appear_after_synchronization_and_completion) {
   [buffer waitUntilCompleted];
   EXPECT([buffer status] == MTLCommandBufferStatusCompleted && [buffer error] == nil);
   EXPECT_VALUES(read(result), {6, 8});
-  // Without synchronization the CPU sees junk, unless memory is unified.
-  for (const long unified : {0L, 1L}) {
+  // Without synchronization the CPU sees junk, unless memory is as Apple's GPUs have it.
+  for (const long unified : {0L, 1L, 2L}) {
     emulated_metal_set_option("unified_memory", unified);
     const id<MTLCommandBuffer> again = command_buffer();
     encode(linear(), again, source, result);
     finish(again);
-    EXPECT_VALUES(read(result), {unified != 0 ? 6.0F : NAN, unified != 0 ? 8.0F : NAN});
+    EXPECT_VALUES(read(result), {unified == 1 ? 6.0F : NAN, unified == 1 ? 8.0F : NAN});
   }
 }
 
@@ -219,6 +242,7 @@ EXAMPLE(image_views_and_partial_transfers) {
   EXPECT(read([batch objectAtIndex:2])[0] == 200);
   MPSImage* half = [[batch objectAtIndex:1] subImageWithFeatureChannelRange:NSMakeRange(4, 8)];
   EXPECT([half featureChannels] == 4 && [half resourceSize] == 0);
+  EXPECT([[image subImageWithFeatureChannelRange:NSMakeRange(0, 8)] numberOfImages] == 3);
   EXPECT_VALUES(read(half), {104, 105, 106, 107, 112, 113, 114, 115});
   EXPECT([[half texture] arrayLength] == 1 && [[half texture] parentRelativeSlice] == 3);
   float pixel[4];
@@ -364,6 +388,28 @@ EXAMPLE(blit_encoder) {
   [copy endEncoding];
   finish(second);
   EXPECT(std::memcmp([back contents], texel, 16) == 0);
+}
+
+EXAMPLE(heap_memory_is_blitted_between_fences) {
+  const id<MTLCommandBuffer> buffer = command_buffer();
+  const Scratch hidden = scratch(buffer);
+  const id<MTLBuffer> seen = shared_buffer(4);
+  EXPECT([hidden.buffer heap] != nil && [seen heap] == nil);
+  const id<MTLFence> before = fence(), after = fence();
+  update(buffer, before);
+  const id<MTLBlitCommandEncoder> blit = [buffer blitCommandEncoder];
+  [blit waitForFence:before];
+  fill(blit, hidden.buffer);
+  [blit copyFromBuffer:hidden.buffer sourceOffset:0 toBuffer:seen destinationOffset:0 size:4];
+  [blit updateFence:after];
+  [blit endEncoding];
+  const id<MTLComputeCommandEncoder> kernels = [buffer computeCommandEncoder];
+  [kernels waitForFence:after];
+  [kernels endEncoding];
+  encode(linear(), buffer, row({1}), empty(1, 1, 1));
+  [hidden.state setReadCount:0];
+  finish(buffer);
+  EXPECT(static_cast<const uint8_t*>([seen contents])[3] == 7);
 }
 
 EXAMPLE(handlers_run_on_another_thread) {
@@ -581,6 +627,50 @@ OFFENCE(encoder_released_open) {
   [command_buffer() blitCommandEncoder];
   [pool release];
 }
+OFFENCE(fence_order) { [[command_buffer() blitCommandEncoder] waitForFence:fence()]; }
+OFFENCE(fence_order) {
+  const id<MTLFence> own = fence();
+  const id<MTLComputeCommandEncoder> kernels = [command_buffer() computeCommandEncoder];
+  [kernels updateFence:own];
+  [kernels waitForFence:own];
+}
+OFFENCE(heap_fence) {
+  const id<MTLCommandBuffer> buffer = command_buffer();
+  const Scratch hidden = scratch(buffer);
+  fill([buffer blitCommandEncoder], hidden.buffer);
+}
+OFFENCE(heap_fence) {  // a kernel after the fence
+  const id<MTLCommandBuffer> buffer = command_buffer();
+  const Scratch hidden = scratch(buffer);
+  const id<MTLFence> before = fence();
+  update(buffer, before);
+  encode(linear(), buffer, row({1}), empty(1, 1, 1));
+  const id<MTLBlitCommandEncoder> blit = [buffer blitCommandEncoder];
+  [blit waitForFence:before];
+  fill(blit, hidden.buffer);
+}
+OFFENCE(heap_fence) {  // none after the blit
+  const id<MTLCommandBuffer> buffer = command_buffer();
+  const Scratch hidden = scratch(buffer);
+  const id<MTLFence> before = fence();
+  update(buffer, before);
+  const id<MTLBlitCommandEncoder> blit = [buffer blitCommandEncoder];
+  [blit waitForFence:before];
+  fill(blit, hidden.buffer);
+  [blit endEncoding];
+}
+OFFENCE(heap_fence) {  // a kernel that does not wait
+  const id<MTLCommandBuffer> buffer = command_buffer();
+  const Scratch hidden = scratch(buffer);
+  const id<MTLFence> before = fence();
+  update(buffer, before);
+  const id<MTLBlitCommandEncoder> blit = [buffer blitCommandEncoder];
+  [blit waitForFence:before];
+  fill(blit, hidden.buffer);
+  [blit updateFence:fence()];
+  [blit endEncoding];
+  encode(linear(), buffer, row({1}), empty(1, 1, 1));
+}
 OFFENCE(double_commit) {
   const id<MTLCommandBuffer> buffer = command_buffer();
   [buffer commit];
@@ -668,7 +758,12 @@ OFFENCE(not_managed) {
 }
 OFFENCE(texture_descriptor) { (void)texture(1, 4096); }
 OFFENCE(texture_descriptor) {
-  (void)texture(1, 1, MTLPixelFormatRGBA32Float, MTLStorageModeShared);  // no unified memory
+  (void)texture(1, 1, MTLPixelFormatRGBA32Float, MTLStorageModeShared);
+}
+OFFENCE(texture_descriptor) {
+  emulated_metal_set_option("unified_memory", 2);  // as Intel's GPUs have
+  EXPECT([device() hasUnifiedMemory]);
+  (void)texture(1, 1, MTLPixelFormatRGBA32Float, MTLStorageModeShared);
 }
 OFFENCE(texture_region) {
   float texels[8];
@@ -753,6 +848,7 @@ OFFENCE(image_data_layout) {
 OFFENCE(image_sub_range) {
   (void)[channels({1, 2, 3, 4, 5}) subImageWithFeatureChannelRange:NSMakeRange(2, 4)];
 }
+OFFENCE(image_sub_range) { (void)[many(8, 2) subImageWithFeatureChannelRange:NSMakeRange(4, 4)]; }
 OFFENCE(image_sub_range) { (void)[row({1}) batchRepresentationWithSubRange:NSMakeRange(0, 2)]; }
 OFFENCE(temporary_cpu_access) { (void)read(temporary(command_buffer(), 1, 1, 1)); }
 OFFENCE(temporary_other_buffer) {

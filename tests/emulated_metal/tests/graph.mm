@@ -521,6 +521,20 @@ EXAMPLE(graph_lists_from_back_to_front) {
   EXPECT([[graph sourceImageHandles] objectAtIndex:0] == static_cast<id>([NSNull null]));
 }
 
+EXAMPLE(graph_results_that_are_not_needed_are_not_there) {
+  MPSNNImageNode* x = node(@"x");
+  auto* kept = [[[MPSCNNNeuronAbsoluteNode alloc] initWithSource:x] autorelease];
+  auto* dropped = [[[MPSCNNNeuronTanHNode alloc] initWithSource:x] autorelease];
+  expose([kept resultImage], @"kept");
+  expose([dropped resultImage], @"dropped");
+  BOOL needed[] = {YES, NO};
+  auto* graph = [[[MPSNNGraph alloc] initWithDevice:device()
+                                       resultImages:@[ [kept resultImage], [dropped resultImage] ]
+                                   resultsAreNeeded:needed] autorelease];
+  EXPECT(names_of([graph intermediateImageHandles]) == std::vector<std::string>{"kept"});
+  EXPECT([graph readCountForSourceImageAtIndex:0] == 1);
+}
+
 EXAMPLE(graph_formats) {
   auto* first = [[[MPSCNNNeuronTanHNode alloc] initWithSource:node(@"x")] autorelease];
   auto* second = [[[MPSCNNNeuronTanHNode alloc] initWithSource:[first resultImage]] autorelease];

@@ -141,7 +141,7 @@ EXAMPLE(graph_two_steps_on_one_command_buffer) {
   MPSCommandBuffer* buffer = [MPSCommandBuffer commandBufferFromCommandQueue:queue()];
   const id<MTLCommandBuffer> first = [buffer rootCommandBuffer];
   encode(trained.graph, buffer, {{"x", two_images()}}, two_labels());
-  EXPECT([buffer rootCommandBuffer] != first);  // it was committed in pieces
+  EXPECT([buffer rootCommandBuffer] != first);  // it was committed after each node
   const Outputs outputs = encode(trained.graph, buffer, {{"x", two_images()}}, two_labels());
   finish(buffer);
   expect_values(__FILE__, __LINE__, read([outputs.images.at("convolved") objectAtIndex:1]),

@@ -181,6 +181,34 @@ EXAMPLE(batch_normalization_training_step) {
   EXPECT_VALUES(read([data objectAtIndex:1]), {2, -1.0625F});
 }
 
+EXAMPLE(batch_normalization_gradients_may_appear_late) {
+  emulated_metal_set_option("batch_gradients_late", 1);
+  auto* forward = batch_normalization(scale_source({2}, {1}, 0.5F));
+  auto* statistics =
+      [[[MPSCNNBatchNormalizationStatistics alloc] initWithDevice:device()] autorelease];
+  auto* sums =
+      [[[MPSCNNBatchNormalizationStatisticsGradient alloc] initWithDevice:device()
+                                                    fusedNeuronDescriptor:relu()] autorelease];
+  auto* backward = [[[MPSCNNBatchNormalizationGradient alloc] initWithDevice:device()
+                                                       fusedNeuronDescriptor:relu()] autorelease];
+  NSArray* images = @[ row({1, 2}) ];
+  MPSCNNBatchNormalizationState* state = state_of(forward, [images objectAtIndex:0]);
+  const id<MTLCommandBuffer> buffer = [queue() commandBuffer];
+  [statistics encodeBatchToCommandBuffer:buffer sourceImages:images batchNormalizationState:state];
+  [sums encodeBatchToCommandBuffer:buffer
+                   sourceGradients:images
+                      sourceImages:images
+           batchNormalizationState:state];
+  EXPECT([state gradientForGamma] == nil && [state gradientForBeta] == nil);
+  [backward encodeBatchToCommandBuffer:buffer
+                       sourceGradients:images
+                          sourceImages:images
+               batchNormalizationState:state
+                  destinationGradients:@[ empty(2, 1, 1) ]];
+  EXPECT([state gradientForGamma] != nil && [state gradientForBeta] != nil);
+  finish(buffer);
+}
+
 EXAMPLE(batch_normalization_inference_and_reload) {
   ScaleSource* source = scale_source({2}, {1}, 0);
   source->mean_ = new std::vector<float>{1};
@@ -523,6 +551,13 @@ OFFENCE(edge_mode) {
   auto* forward = window<MPSCNNSpatialNormalization>(3);
   [forward setEdgeMode:MPSImageEdgeModeClamp];
   both(forward, window<MPSCNNSpatialNormalizationGradient>(3), row({1, 2}), row({1, 1}));
+}
+OFFENCE(init_unavailable) {
+  MPSCNNKernel* kernel = batch_normalization(scale_source({2}, {1}, 0));
+  [kernel encodeBatchToCommandBuffer:[queue() commandBuffer]
+                        sourceImages:@[ row({1}) ]
+                   destinationStates:nil
+                   destinationImages:@[ empty(1, 1, 1) ]];
 }
 OFFENCE(init_unavailable) {
   (void)[static_cast<id>([MPSCNNBatchNormalizationState class])

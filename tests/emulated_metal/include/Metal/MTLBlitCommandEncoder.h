@@ -2,6 +2,7 @@
 #pragma once
 #import <Metal/MTLBuffer.h>
 #import <Metal/MTLCommandEncoder.h>
+#import <Metal/MTLFence.h>
 #import <Metal/MTLTexture.h>
 #import <Metal/MTLTypes.h>
 
@@ -35,6 +36,8 @@ NS_ASSUME_NONNULL_BEGIN
               toBuffer:(id<MTLBuffer>)destinationBuffer
      destinationOffset:(NSUInteger)destinationOffset
                   size:(NSUInteger)size;
+- (void)updateFence:(id<MTLFence>)fence;
+- (void)waitForFence:(id<MTLFence>)fence;
 @end
 
 NS_ASSUME_NONNULL_END

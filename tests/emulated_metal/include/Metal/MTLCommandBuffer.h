@@ -8,6 +8,7 @@ NS_ASSUME_NONNULL_BEGIN
 @protocol MTLDevice;
 @protocol MTLCommandQueue;
 @protocol MTLBlitCommandEncoder;
+@protocol MTLComputeCommandEncoder;
 @protocol MTLCommandBuffer;
 
 typedef NS_ENUM(NSUInteger, MTLCommandBufferStatus) {
@@ -71,6 +72,7 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 - (void)addCompletedHandler:(MTLCommandBufferHandler)block;
 - (void)waitUntilCompleted;
 - (nullable id<MTLBlitCommandEncoder>)blitCommandEncoder;
+- (nullable id<MTLComputeCommandEncoder>)computeCommandEncoder;
 - (void)pushDebugGroup:(NSString*)string;
 - (void)popDebugGroup;
 @end

@@ -8,6 +8,7 @@ NS_ASSUME_NONNULL_BEGIN
 
 @protocol MTLBuffer;
 @protocol MTLCommandQueue;
+@protocol MTLFence;
 @protocol MTLTexture;
 @class MTLHeapDescriptor;
 @class MTLTextureDescriptor;
@@ -58,6 +59,7 @@ typedef struct {
                                      options:(MTLResourceOptions)options NS_RETURNS_RETAINED;
 - (nullable id<MTLTexture>)newTextureWithDescriptor:(MTLTextureDescriptor*)descriptor
     NS_RETURNS_RETAINED;
+- (nullable id<MTLFence>)newFence NS_RETURNS_RETAINED;
 - (BOOL)supportsFamily:(MTLGPUFamily)gpuFamily;
 @end
 

@@ -5,8 +5,10 @@
 #import <Metal/MTLCommandBuffer.h>
 #import <Metal/MTLCommandEncoder.h>
 #import <Metal/MTLCommandQueue.h>
+#import <Metal/MTLComputeCommandEncoder.h>
 #import <Metal/MTLDefines.h>
 #import <Metal/MTLDevice.h>
+#import <Metal/MTLFence.h>
 #import <Metal/MTLHeap.h>
 #import <Metal/MTLPixelFormat.h>
 #import <Metal/MTLResource.h>

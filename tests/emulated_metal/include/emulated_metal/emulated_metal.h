@@ -5,7 +5,8 @@
 
 // Options, also read from the environment as EMULATED_METAL_<NAME IN CAPITALS>:
 //   devices            how many devices exist (1)
-//   unified_memory     1: managed and shared storage need no synchronization (0)
+//   unified_memory     1: as Apple's GPUs, managed and shared storage need no synchronization;
+//   2: as Intel's, no shared textures, and managed storage does need it (0)
 //   delay_us           time that a command buffer takes before its first command (100)
 //   stagger_us         extra time for all queues of a device but the newest, so that they overtake
 //   (0) fail_next          MTLCommandBufferError with which the next committed buffer ends (0:
@@ -16,7 +17,8 @@
 //   padding_rounds_down  1: an odd or negative share of padding is rounded down, not to zero (0)
 //   shared_source_reads  1: an image that is both sources of an encode counts one read, not two (2)
 //   state_encode_steps   2: an optimizer's encode of a state counts a step for each parameter (1)
-//   graph_pieces         0: an encode of a graph never commits a part of its MPSCommandBuffer (1)
+//   batch_gradients_late 1: gradients of gamma and beta appear with the gradient of the source (0)
+//   graph_pieces         2: a graph does not ask its MPSCommandBuffer to commit, it just does (1)
 // Returns 0, or -1 for a name that is not listed.
 EMULATED_METAL_EXPORT int emulated_metal_set_option(const char* name, long value);
 EMULATED_METAL_EXPORT long emulated_metal_get_option(const char* name);
