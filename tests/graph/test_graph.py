@@ -422,6 +422,38 @@ def test_sizes_of_a_fully_connected_node_are_named(device, rng):
         graph(sample(rng))
 
 
+def test_nodes_before_one_that_does_not_fit_are_named(device, rng):
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 8), np.float32))
+    before = g.NeuronReLUNode(g.ImageNode("x"), label="up")
+    graph = float_graph(device, [g.FullyConnectedNode(before, source, label="down")])
+    words = "'down': FullyConnected: .*; it reads the result of NeuronReLUNode 'up'$"
+    with pytest.raises(ValueError, match=words):
+        graph(sample(rng))
+    wide, narrow = (g.NeuronReLUNode(g.ImageNode(), label=label) for label in ("wide", "narrow"))
+    graph = float_graph(device, [g.AdditionNode(wide, narrow)])
+    words = "reads the result of NeuronReLUNode 'wide' and the result of NeuronReLUNode 'narrow'$"
+    with pytest.raises(ValueError, match=words):
+        graph.encode_batch(
+            device.command_queue().command_buffer(),
+            [batch(device, sample(rng, (2, 3, 4, 8))), batch(device, sample(rng, (2, 3, 5, 8)))],
+        )
+
+
+def test_an_image_that_is_twice_in_a_batch_is_read_once(device, queue):
+    command_buffer = queue.command_buffer()
+    image = mg.Image(device, mg.ImageDescriptor())
+    image.write(np.full((1, 1, 1), 3, np.float32))
+    kernel = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.ABSOLUTE), device=device)
+    twice = kernel.encode(command_buffer, image)
+    graph = float_graph(device, [linear(g.ImageNode())])
+    result = graph.encode_batch(command_buffer, [[twice, twice]]).result
+    assert twice.read_count == 0
+    mg.synchronize(result, command_buffer)
+    finish(command_buffer)
+    first, second = result.to_array()
+    assert_exact(first, second)
+
+
 X = g.ImageNode("x")
 NODE = g.SoftMaxNode(X)
 CONSTRUCTIONS = {

@@ -600,6 +600,7 @@ def test_a_predicate_leaves_zeros(device, queue, rng):
     result = gradient.encode_batch(
         command_buffer, encode.gradients, encode.sources, encode.labels, allocator=mg.DEFAULT
     )
+    mg.synchronize(result, command_buffer)
     command_buffer.commit()
     command_buffer.wait_until_completed()
     assert not result.to_array().any()
