@@ -246,7 +246,7 @@ void forbid_construction(Class& cls) {
 std::shared_ptr<ImageAllocator> allocator_argument(const py::handle& object);
 // The same for a property: a batch serves one encode, so it is none.
 std::shared_ptr<ImageAllocator> allocator_property(const py::handle& object);
-// What allocator_argument was given.
+// What either was given.
 py::object allocator_object(const std::shared_ptr<ImageAllocator>& allocator);
 
 }  // namespace mpsgrad

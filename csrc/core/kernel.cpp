@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
-#include <set>
 
 #include "base/errors.hpp"
 #include "core/reads_anywhere.hpp"
@@ -84,7 +82,8 @@ void check_operand(const KernelBase& kernel, const CommandBuffer& command_buffer
       if (&storage != previous) {
         front = front == nullptr ? &storage : front;
         require(storage.lies_like(*front), kernel.class_name(), ": ", operand.name,
-                " mixes images that lie differently in memory: whole ones and views of channels");
+                " mixes images that lie differently in memory, as a whole image and a view of "
+                "another's channels do");
         previous = &storage;
       }
     }

@@ -33,7 +33,7 @@ template <class Error>
   throw Error(text(kGraph, ": ", node, ": ", error.what()));
 }
 
-// Errors of a step keep their class and name the node; where sizes do not fit, those before it too.
+// Errors of a step keep their class and name the node; a ValueError, those before it too.
 template <class Encode>
 void naming(const GraphStep& step, const std::vector<GraphImage>& images, const Encode& encode) {
   const std::string& node = step.node();
@@ -258,7 +258,7 @@ void Graph::check_inputs(const CommandBuffer& command_buffer,
     require(count == length, kGraph, ": ", name, " has ", count,
             " elements, but the first input has ", length);
   };
-  std::map<const ReadCount*, Index> wanted;  // an image may be several inputs
+  std::map<const ReadCount*, LostReads> wanted;  // an image may be several inputs
   for (std::size_t i = 0; i < source_images.size(); ++i) {
     const GraphImage& slot = images_[static_cast<std::size_t>(source_images_[i])];
     const ImageBatch::Images& images = source_images[i];
@@ -271,13 +271,19 @@ void Graph::check_inputs(const CommandBuffer& command_buffer,
     for (const auto& image : images) {
       const ReadCount* count = image->read_count();
       if (count != nullptr && distinct.insert(image.get()).second) {
-        const Index reads = wanted[count] += slot.reads;
+        LostReads& lost = wanted.try_emplace(count, LostReads{count, image.get(), 0}).first->second;
+        const Index reads = lost.reads += slot.reads;
         require<ReadCountError>(count->value() >= reads, kGraph, ": ", slot.name, " is read ",
                                 reads, " times by one encode, but its read count is ",
                                 count->value());
       }
     }
   }
+  std::vector<LostReads> lost;
+  for (const auto& [count, reads] : wanted) {
+    lost.push_back(reads);
+  }
+  check_lost_reads(lost);
   for (std::size_t i = 0; i < source_states.size(); ++i) {
     const GraphState& slot = states_[static_cast<std::size_t>(source_states_[i])];
     check_length(slot.name, source_states[i].size());

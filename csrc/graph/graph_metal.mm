@@ -556,13 +556,17 @@ class MetalGraph final : public GraphRunner {
 
   GraphMade adopt(Encode& encode, MPSImageBatch* result, NSArray<MPSImageBatch*>* intermediates,
                   NSArray<MPSStateBatch*>* states) const {
-    const auto require_listed = [](NSArray* returned, const std::vector<int>& listed,
-                                   const char* what) {
-      require<DeviceError>(returned.count == listed.size(), kGraph, ": MPSNNGraph returned ",
-                           returned.count, " batches of ", what, ", but lists ", listed.size());
+    // Returns how many there are of both. A failure before this one may be the cause, and counts.
+    const auto listed_of = [&](NSArray* returned, const std::vector<int>& listed,
+                               const char* what) {
+      encode.fail(thrown_by([&] {
+        require<DeviceError>(returned.count == listed.size(), kGraph, ": MPSNNGraph returned ",
+                             returned.count, " batches of ", what, ", but lists ", listed.size());
+      }));
+      return std::min<NSUInteger>(returned.count, listed.size());
     };
-    require_listed(intermediates, intermediate_order_, "images");
-    require_listed(states, state_result_order_, "states");
+    const NSUInteger image_count = listed_of(intermediates, intermediate_order_, "images");
+    const NSUInteger state_count = listed_of(states, state_result_order_, "states");
     GraphMade made;
     const auto take = [&](int slot, MPSImageBatch* images) {
       if (!made.images.contains(slot)) {
@@ -573,13 +577,13 @@ class MetalGraph final : public GraphRunner {
       require<DeviceError>(result != nil, kGraph, ": the device returned no result");
       take(description_.result, result);
     }
-    for (NSUInteger i = 0; i < intermediates.count; ++i) {
+    for (NSUInteger i = 0; i < image_count; ++i) {
       const int slot = intermediate_order_[i];
       if (slot != kNone) {
         take(slot, [intermediates objectAtIndex:i]);
       }
     }
-    for (NSUInteger i = 0; i < states.count; ++i) {
+    for (NSUInteger i = 0; i < state_count; ++i) {
       const int slot = state_result_order_[i];
       made.states[slot] = adopt_states(encode, slot, [states objectAtIndex:i]);
     }

@@ -4265,7 +4265,7 @@ class LossDescriptor:
     @property
     def weight(self) -> float:
         """
-        Factor of every element, in loss and gradient; 1 by default.
+        Factor of every element, in loss and gradient; 1 by default, ValueError for NaN.
         """
 
     @weight.setter
@@ -4367,7 +4367,7 @@ class LossLabels(State):
         labels: typing.Any,
         weights: typing.Any = None,
         *,
-        loss_image_size: typing.Any = (1, 1, 1),
+        loss_image_size: collections.abc.Sequence[typing.Any] = (1, 1, 1),
         copy: bool = True,
     ) -> list[LossLabels]:
         """
@@ -4393,7 +4393,7 @@ class LossLabels(State):
         device: Device,
         labels: typing.Any,
         weights: typing.Any = None,
-        loss_image_size: typing.Any = (1, 1, 1),
+        loss_image_size: collections.abc.Sequence[typing.Any] = (1, 1, 1),
     ) -> None: ...
     def __repr__(self) -> str: ...
     @property

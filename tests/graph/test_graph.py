@@ -439,6 +439,19 @@ def test_nodes_before_one_that_does_not_fit_are_named(device, rng):
         )
 
 
+def test_a_view_and_its_parent_as_inputs(device, queue):
+    command_buffer = queue.command_buffer()
+    parent = mg.TemporaryImage(command_buffer, mg.ImageDescriptor(1, 1, 8))
+    view = parent.sub_image_with_feature_channel_range(0, 4)
+    x, y = g.ImageNode("x"), g.ImageNode("y")
+    graph = float_graph(device, [linear(x), linear(y)])
+    with pytest.raises(mg.errors.ReadCountError, match="cannot lower read count 1 by 2"):
+        graph.encode_batch(command_buffer, {"x": [view], "y": [parent]})
+    assert (view.read_count, parent.read_count) == (1, 1)
+    mg.increment_read_count([view], -1)
+    finish(command_buffer)
+
+
 def test_an_image_that_is_twice_in_a_batch_is_read_once(device, queue):
     command_buffer = queue.command_buffer()
     image = mg.Image(device, mg.ImageDescriptor())

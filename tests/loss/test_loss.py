@@ -683,8 +683,10 @@ BAD_DATA = {
                                            (2**31, 2**31, 1)), ValueError, "data of 16 bytes"),
     "one number": (lambda: mg.LossDataDescriptor(np.zeros(6, np.float32), mg.DataLayout.HWC, 6),
                    TypeError, "size must be (width, height, channels), got int"),
+    "bytes": (lambda: mg.LossDataDescriptor(np.zeros(6, np.float32), mg.DataLayout.HWC, b"abc"),
+              TypeError, "size must be (width, height, channels), got bytes"),
     "fraction": (lambda: mg.LossDataDescriptor(np.zeros(6, np.float32), mg.DataLayout.HWC,
-                                               (1.5, 2, 3)), TypeError, "size must be an integer"),
+                                               (1.5, 2, 3)), TypeError, "size[0] must be an int"),
 }  # fmt: skip
 
 

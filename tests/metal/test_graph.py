@@ -215,6 +215,19 @@ def test_a_policy_of_ones_own_is_not_inverted(device, rng):
     assert_same_bytes(*results)
 
 
+class Itself(mg.Padding):
+    """A policy of one's own that changes nothing, nor does its inverse."""
+
+    def padding_method(self):
+        return mg.PaddingMethod.SIZE_SAME | mg.PaddingMethod.CUSTOM
+
+    def destination_descriptor(self, _images, _states, _kernel, suggested):
+        return suggested
+
+    def inverse(self):
+        return self
+
+
 class Inverted(Shifted):
     """A policy whose inverse is one of ours too, which gradient nodes of Apple's cannot have."""
 
@@ -462,6 +475,26 @@ def test_gradients_of_gamma_and_beta_may_appear_late(device, queue, rng, emulato
         np.testing.assert_allclose(gamma, (dy * normalized).sum(axes), rtol=1e-4, atol=1e-4)
     for each in found[0] if late else []:
         assert np.isnan(each).all()
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_steps_read_gradients_of_gamma_and_beta_that_appear_late(device, rng, emulator, late):
+    """In a graph that is encoded kernel by kernel, where nobody reads the gradient itself."""
+    emulator.set("batch_gradients_late", late)
+    trained_gammas = []
+    x, labels = sample(rng), sample(rng)
+    for kind in (device, "cpu"):
+        source = mg.ArrayBatchNormalizationDataSource(
+            np.ones(4), np.zeros(4), optimizer=mg.SGD(2.0**-6, device=kind)
+        )
+        pooling = g.PoolingMaxNode(g.BatchNormalizationNode(g.ImageNode("x"), source), 3, 1)
+        pooling.padding_policy = Itself()
+        graph = trained(kind, pooling)
+        assert not is_one_graph(graph)
+        graph(x, labels)
+        trained_gammas.append(source.checkpoint()["gamma"])
+    assert (trained_gammas[1] != 1).all()
+    np.testing.assert_allclose(*trained_gammas, rtol=1e-4)
 
 
 def test_an_exported_state_serves_a_kernel(device, queue, rng):

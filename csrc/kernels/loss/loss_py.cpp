@@ -19,12 +19,12 @@ using namespace pybind11::literals;
 using FloatArray = py::array_t<float, 0>;
 
 Size size_argument(const char* name, const py::object& value) {
-  require<TypeError>(PySequence_Check(value.ptr()) == 1, name,
+  require<TypeError>(PySequence_Check(value.ptr()) == 1 && !py::isinstance<py::bytes>(value), name,
                      " must be (width, height, channels), got ", type_name(value));
   const auto parts = py::reinterpret_borrow<py::sequence>(value);
   require(py::len(parts) == 3, name, " must be (width, height, channels), got ", py::len(parts),
           " numbers");
-  const auto part = [&](std::size_t i) { return integer(py::object(parts[i]), name); };
+  const auto part = [&](std::size_t i) { return integer(py::object(parts[i]), name, "[", i, "]"); };
   return {part(0), part(1), part(2)};
 }
 
@@ -97,7 +97,7 @@ void bind_loss_descriptor(py::module_& m) {
   field("reduction_type", &LossDescriptor::reduction, text(kReductionDoc, "."));
   field("reduce_across_batch", &LossDescriptor::reduce_across_batch,
         text(kAcrossDoc, ". False by default."));
-  field("weight", &LossDescriptor::weight, text(kWeightDoc, "; 1 by default."));
+  field("weight", &LossDescriptor::weight, text(kWeightDoc, "; 1 by default, ValueError for NaN."));
   field("label_smoothing", &LossDescriptor::label_smoothing,
         text(kSmoothingDoc, ". 0 by default, ValueError outside its range."));
   field("number_of_classes", &LossDescriptor::number_of_classes,
@@ -316,7 +316,7 @@ ValueError
     If labels and weights differ in shape.
 )")
       .def(py::init([](const std::shared_ptr<Device>& device, const py::object& labels,
-                       const py::object& weights, const py::object& loss_image_size) {
+                       const py::object& weights, const py::sequence& loss_image_size) {
              const auto own = label_image(device, labels, "labels");
              const auto factors =
                  weights.is_none() ? nullptr : label_image(device, weights, "weights");
@@ -329,7 +329,7 @@ ValueError
       .def_static(
           "batch",
           [](const std::shared_ptr<Device>& device, const py::object& labels,
-             const py::object& weights, const py::object& loss_image_size, bool copy) {
+             const py::object& weights, const py::sequence& loss_image_size, bool copy) {
             const auto images = [&](const py::object& object, const char* name) {
               const py::array array = float_array(object, name, 4);
               return copy ? copied(device, array) : lent(device, array);

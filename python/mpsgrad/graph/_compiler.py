@@ -89,6 +89,7 @@ class Compiler:
         self._built_on: dict[int, list[tuple[Any, Any]]] = {}
         self.data_sources: dict[FilterNode, Any] = {}
         self.without_update: dict[FilterNode, str] = {}  # and why
+        self.warned: set[FilterNode] = set()  # of limits, once for both gradients
 
         self.included = _ancestors([node._producer for node in results if node._producer], {})
         self.fused: dict[FilterNode, Fusion] = {}

@@ -316,9 +316,11 @@ class ArithmeticGradientNode(GradientFilterNode):
         return {"primary_scale": self._own_scale()}
 
     def _compile(self, to: Compiler) -> None:
-        if to.device.kind == "metal" and not self._forward._is_unlimited():
+        forward = self._forward
+        if to.device.kind == "metal" and not forward._is_unlimited() and forward not in to.warned:
+            to.warned.add(forward)
             warnings.warn(
-                f"Graph: {self._forward._name()} limits its result; whether its gradient is 0 "
+                f"Graph: {forward._name()} limits its result; whether its gradient is 0 "
                 "there on Metal, as on the CPU device, has not been measured",
                 RuntimeWarning,
                 stacklevel=4,  # whoever makes the graph

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mpsgrad import convolution as kernels
+from mpsgrad._array_source import ArraySource
 from mpsgrad._core import ConvolutionAccumulatorPrecision
 from mpsgrad.errors import GraphError
 from mpsgrad.graph.nodes import (
@@ -54,15 +55,24 @@ def _untrainable(descriptor: Any) -> str | None:
     return None
 
 
-def _require_trainable(node: ConvolutionNode) -> None:
-    """Refuse a node without a gradient: its data source is loaded, to look at the descriptor."""
+def _descriptor_of(node: ConvolutionNode) -> Any:
+    """Return the descriptor of the weights, which are loaded for it unless they are arrays.
+
+    Those are always there, and loading them would wait for their last update.
+    """
     source = node._weights
+    if getattr(type(source), "load", None) is ArraySource.load:
+        return source.descriptor()
     if not source.load():
         raise GraphError(f"{node._name()}: load() of {type(source).__name__} returned False")
     try:
-        problem = _untrainable(source.descriptor())
+        return source.descriptor()
     finally:
         source.purge()
+
+
+def _require_trainable(node: ConvolutionNode) -> None:
+    problem = _untrainable(_descriptor_of(node))
     if problem is not None:
         raise GraphError(f"{node._name()}: its descriptor has {problem}, so it has no gradient")
 

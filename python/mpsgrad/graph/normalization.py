@@ -193,7 +193,8 @@ class BatchNormalizationGradientNode(_TrainedGradient):
         statistics = batch_normalization.BatchNormalizationStatisticsGradient(
             **to.fused_arguments(self), device=to.device
         )
-        read = to.is_read(self.result_image)
+        # On Metal the sums may be there only after the kernel whose result nobody reads.
+        read = to.is_read(self.result_image) or to.device.kind == "metal"
         to.graph._add_batch_normalization_gradient(
             self._name(),
             statistics,
