@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.core.oracle import load, store
+from tests.core.test_arrays import Exporter
 from tests.images import FORMATS, Work, empty, filled, read
 from tests.loss import cases, oracle
 from tests.loss.oracle import Loss
@@ -611,22 +612,11 @@ def test_a_predicate_leaves_zeros(device, queue, rng):
     assert not run(command_buffer).any()
 
 
-class OnlyDLPack:
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **how):
-        return self.array.__dlpack__(**how)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-
 def test_incoming_gradients_by_dlpack(device):
     for reduction, incoming in (("MEAN", ONES), ("NONE", np.ones_like(X))):
         gradient = kernels(Loss("HUBER", reduction), device)[1]
         wanted = gradient(incoming, X + 1, X)
-        assert_exact(gradient(OnlyDLPack(incoming), X + 1, X), wanted)
+        assert_exact(gradient(Exporter(incoming), X + 1, X), wanted)
 
 
 def test_unreduced_array_gradient(device):
