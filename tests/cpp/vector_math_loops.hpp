@@ -18,6 +18,7 @@ struct VectorMathLoops {
   void (*pow)(const float* x, const float* y, float* out, std::int64_t n);
 };
 
-MPSGRAD_LOOPS(VectorMathLoops, vector_math_loops)
+MPSGRAD_LOOPS(VectorMathLoops, vector_math_loops)  // of packs
+MPSGRAD_LOOPS(VectorMathLoops, float_math_loops)   // of floats
 
 }  // namespace mpsgrad

@@ -1,6 +1,7 @@
-// One loop around each function of vector_math.hpp, for vector_math_test.cpp.
+// Loops around each function of vector_math.hpp, of packs and of floats, for vector_math_test.cpp.
 #include "vector_math_loops.hpp"
 
+#include "cpu/simd/pack_loops.hpp"
 #include "cpu/simd/vector_math.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
@@ -10,46 +11,59 @@ using Index = std::int64_t;
 using In = const float*;
 using Out = float*;
 
-#define MPSGRAD_LOOP(name)                   \
-  void name##_loop(In x, Out out, Index n) { \
-    MPSGRAD_VECTOR_LOOP                      \
-    for (Index i = 0; i < n; ++i) {          \
-      out[i] = MPSGRAD_ISA::name(x[i]);      \
-    }                                        \
-  }
-MPSGRAD_LOOP(exp)
-MPSGRAD_LOOP(expm1)
-MPSGRAD_LOOP(log)
-MPSGRAD_LOOP(log1p)
-MPSGRAD_LOOP(tanh)
-MPSGRAD_LOOP(sigmoid)
-MPSGRAD_LOOP(sigmoid_slope)
-MPSGRAD_LOOP(softplus)
-MPSGRAD_LOOP(gelu)
-MPSGRAD_LOOP(gelu_slope)
-MPSGRAD_LOOP(sqrt)
-MPSGRAD_LOOP(sign)
-#undef MPSGRAD_LOOP
-
-void pow_scalar_loop(In x, float y, Out out, Index n) {
+template <class Value, class... Sources>
+void in_floats(Index count, Out out, const Value& value, Sources... x) {
   MPSGRAD_VECTOR_LOOP
-  for (Index i = 0; i < n; ++i) {
-    out[i] = MPSGRAD_ISA::pow(x[i], y);
+  for (Index i = 0; i < count; ++i) {
+    out[i] = value(x[i]...);
   }
 }
 
-void pow_loop(In x, In y, Out out, Index n) {
-  MPSGRAD_VECTOR_LOOP
-  for (Index i = 0; i < n; ++i) {
-    out[i] = MPSGRAD_ISA::pow(x[i], y[i]);
+#define MPSGRAD_LOOPS_OF(name)                                                          \
+  void name##_packs(In x, Out out, Index n) {                                           \
+    const auto value = [](const auto& v) MPSGRAD_MELT { return MPSGRAD_ISA::name(v); }; \
+    transform_packs(n, out, value, x);                                                  \
+  }                                                                                     \
+  void name##_floats(In x, Out out, Index n) {                                          \
+    in_floats(n, out, [](float v) MPSGRAD_MELT { return MPSGRAD_ISA::name(v); }, x);    \
   }
+MPSGRAD_LOOPS_OF(exp)
+MPSGRAD_LOOPS_OF(expm1)
+MPSGRAD_LOOPS_OF(log)
+MPSGRAD_LOOPS_OF(log1p)
+MPSGRAD_LOOPS_OF(tanh)
+MPSGRAD_LOOPS_OF(sigmoid)
+MPSGRAD_LOOPS_OF(sigmoid_slope)
+MPSGRAD_LOOPS_OF(softplus)
+MPSGRAD_LOOPS_OF(gelu)
+MPSGRAD_LOOPS_OF(gelu_slope)
+MPSGRAD_LOOPS_OF(sign)
+#undef MPSGRAD_LOOPS_OF
+
+void sqrt_floats(In x, Out out, Index n) {
+  in_floats(n, out, [](float v) MPSGRAD_MELT { return MPSGRAD_ISA::sqrt(v); }, x);
+}
+
+void pow_scalar_packs(In x, float y, Out out, Index n) {
+  transform_packs(n, out, [y](const auto& v) MPSGRAD_MELT { return MPSGRAD_ISA::pow(v, y); }, x);
+}
+void pow_scalar_floats(In x, float y, Out out, Index n) {
+  in_floats(n, out, [y](float v) MPSGRAD_MELT { return MPSGRAD_ISA::pow(v, y); }, x);
+}
+
+void pow_floats(In x, In y, Out out, Index n) {
+  in_floats(n, out, [](float v, float w) MPSGRAD_MELT { return MPSGRAD_ISA::pow(v, w); }, x, y);
 }
 
 }  // namespace
 
 const VectorMathLoops vector_math_loops{
-    exp_loop,     expm1_loop,         log_loop,        log1p_loop, tanh_loop,
-    sigmoid_loop, sigmoid_slope_loop, softplus_loop,   gelu_loop,  gelu_slope_loop,
-    sqrt_loop,    sign_loop,          pow_scalar_loop, pow_loop};
+    exp_packs,     expm1_packs,         log_packs,        log1p_packs, tanh_packs,
+    sigmoid_packs, sigmoid_slope_packs, softplus_packs,   gelu_packs,  gelu_slope_packs,
+    sqrt_floats,   sign_packs,          pow_scalar_packs, pow_floats};
+const VectorMathLoops float_math_loops{
+    exp_floats,     expm1_floats,         log_floats,        log1p_floats, tanh_floats,
+    sigmoid_floats, sigmoid_slope_floats, softplus_floats,   gelu_floats,  gelu_slope_floats,
+    sqrt_floats,    sign_floats,          pow_scalar_floats, pow_floats};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

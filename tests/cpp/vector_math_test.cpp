@@ -23,20 +23,21 @@ namespace {
 struct Set {
   Isa isa;
   const VectorMathLoops* loops;
+  const VectorMathLoops* of_floats;
 };
 
 std::vector<Set> supported_sets() {
   const std::vector<Set> built{
 #if defined(MPSGRAD_HAVE_NEON)
-      {Isa::Neon, &neon::vector_math_loops},
+      {Isa::Neon, &neon::vector_math_loops, &neon::float_math_loops},
 #else
-      {Isa::Scalar, &scalar::vector_math_loops},
+      {Isa::Scalar, &scalar::vector_math_loops, &scalar::float_math_loops},
 #endif
 #if defined(MPSGRAD_HAVE_AVX2)
-      {Isa::Avx2, &avx2::vector_math_loops},
+      {Isa::Avx2, &avx2::vector_math_loops, &avx2::float_math_loops},
 #endif
 #if defined(MPSGRAD_HAVE_AVX512)
-      {Isa::Avx512, &avx512::vector_math_loops},
+      {Isa::Avx512, &avx512::vector_math_loops, &avx512::float_math_loops},
 #endif
   };
   std::vector<Set> sets;
@@ -284,8 +285,8 @@ void check_pow(Checks& checks, const std::vector<Set>& sets, std::size_t random_
   }
 }
 
-// Threads cut rows where they like: an element's bits must not depend on whether a vector or the
-// rest of a loop computed it.
+// Threads cut rows where they like: an element's bits must not depend on whether a pack or the rest
+// of a loop computed it, nor on whether a loop is one of packs or of floats.
 void check_positions(Checks& checks, const Set& set) {
   constexpr std::int64_t kLong = 4096;
   std::vector<float> x(kLong);
@@ -299,26 +300,30 @@ void check_positions(Checks& checks, const Set& set) {
   }
   std::vector<float> whole(kLong);
   std::vector<float> cut(kLong);
+  const auto expect_same = [&](const std::string& what) {
+    bool same = true;
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      same = same && (std::memcmp(&whole[i], &cut[i], sizeof(float)) == 0 ||
+                      (std::isnan(whole[i]) && std::isnan(cut[i])));
+    }
+    checks.expect(same, what + " give other bits with " + isa_name(set.isa));
+  };
   const auto compare = [&](const std::string& name, auto loop) {
     loop(0, kLong, whole.data());
-    for (const std::int64_t piece : {1, 3, 17, 63}) {
+    for (const std::int64_t piece : {1, 3, 17, 63, 65, 130}) {
       for (std::int64_t begin = 0; begin < kLong; begin += piece) {
         const std::int64_t count = std::min(piece, kLong - begin);
         loop(begin, count, cut.data() + begin);
       }
-      bool same = true;
-      for (std::size_t i = 0; i < whole.size(); ++i) {
-        same = same && (std::memcmp(&whole[i], &cut[i], sizeof(float)) == 0 ||
-                        (std::isnan(whole[i]) && std::isnan(cut[i])));
-      }
-      checks.expect(same, name + ", " + isa_name(set.isa) + ": pieces of " + std::to_string(piece) +
-                              " give other bits");
+      expect_same(name + ": pieces of " + std::to_string(piece));
     }
   };
   for (const Function& function : kFunctions) {
     compare(function.name, [&](std::int64_t begin, std::int64_t count, float* out) {
       (set.loops->*function.loop)(x.data() + begin, out, count);
     });
+    (set.of_floats->*function.loop)(x.data(), cut.data(), kLong);
+    expect_same(std::string(function.name) + ": floats");
   }
   compare("exp in place", [&](std::int64_t begin, std::int64_t count, float* out) {
     std::copy_n(x.data() + begin, count, out);

@@ -82,13 +82,13 @@ MPSGRAD_INLINE void put_blocks(std::int64_t begin, std::int64_t end, Results<Ele
   }
 }
 
-// As transform(), for runs of images, whose results may be streamed. Then what they are made of
-// comes from memory too, and as processors do not look far ahead by themselves, each block asks for
+// As put_blocks(), for results of runs of images. If they are streamed, what they are made of comes
+// from memory too, and as processors do not look far ahead by themselves, each block asks for
 // another one ahead of it; a few lines at a time, for a processor remembers few requests. So it
 // does for other results that ask.
-template <class Element, class Value, class... Sources>
-MPSGRAD_INLINE void transform_run(std::int64_t begin, std::int64_t end, Results<Element> y,
-                                  const Value& value, const Sources*... x) {
+template <class Element, class Put, class... Sources>
+MPSGRAD_INLINE void put_asking(std::int64_t begin, std::int64_t end, Results<Element> y,
+                               const Put& put, const Sources*... x) {
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Element));
   constexpr std::int64_t kAhead = 1536 / kBytes;
   constexpr std::int64_t kElements = kLine / kBytes;
@@ -96,11 +96,23 @@ MPSGRAD_INLINE void transform_run(std::int64_t begin, std::int64_t end, Results<
     for (std::int64_t i = first; (y.streamed || y.asks) && i < last; i += kElements) {
       (request(x, i + kAhead), ...);
     }
-    transform(
-        0, last - first, to,
-        [&](std::int64_t i, auto... values) { return value(first + i, values...); },
-        (x + first)...);
+    put(first, last, to);
   });
+}
+
+// As transform(), for runs of images, whose results may be streamed.
+template <class Element, class Value, class... Sources>
+MPSGRAD_INLINE void transform_run(std::int64_t begin, std::int64_t end, Results<Element> y,
+                                  const Value& value, const Sources*... x) {
+  put_asking(
+      begin, end, y,
+      [&](std::int64_t first, std::int64_t last, Element* to) {
+        transform(
+            0, last - first, to,
+            [&](std::int64_t i, auto... values) { return value(first + i, values...); },
+            (x + first)...);
+      },
+      x...);
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA

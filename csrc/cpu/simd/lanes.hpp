@@ -34,16 +34,20 @@ template <int kLanes>
 struct Lanes {
   typedef float Floats __attribute__((vector_size(kLanes * 4)));
   typedef std::int32_t Ints __attribute__((vector_size(kLanes * 4)));
+  typedef std::uint32_t Words __attribute__((vector_size(kLanes * 4)));
 };
 template <>
 struct Lanes<1> {
   using Floats = float;
   using Ints = std::int32_t;
+  using Words = std::uint32_t;
 };
 template <int kLanes>
 using Floats = typename Lanes<kLanes>::Floats;
 template <int kLanes>
 using Ints = typename Lanes<kLanes>::Ints;
+template <int kLanes>
+using Words = typename Lanes<kLanes>::Words;
 
 // Any alignment will do.
 template <class Vector, class Element>
@@ -75,7 +79,6 @@ MPSGRAD_INLINE Vector opaque(Vector v) {
 template <int kLanes>
 struct HalfLanes {
   typedef std::uint16_t Stored __attribute__((vector_size(kLanes * 2)));
-  typedef std::uint32_t Words __attribute__((vector_size(kLanes * 4)));
 };
 
 // The same bits as the processors' instructions, a signalling NaN made quiet included. Words: one
@@ -148,7 +151,7 @@ MPSGRAD_INLINE Vector load(const Half* from) {
     return bits_float(decode_halves<float>(std::uint32_t{from->bits}));
   } else {
     using Stored = typename HalfLanes<kLanes>::Stored;
-    using Words = typename HalfLanes<kLanes>::Words;
+    using Words = typename Lanes<kLanes>::Words;
     const Words halves = __builtin_convertvector(load<Stored>(&from->bits), Words);
     return __builtin_bit_cast(Vector, decode_halves<Vector>(halves));
   }
@@ -189,7 +192,7 @@ MPSGRAD_INLINE void store(Half* to, Vector v) {
     to->bits = static_cast<std::uint16_t>(encode_halves<float>(float_bits(v)));
   } else {
     using Stored = typename HalfLanes<kLanes>::Stored;
-    using Words = typename HalfLanes<kLanes>::Words;
+    using Words = typename Lanes<kLanes>::Words;
     const Words halves = encode_halves<Vector>(__builtin_bit_cast(Words, v));
     store(&to->bits, __builtin_convertvector(halves, Stored));
   }

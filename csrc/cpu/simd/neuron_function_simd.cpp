@@ -3,120 +3,117 @@
 #include "cpu/simd/neuron_function.hpp"
 
 #include "cpu/simd/elements.hpp"
+#include "cpu/simd/pack_loops.hpp"
 #include "cpu/simd/vector_math.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
 namespace {
 
-// One of two numbers by their bits: GCC would move what is made of a chosen number into jumps.
-MPSGRAD_INLINE float choose(bool first, float a, float b) {
-  const std::uint32_t mask = 0U - static_cast<std::uint32_t>(first);
-  return bits_float((float_bits(a) & mask) | (float_bits(b) & ~mask));
-}
-
 struct None {
-  MPSGRAD_INLINE float value(float x) const { return x; }
-  MPSGRAD_INLINE float slope(float) const { return 1.0F; }
+  MPSGRAD_INLINE auto value(const auto& x) const { return x; }
+  MPSGRAD_INLINE float slope(const auto& /*x*/) const { return 1.0F; }
 };
 struct ReLU {
   float a;
-  MPSGRAD_INLINE float value(float x) const { return x >= 0.0F ? x : a * x; }
-  MPSGRAD_INLINE float slope(float x) const { return choose(x >= 0.0F, 1.0F, a); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return choose(x >= 0.0F, x, a * x); }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return choose(x >= 0.0F, 1.0F, a); }
 };
 struct Linear {
   float a, b;
-  MPSGRAD_INLINE float value(float x) const { return a * x + b; }
-  MPSGRAD_INLINE float slope(float) const { return a; }
+  MPSGRAD_INLINE auto value(const auto& x) const { return a * x + b; }
+  MPSGRAD_INLINE float slope(const auto& /*x*/) const { return a; }
 };
 struct Sigmoid {
-  MPSGRAD_INLINE float value(float x) const { return sigmoid(x); }
-  MPSGRAD_INLINE float slope(float x) const { return sigmoid_slope(x); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return sigmoid(x); }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return sigmoid_slope(x); }
 };
 struct HardSigmoid {
   float a, b;
-  MPSGRAD_INLINE float value(float x) const {
-    const float z = a * x + b;
-    return z < 0.0F ? 0.0F : (z > 1.0F ? 1.0F : z);
+  MPSGRAD_INLINE auto value(const auto& x) const {
+    const auto z = a * x + b;
+    return choose(z < 0.0F, 0.0F, choose(z > 1.0F, 1.0F, z));
   }
-  MPSGRAD_INLINE float slope(float x) const {
-    const float z = a * x + b;
-    return z >= 0.0F && z <= 1.0F ? a : 0.0F;
+  MPSGRAD_INLINE auto slope(const auto& x) const {
+    const auto z = a * x + b;
+    return choose(z >= 0.0F, choose(z <= 1.0F, a, 0.0F), 0.0F);
   }
 };
 struct TanH {
   float a, b;
-  MPSGRAD_INLINE float value(float x) const { return a * tanh(b * x); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return a * tanh(b * x); }
   // 1 - tanh(z)^2 is four times the slope of the sigmoid at 2 z.
-  MPSGRAD_INLINE float slope(float x) const {
+  MPSGRAD_INLINE auto slope(const auto& x) const {
     return a * b * (4.0F * sigmoid_slope(2.0F * (b * x)));
   }
 };
 struct Absolute {
-  MPSGRAD_INLINE float value(float x) const { return abs(x); }
-  MPSGRAD_INLINE float slope(float x) const { return x > 0.0F ? 1.0F : (x < 0.0F ? -1.0F : 0.0F); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return abs(x); }
+  MPSGRAD_INLINE auto slope(const auto& x) const {
+    return choose(x > 0.0F, 1.0F, choose(x < 0.0F, -1.0F, 0.0F));
+  }
 };
 struct SoftPlus {
   float a, b;
-  MPSGRAD_INLINE float value(float x) const { return a * softplus(b * x); }
-  MPSGRAD_INLINE float slope(float x) const { return a * b * sigmoid(b * x); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return a * softplus(b * x); }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return a * b * sigmoid(b * x); }
 };
 struct SoftSign {
-  MPSGRAD_INLINE float value(float x) const { return x / (1.0F + abs(x)); }
-  MPSGRAD_INLINE float slope(float x) const {
-    const float d = 1.0F + abs(x);
+  MPSGRAD_INLINE auto value(const auto& x) const { return x / (1.0F + abs(x)); }
+  MPSGRAD_INLINE auto slope(const auto& x) const {
+    const auto d = 1.0F + abs(x);
     return 1.0F / (d * d);
   }
 };
 struct ELU {
   float a;
-  MPSGRAD_INLINE float value(float x) const { return x >= 0.0F ? x : a * expm1(x); }
-  MPSGRAD_INLINE float slope(float x) const {
-    const float e = a * exp(x > 0.0F ? 0.0F : x);  // before the choice, or it becomes a branch
-    return x >= 0.0F ? 1.0F : e;
+  MPSGRAD_INLINE auto value(const auto& x) const { return choose(x >= 0.0F, x, a * expm1(x)); }
+  MPSGRAD_INLINE auto slope(const auto& x) const {
+    const auto not_positive = choose(x > 0.0F, 0.0F, x);
+    return choose(x >= 0.0F, 1.0F, a * exp_of_negative(not_positive));
   }
 };
 struct ReLUN {
   float a, b;
-  MPSGRAD_INLINE float value(float x) const {
-    const float r = x >= 0.0F ? x : a * x;
-    return r > b ? b : r;  // NaN comes through
+  MPSGRAD_INLINE auto value(const auto& x) const {
+    const auto r = choose(x >= 0.0F, x, a * x);
+    return choose(r > b, b, r);  // NaN comes through
   }
-  MPSGRAD_INLINE float slope(float x) const {
-    const float r = x >= 0.0F ? x : a * x;
+  MPSGRAD_INLINE auto slope(const auto& x) const {
+    const auto r = choose(x >= 0.0F, x, a * x);
     return choose(r >= b, 0.0F, choose(x >= 0.0F, 1.0F, a));
   }
 };
 struct Power {
   float a, b, c;
-  MPSGRAD_INLINE float value(float x) const { return pow(a * x + b, c); }
-  MPSGRAD_INLINE float slope(float x) const { return a * c * pow(a * x + b, c - 1.0F); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return pow(a * x + b, c); }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return a * c * pow(a * x + b, c - 1.0F); }
 };
 struct Square {
   float a, b;
-  MPSGRAD_INLINE float value(float x) const {
-    const float z = a * x + b;
+  MPSGRAD_INLINE auto value(const auto& x) const {
+    const auto z = a * x + b;
     return z * z;
   }
-  MPSGRAD_INLINE float slope(float x) const { return 2.0F * a * (a * x + b); }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return 2.0F * a * (a * x + b); }
 };
 struct Exponential {  // of base e
   float a, b;
-  MPSGRAD_INLINE float value(float x) const { return exp(a * x + b); }
-  MPSGRAD_INLINE float slope(float x) const { return a * value(x); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return exp(a * x + b); }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return a * value(x); }
 };
 struct ExponentialOfBase {
   float a, b, base, log_base;
-  MPSGRAD_INLINE float value(float x) const { return pow(base, a * x + b); }
-  MPSGRAD_INLINE float slope(float x) const { return a * log_base * value(x); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return pow(base, a * x + b); }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return a * log_base * value(x); }
 };
 struct Logarithm {
   float a, b, scale;
-  MPSGRAD_INLINE float value(float x) const { return log(a * x + b) / scale; }
-  MPSGRAD_INLINE float slope(float x) const { return a / (scale * (a * x + b)); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return log(a * x + b) / scale; }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return a / (scale * (a * x + b)); }
 };
 struct GeLU {
-  MPSGRAD_INLINE float value(float x) const { return gelu(x); }
-  MPSGRAD_INLINE float slope(float x) const { return gelu_slope(x); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return gelu(x); }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return gelu_slope(x); }
 };
 
 template <class Visit>
@@ -193,8 +190,8 @@ void forward(const NeuronFunction& f, const Element* x, Results<Element> y, std:
         f.data, pixels, channels, y, [](ReLU relu, float value) { return relu.value(value); }, x);
   }
   with_function(f, [=](const auto function) {
-    transform_run(
-        0, pixels * channels, y, [=](std::int64_t, float value) { return function.value(value); },
+    transform_packs_run(
+        pixels * channels, y, [=](const auto& value) MPSGRAD_MELT { return function.value(value); },
         x);
   });
 }
@@ -208,9 +205,10 @@ void gradient(const NeuronFunction& f, const Element* g, const Element* x, Resul
         [](ReLU relu, float incoming, float value) { return incoming * relu.slope(value); }, g, x);
   }
   with_function(f, [=](const auto function) {
-    transform_run(
-        0, pixels * channels, y,
-        [=](std::int64_t, float incoming, float value) { return incoming * function.slope(value); },
+    transform_packs_run(
+        pixels * channels, y,
+        [=](const auto& incoming, const auto& value)
+            MPSGRAD_MELT { return incoming * function.slope(value); },
         g, x);
   });
 }

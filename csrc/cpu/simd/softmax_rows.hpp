@@ -4,6 +4,7 @@
 // and pixels go by in pieces that stay in a first-level cache.
 #pragma once
 
+#include "cpu/simd/pack_loops.hpp"
 #include "cpu/simd/planes.hpp"
 #include "cpu/simd/row_folds.hpp"
 #include "cpu/simd/streaming.hpp"
@@ -60,10 +61,11 @@ MPSGRAD_INLINE void subtract_largest(const Element* x, float* MPSGRAD_RESTRICT o
 
 // Exponentials of what subtract_largest() has made, in place or not.
 MPSGRAD_INLINE void take_exponentials(const float* below, float* out, std::int64_t count) {
-  MPSGRAD_VECTOR_LOOP
-  for (std::int64_t i = 0; i < count; ++i) {
-    out[i] = exp_of_negative(below[i]);
-  }
+  transform_packs(count, out, [](const auto& x) MPSGRAD_MELT { return exp_of_negative(x); }, below);
+}
+
+MPSGRAD_INLINE void take_logarithms(float* x, std::int64_t count) {
+  transform_packs(count, x, [](const auto& number) MPSGRAD_MELT { return log(number); }, x);
 }
 
 // The logarithm of each pixel's sum, of a piece.
@@ -73,9 +75,7 @@ MPSGRAD_INLINE void log_sums(const float* exponentials, float (&out)[kPiece], st
   for (std::int64_t p = 0; p < pixels; ++p) {
     out[p] = sum_of<kLanes, kVectors>(channels, exponentials + p * channels);
   }
-  for (std::int64_t p = 0; p < pixels; ++p) {
-    out[p] = log(out[p]);
-  }
+  take_logarithms(out, pixels);
 }
 
 // ---- Few channels: plane by plane
@@ -131,9 +131,7 @@ MPSGRAD_INLINE void log_sums(const float* exponentials, float* out, std::int64_t
   for (std::int64_t p = 0; p < pixels; p += kWidest) {
     store(out + p, load_planes<kChannels>(exponentials + p * kChannels).sum());
   }
-  for (std::int64_t p = 0; p < in_whole_vectors(pixels); ++p) {
-    out[p] = log(out[p]);
-  }
+  take_logarithms(out, in_whole_vectors(pixels));
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA

@@ -11,85 +11,91 @@ namespace {
 using Index = std::int64_t;
 
 // t * factor, and 0 where t is, whatever the factor.
-MPSGRAD_INLINE float times(float t, float factor) { return t == 0.0F ? 0.0F : t * factor; }
+MPSGRAD_INLINE auto times(const auto& t, const auto& factor) {
+  return choose(t == 0.0F, 0.0F, t * factor);
+}
 
-MPSGRAD_INLINE float limit(float x, float bound) {
-  const float above = x < -bound ? -bound : x;
-  return above > bound ? bound : above;
+MPSGRAD_INLINE auto limit(const auto& x, float bound) {
+  return at_most(at_least(x, -bound), bound);
 }
 
 struct AbsoluteError {
-  MPSGRAD_INLINE float value(float y, float t) const { return abs(y - t); }
-  MPSGRAD_INLINE float slope(float y, float t) const { return sign(y - t); }
-  MPSGRAD_INLINE float label_slope(float y, float t) const { return -slope(y, t); }
+  MPSGRAD_INLINE auto value(const auto& y, const auto& t) const { return abs(y - t); }
+  MPSGRAD_INLINE auto slope(const auto& y, const auto& t) const { return sign(y - t); }
+  MPSGRAD_INLINE auto label_slope(const auto& y, const auto& t) const { return -slope(y, t); }
 };
 struct SquaredError {
-  MPSGRAD_INLINE float value(float y, float t) const { return (y - t) * (y - t); }
-  MPSGRAD_INLINE float slope(float y, float t) const { return 2.0F * (y - t); }
-  MPSGRAD_INLINE float label_slope(float y, float t) const { return -slope(y, t); }
+  MPSGRAD_INLINE auto value(const auto& y, const auto& t) const { return (y - t) * (y - t); }
+  MPSGRAD_INLINE auto slope(const auto& y, const auto& t) const { return 2.0F * (y - t); }
+  MPSGRAD_INLINE auto label_slope(const auto& y, const auto& t) const { return -slope(y, t); }
 };
 struct SigmoidCrossEntropy {
   float keep, add;
-  MPSGRAD_INLINE float value(float y, float t) const {
-    return (y > 0.0F ? y : 0.0F) - y * (t * keep + add) + log1p(exp(-abs(y)));
+  MPSGRAD_INLINE auto value(const auto& y, const auto& t) const {
+    return choose(y > 0.0F, y, 0.0F) - y * (t * keep + add) + log1p(exp_of_negative(minus_abs(y)));
   }
-  MPSGRAD_INLINE float slope(float y, float t) const { return sigmoid(y) - (t * keep + add); }
-  MPSGRAD_INLINE float label_slope(float y, float /*t*/) const { return -keep * y; }
+  MPSGRAD_INLINE auto slope(const auto& y, const auto& t) const {
+    return sigmoid(y) - (t * keep + add);
+  }
+  MPSGRAD_INLINE auto label_slope(const auto& y, const auto& /*t*/) const { return -keep * y; }
 };
 struct CategoricalCrossEntropy {
-  MPSGRAD_INLINE float value(float y, float t) const { return times(-t, log(y)); }
-  MPSGRAD_INLINE float slope(float y, float t) const { return t == 0.0F ? 0.0F : -t / y; }
-  MPSGRAD_INLINE float label_slope(float y, float /*t*/) const { return -log(y); }
+  MPSGRAD_INLINE auto value(const auto& y, const auto& t) const { return times(-t, log(y)); }
+  MPSGRAD_INLINE auto slope(const auto& y, const auto& t) const {
+    return choose(t == 0.0F, 0.0F, -t / y);
+  }
+  MPSGRAD_INLINE auto label_slope(const auto& y, const auto& /*t*/) const { return -log(y); }
 };
 struct Hinge {  // labels 0 and 1 stand for -1 and 1
-  MPSGRAD_INLINE float margin(float y, float t) const { return 1.0F - (2.0F * t - 1.0F) * y; }
-  MPSGRAD_INLINE float value(float y, float t) const {
-    const float m = margin(y, t);
-    return m < 0.0F ? 0.0F : m;
+  MPSGRAD_INLINE auto margin(const auto& y, const auto& t) const {
+    return 1.0F - (2.0F * t - 1.0F) * y;
   }
-  MPSGRAD_INLINE float slope(float y, float t) const {
-    return margin(y, t) > 0.0F ? 1.0F - 2.0F * t : 0.0F;
+  MPSGRAD_INLINE auto value(const auto& y, const auto& t) const {
+    return at_least(margin(y, t), 0.0F);
   }
-  MPSGRAD_INLINE float label_slope(float y, float t) const {
-    return margin(y, t) > 0.0F ? -2.0F * y : 0.0F;
+  MPSGRAD_INLINE auto slope(const auto& y, const auto& t) const {
+    return choose(margin(y, t) > 0.0F, 1.0F - 2.0F * t, 0.0F);
+  }
+  MPSGRAD_INLINE auto label_slope(const auto& y, const auto& t) const {
+    return choose(margin(y, t) > 0.0F, -2.0F * y, 0.0F);
   }
 };
 struct Huber {
   float delta;
-  MPSGRAD_INLINE float value(float y, float t) const {
-    const float e = abs(y - t);
-    return e <= delta ? 0.5F * e * e : delta * (0.5F * delta + (e - delta));
+  MPSGRAD_INLINE auto value(const auto& y, const auto& t) const {
+    const auto e = abs(y - t);
+    return choose(e <= delta, 0.5F * e * e, delta * (0.5F * delta + (e - delta)));
   }
-  MPSGRAD_INLINE float slope(float y, float t) const { return limit(y - t, delta); }
-  MPSGRAD_INLINE float label_slope(float y, float t) const { return -slope(y, t); }
+  MPSGRAD_INLINE auto slope(const auto& y, const auto& t) const { return limit(y - t, delta); }
+  MPSGRAD_INLINE auto label_slope(const auto& y, const auto& t) const { return -slope(y, t); }
 };
 struct CosineDistance {  // without the 1 of each image
-  MPSGRAD_INLINE float value(float y, float t) const { return -y * t; }
-  MPSGRAD_INLINE float slope(float /*y*/, float t) const { return -t; }
-  MPSGRAD_INLINE float label_slope(float y, float /*t*/) const { return -y; }
+  MPSGRAD_INLINE auto value(const auto& y, const auto& t) const { return -y * t; }
+  MPSGRAD_INLINE auto slope(const auto& /*y*/, const auto& t) const { return -t; }
+  MPSGRAD_INLINE auto label_slope(const auto& y, const auto& /*t*/) const { return -y; }
 };
 struct LogLoss {
   float epsilon;
-  MPSGRAD_INLINE float value(float y, float t) const {
+  MPSGRAD_INLINE auto value(const auto& y, const auto& t) const {
     return times(-t, log(y + epsilon)) - times(1.0F - t, log(1.0F - y + epsilon));
   }
   // Of labels of 0 and 1 one of the two logarithms counts, whatever the other is.
-  MPSGRAD_INLINE float slope(float y, float t) const {
-    const float both = y - t + epsilon - 2.0F * epsilon * t;
-    const float below = y * (1.0F - y) + epsilon * (epsilon + 1.0F);
-    const float zero_or_both = t == 0.0F ? 1.0F : both;
-    const float below_zero_or_both = t == 0.0F ? 1.0F - y + epsilon : below;
-    const float above = t == 1.0F ? -1.0F : zero_or_both;
-    return above / (t == 1.0F ? y + epsilon : below_zero_or_both);
+  MPSGRAD_INLINE auto slope(const auto& y, const auto& t) const {
+    const auto is_zero = t == 0.0F;
+    const auto is_one = t == 1.0F;
+    const auto both = y - t + epsilon - 2.0F * epsilon * t;
+    const auto below = y * (1.0F - y) + epsilon * (epsilon + 1.0F);
+    const auto above = choose(is_one, -1.0F, choose(is_zero, 1.0F, both));
+    return above / choose(is_one, y + epsilon, choose(is_zero, 1.0F - y + epsilon, below));
   }
-  MPSGRAD_INLINE float label_slope(float y, float /*t*/) const {
+  MPSGRAD_INLINE auto label_slope(const auto& y, const auto& /*t*/) const {
     return log((1.0F - y + epsilon) / (y + epsilon));
   }
 };
 struct KullbackLeibler {
-  MPSGRAD_INLINE float value(float y, float t) const { return times(t, log(t) - y); }
-  MPSGRAD_INLINE float slope(float /*y*/, float t) const { return -t; }
-  MPSGRAD_INLINE float label_slope(float y, float t) const { return log(t) - y + 1.0F; }
+  MPSGRAD_INLINE auto value(const auto& y, const auto& t) const { return times(t, log(t) - y); }
+  MPSGRAD_INLINE auto slope(const auto& /*y*/, const auto& t) const { return -t; }
+  MPSGRAD_INLINE auto label_slope(const auto& y, const auto& t) const { return log(t) - y + 1.0F; }
 };
 
 // Calls visit with the loss of every type but the softmax cross entropy.
@@ -239,24 +245,22 @@ void elements(const LossFunction& f, const float* y, const float* t, float* loss
     return softmax_elements(f, y, t, losses, slopes, scratch, pixels, channels);
   }
   with_loss(f, [=](const auto loss) {
-    const float* MPSGRAD_RESTRICT from = y;
-    const float* MPSGRAD_RESTRICT label = t;
-    float* MPSGRAD_RESTRICT value = losses;
-    float* MPSGRAD_RESTRICT slope = slopes;
+    const auto value = [=](const auto& from, const auto& label)
+                           MPSGRAD_MELT { return loss.value(from, label); };
+    const auto slope = [=](const auto& from, const auto& label)
+                           MPSGRAD_MELT { return loss.slope(from, label); };
     const Index count = pixels * channels;
-    if (value && slope) {
-      for (Index i = 0; i < count; ++i) {
-        value[i] = loss.value(from[i], label[i]);
-        slope[i] = loss.slope(from[i], label[i]);
-      }
-    } else if (value) {
-      for (Index i = 0; i < count; ++i) {
-        value[i] = loss.value(from[i], label[i]);
-      }
+    if (losses && slopes) {
+      for_packs(count, [&](auto pack, Index i) MPSGRAD_MELT {
+        const FloatPack from = pack.load(y + i);
+        const FloatPack label = pack.load(t + i);
+        pack.put(losses + i, value(from, label));
+        pack.put(slopes + i, slope(from, label));
+      });
+    } else if (losses) {
+      transform_packs(count, losses, value, y, t);
     } else {
-      for (Index i = 0; i < count; ++i) {
-        slope[i] = loss.slope(from[i], label[i]);
-      }
+      transform_packs(count, slopes, slope, y, t);
     }
   });
 }
@@ -267,12 +271,9 @@ void label_slopes(const LossFunction& f, const float* y, const float* t, float* 
     return softmax_label_slopes(f, y, slopes, scratch, pixels, channels);
   }
   with_loss(f, [=](const auto loss) {
-    const float* MPSGRAD_RESTRICT from = y;
-    const float* MPSGRAD_RESTRICT label = t;
-    float* MPSGRAD_RESTRICT slope = slopes;
-    for (Index i = 0; i < pixels * channels; ++i) {
-      slope[i] = loss.label_slope(from[i], label[i]);
-    }
+    const auto slope = [=](const auto& from, const auto& label)
+                           MPSGRAD_MELT { return loss.label_slope(from, label); };
+    transform_packs(pixels * channels, slopes, slope, y, t);
   });
 }
 

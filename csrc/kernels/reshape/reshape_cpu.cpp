@@ -64,10 +64,13 @@ void copy_pixels(const Pixels& from, const Pixels& to, Index pixels, Index chann
   }
 }
 
-// Calls body(item) for every item, some of which make one task; each copies about `elements`.
+// Calls body(item) for every item, some of which make one task, fewer of small images; each copies
+// about `elements`.
 template <class Body>
 void for_items(Index items, Index elements, const Body& body) {
-  const Index group = std::max<Index>(1, kTask / std::max<Index>(1, elements));
+  constexpr Index kFewestTasks = 64;
+  const Index task = std::clamp(items * elements / kFewestTasks, kTask / 4, kTask);
+  const Index group = std::max<Index>(1, task / std::max<Index>(1, elements));
   cpu::parallel_for(cpu::chunks_of(items, group), [&](Index chunk) {
     for (Index item = chunk * group; item < std::min(items, (chunk + 1) * group); ++item) {
       body(item);

@@ -20,6 +20,11 @@ MPSGRAD_INLINE const float* floats_of(const Half* x, Index count, float* scratch
   return scratch;
 }
 
+// Exponentials of any numbers, in place or not.
+MPSGRAD_INLINE void take_powers(const float* x, float* out, Index count) {
+  transform_packs(count, out, [](const auto& number) MPSGRAD_MELT { return exp(number); }, x);
+}
+
 template <class Element>
 MPSGRAD_INLINE void softmax_piece(auto lanes, auto vectors, const Element* x, Element* out,
                                   float* scratch, Index pixels, Index channels) {
@@ -80,10 +85,7 @@ MPSGRAD_INLINE void log_softmax_gradient_piece(auto lanes, auto vectors, const E
   using V = Floats<kLanes>;
   float* shares = between(out, scratch);
   const float* numbers = floats_of(result, pixels * channels, shares);
-  MPSGRAD_VECTOR_LOOP
-  for (Index i = 0; i < pixels * channels; ++i) {
-    shares[i] = exp(numbers[i]);
-  }
+  take_powers(numbers, shares, pixels * channels);
   for (Index p = 0; p < pixels; ++p) {
     const float total = sum_row<kLanes, kVectors>(channels, [=](Index c) {
       request(gradient, c + kPieceAhead);
@@ -159,9 +161,7 @@ MPSGRAD_INLINE void log_softmax_gradient_planes(const Element* gradient, const E
   for_planes(pixels, [&](Index p, Index some) MPSGRAD_MELT {
     store_planes(take_apart<kChannels>(result + p * kChannels, some), shares + p * kChannels);
   });
-  for (Index i = 0; i < in_whole_vectors(pixels) * kChannels; ++i) {
-    shares[i] = exp(shares[i]);
-  }
+  take_powers(shares, shares, in_whole_vectors(pixels) * kChannels);
   for_planes(pixels, [&](Index p, Index some) MPSGRAD_MELT {
     auto g = take_apart<kChannels>(gradient + p * kChannels, some);
     const auto share = load_planes<kChannels>(shares + p * kChannels);
