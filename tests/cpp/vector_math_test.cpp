@@ -23,21 +23,20 @@ namespace {
 struct Set {
   Isa isa;
   const VectorMathLoops* loops;
-  const VectorMathLoops* of_floats;
 };
 
 std::vector<Set> supported_sets() {
   const std::vector<Set> built{
 #if defined(MPSGRAD_HAVE_NEON)
-      {Isa::Neon, &neon::vector_math_loops, &neon::float_math_loops},
+      {Isa::Neon, &neon::vector_math_loops},
 #else
-      {Isa::Scalar, &scalar::vector_math_loops, &scalar::float_math_loops},
+      {Isa::Scalar, &scalar::vector_math_loops},
 #endif
 #if defined(MPSGRAD_HAVE_AVX2)
-      {Isa::Avx2, &avx2::vector_math_loops, &avx2::float_math_loops},
+      {Isa::Avx2, &avx2::vector_math_loops},
 #endif
 #if defined(MPSGRAD_HAVE_AVX512)
-      {Isa::Avx512, &avx512::vector_math_loops, &avx512::float_math_loops},
+      {Isa::Avx512, &avx512::vector_math_loops},
 #endif
   };
   std::vector<Set> sets;
@@ -89,6 +88,8 @@ struct Function {
 
 const Function kFunctions[] = {
     {"exp", &VectorMathLoops::exp, [](double x) { return exactly(std::exp(x)); }, 2.0},
+    {"exp_of_minus_abs", &VectorMathLoops::exp_of_minus_abs,
+     [](double x) { return exactly(std::exp(-std::fabs(x))); }, 2.0},
     {"expm1", &VectorMathLoops::expm1, [](double x) { return exactly(std::expm1(x)); }, 2.0},
     {"log", &VectorMathLoops::log, [](double x) { return exactly(std::log(x)); }, 2.0},
     {"log1p", &VectorMathLoops::log1p, [](double x) { return exactly(std::log1p(x)); }, 2.0},
@@ -319,15 +320,18 @@ void check_positions(Checks& checks, const Set& set) {
     }
   };
   for (const Function& function : kFunctions) {
+    const VectorMathLoops::Unary& loops = set.loops->*function.loop;
     compare(function.name, [&](std::int64_t begin, std::int64_t count, float* out) {
-      (set.loops->*function.loop)(x.data() + begin, out, count);
+      loops.best()(x.data() + begin, out, count);
     });
-    (set.of_floats->*function.loop)(x.data(), cut.data(), kLong);
-    expect_same(std::string(function.name) + ": floats");
+    if (loops.packs) {
+      loops.floats(x.data(), cut.data(), kLong);
+      expect_same(std::string(function.name) + ": floats");
+    }
   }
   compare("exp in place", [&](std::int64_t begin, std::int64_t count, float* out) {
     std::copy_n(x.data() + begin, count, out);
-    set.loops->exp(out, out, count);
+    set.loops->exp.packs(out, out, count);
   });
   compare("pow", [&](std::int64_t begin, std::int64_t count, float* out) {
     set.loops->pow(x.data() + begin, y.data() + begin, out, count);
@@ -346,7 +350,7 @@ int run(bool exhaustive, const std::string& only) {
     if (only.empty() || only == function.name) {
       check_patterns(checks, sets, step, function.name, function.limit, function.exact,
                      [&](const VectorMathLoops& loops, const float* in, float* out,
-                         std::int64_t n) { (loops.*function.loop)(in, out, n); });
+                         std::int64_t n) { (loops.*function.loop).best()(in, out, n); });
     }
   }
   if (only.empty() || only == "pow") {

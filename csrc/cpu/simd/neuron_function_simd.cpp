@@ -20,7 +20,7 @@ struct ReLU {
 };
 struct Linear {
   float a, b;
-  MPSGRAD_INLINE auto value(const auto& x) const { return a * x + b; }
+  MPSGRAD_INLINE auto value(const auto& x) const { return multiply_add(a, x, b); }
   MPSGRAD_INLINE float slope(const auto& /*x*/) const { return a; }
 };
 struct Sigmoid {
@@ -30,11 +30,11 @@ struct Sigmoid {
 struct HardSigmoid {
   float a, b;
   MPSGRAD_INLINE auto value(const auto& x) const {
-    const auto z = a * x + b;
+    const auto z = multiply_add(a, x, b);
     return choose(z < 0.0F, 0.0F, choose(z > 1.0F, 1.0F, z));
   }
   MPSGRAD_INLINE auto slope(const auto& x) const {
-    const auto z = a * x + b;
+    const auto z = multiply_add(a, x, b);
     return choose(z >= 0.0F, choose(z <= 1.0F, a, 0.0F), 0.0F);
   }
 };
@@ -85,31 +85,33 @@ struct ReLUN {
 };
 struct Power {
   float a, b, c;
-  MPSGRAD_INLINE auto value(const auto& x) const { return pow(a * x + b, c); }
-  MPSGRAD_INLINE auto slope(const auto& x) const { return a * c * pow(a * x + b, c - 1.0F); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return pow(multiply_add(a, x, b), c); }
+  MPSGRAD_INLINE auto slope(const auto& x) const {
+    return a * c * pow(multiply_add(a, x, b), c - 1.0F);
+  }
 };
 struct Square {
   float a, b;
   MPSGRAD_INLINE auto value(const auto& x) const {
-    const auto z = a * x + b;
+    const auto z = multiply_add(a, x, b);
     return z * z;
   }
-  MPSGRAD_INLINE auto slope(const auto& x) const { return 2.0F * a * (a * x + b); }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return 2.0F * a * (multiply_add(a, x, b)); }
 };
 struct Exponential {  // of base e
   float a, b;
-  MPSGRAD_INLINE auto value(const auto& x) const { return exp(a * x + b); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return exp(multiply_add(a, x, b)); }
   MPSGRAD_INLINE auto slope(const auto& x) const { return a * value(x); }
 };
 struct ExponentialOfBase {
   float a, b, base, log_base;
-  MPSGRAD_INLINE auto value(const auto& x) const { return pow(base, a * x + b); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return pow(base, multiply_add(a, x, b)); }
   MPSGRAD_INLINE auto slope(const auto& x) const { return a * log_base * value(x); }
 };
 struct Logarithm {
   float a, b, scale;
-  MPSGRAD_INLINE auto value(const auto& x) const { return log(a * x + b) / scale; }
-  MPSGRAD_INLINE auto slope(const auto& x) const { return a / (scale * (a * x + b)); }
+  MPSGRAD_INLINE auto value(const auto& x) const { return log(multiply_add(a, x, b)) / scale; }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return a / (scale * (multiply_add(a, x, b))); }
 };
 struct GeLU {
   MPSGRAD_INLINE auto value(const auto& x) const { return gelu(x); }
@@ -156,6 +158,19 @@ void with_function(const NeuronFunction& f, const Visit& visit) {
   }
 }
 
+// y[i] = value(x[i]...), of packs unless the function takes powers, of which there are none.
+template <class Function, class Element, class Value, class... Sources>
+MPSGRAD_INLINE void transform_numbers(const Function& /*function*/, std::int64_t count,
+                                      Results<Element> y, const Value& value, const Sources*... x) {
+  if constexpr (std::is_same_v<Function, Power> || std::is_same_v<Function, ExponentialOfBase>) {
+    transform_run(
+        0, count, y, [&](std::int64_t, auto... numbers) MPSGRAD_MELT { return value(numbers...); },
+        x...);
+  } else {
+    transform_packs_run(count, y, value, x...);
+  }
+}
+
 constexpr int kPReLU = 10;
 
 // y[i] = value(slope of i's channel, x[i]...), with the slopes of so many pixels at once that few
@@ -190,9 +205,9 @@ void forward(const NeuronFunction& f, const Element* x, Results<Element> y, std:
         f.data, pixels, channels, y, [](ReLU relu, float value) { return relu.value(value); }, x);
   }
   with_function(f, [=](const auto function) {
-    transform_packs_run(
-        pixels * channels, y, [=](const auto& value) MPSGRAD_MELT { return function.value(value); },
-        x);
+    transform_numbers(
+        function, pixels * channels, y,
+        [=](const auto& value) MPSGRAD_MELT { return function.value(value); }, x);
   });
 }
 
@@ -205,8 +220,8 @@ void gradient(const NeuronFunction& f, const Element* g, const Element* x, Resul
         [](ReLU relu, float incoming, float value) { return incoming * relu.slope(value); }, g, x);
   }
   with_function(f, [=](const auto function) {
-    transform_packs_run(
-        pixels * channels, y,
+    transform_numbers(
+        function, pixels * channels, y,
         [=](const auto& incoming, const auto& value)
             MPSGRAD_MELT { return incoming * function.slope(value); },
         g, x);

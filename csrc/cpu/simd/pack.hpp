@@ -14,30 +14,42 @@
 
 namespace mpsgrad::MPSGRAD_ISA {
 
-// Registers of a pack: as many as leave room for the constants of a function.
+// Registers of a pack: as many as leave room for the constants of a function. What is left of a run
+// goes one by one.
 inline constexpr int kPackVectors = kRegisters >= 32 ? 4 : 2;
-static_assert(kPackVectors == 2 || kPackVectors == 4);
-inline constexpr std::int64_t kPackLanes = std::int64_t{kPackVectors} * kWidest;
 
-template <class Vector>
+template <class Vector, int kCount>
 struct Pack {
-  Vector of[kPackVectors];
+  Vector of[kCount];
 };
-using FloatPack = Pack<Floats<kWidest>>;
-using WordPack = Pack<Words<kWidest>>;
-using MaskPack = Pack<Ints<kWidest>>;  // of comparisons
+template <int kCount>
+using FloatPack = Pack<Floats<kWidest>, kCount>;
+template <int kCount>
+using WordPack = Pack<Words<kWidest>, kCount>;
+template <int kCount>
+using MaskPack = Pack<Ints<kWidest>, kCount>;  // of comparisons
 
 template <class T>
-inline constexpr bool kIsPack = false;
-template <class Vector>
-inline constexpr bool kIsPack<Pack<Vector>> = true;
+inline constexpr int kPartsOf = 0;
+template <class Vector, int kCount>
+inline constexpr int kPartsOf<Pack<Vector, kCount>> = kCount;
+template <class... T>
+inline constexpr bool kHasPack = (kPartsOf<T> + ...) > 0;
 
 // The bits of a float, or of a pack.
 template <class Number>
-using WordOf = std::conditional_t<kIsPack<Number>, WordPack, std::uint32_t>;
+struct WordsOf {
+  using Type = WordPack<kPartsOf<Number>>;
+};
+template <>
+struct WordsOf<float> {
+  using Type = std::uint32_t;
+};
+template <class Number>
+using WordOf = typename WordsOf<Number>::Type;
 
-template <class Vector>
-MPSGRAD_INLINE const Vector& part_of(const Pack<Vector>& pack, int k) {
+template <class Vector, int kCount>
+MPSGRAD_INLINE const Vector& part_of(const Pack<Vector, kCount>& pack, int k) {
   return pack.of[k];
 }
 template <class Scalar>
@@ -50,11 +62,22 @@ MPSGRAD_INLINE Scalar part_of(Scalar scalar, int /*k*/) {
 template <class Operation, class... Arguments>
 MPSGRAD_INLINE auto by_part(const Operation& operation, const Arguments&... arguments) {
   using Vector = std::remove_cvref_t<decltype(operation(part_of(arguments, 0)...))>;
-  if constexpr (kPackVectors == 2) {
-    return Pack<Vector>{{operation(part_of(arguments, 0)...), operation(part_of(arguments, 1)...)}};
+  constexpr int kCounts[] = {kPartsOf<Arguments>...};
+  constexpr int kCount = [&] {
+    int most = 0;
+    for (const int count : kCounts) {
+      most = count > most ? count : most;
+    }
+    return most;
+  }();
+  const auto part = [&](int k) MPSGRAD_MELT { return operation(part_of(arguments, k)...); };
+  if constexpr (kCount == 1) {
+    return Pack<Vector, 1>{{part(0)}};
+  } else if constexpr (kCount == 2) {
+    return Pack<Vector, 2>{{part(0), part(1)}};
   } else {
-    return Pack<Vector>{{operation(part_of(arguments, 0)...), operation(part_of(arguments, 1)...),
-                         operation(part_of(arguments, 2)...), operation(part_of(arguments, 3)...)}};
+    static_assert(kCount == 4);
+    return Pack<Vector, 4>{{part(0), part(1), part(2), part(3)}};
   }
 }
 
@@ -69,7 +92,7 @@ MPSGRAD_INLINE Vector in_lanes(T x) {
 
 #define MPSGRAD_PACK_OPERATOR(op)                                                           \
   template <class A, class B>                                                               \
-    requires(kIsPack<A> || kIsPack<B>)                                                      \
+    requires(kHasPack<A, B>)                                                                \
   MPSGRAD_INLINE auto operator op(const A& a, const B& b) {                                 \
     return by_part([](const auto& x, const auto& y) MPSGRAD_MELT { return x op y; }, a, b); \
   }
@@ -88,18 +111,18 @@ MPSGRAD_PACK_OPERATOR(>=)
 MPSGRAD_PACK_OPERATOR(==)
 #undef MPSGRAD_PACK_OPERATOR
 
-template <class Vector>
-MPSGRAD_INLINE Pack<Vector> operator-(const Pack<Vector>& x) {
+template <class Vector, int kCount>
+MPSGRAD_INLINE Pack<Vector, kCount> operator-(const Pack<Vector, kCount>& x) {
   return by_part([](const Vector& v) MPSGRAD_MELT { return -v; }, x);
 }
 
 // first ? a : b, lane by lane of a pack.
-template <class A, class B>
-MPSGRAD_INLINE auto choose(const MaskPack& first, const A& a, const B& b) {
-  using Scalar = std::conditional_t<kIsPack<A>, B, A>;
-  using Vector =
-      std::conditional_t<std::is_same_v<Scalar, float> || std::is_same_v<Scalar, FloatPack>,
-                         Floats<kWidest>, Words<kWidest>>;
+template <int kCount, class A, class B>
+MPSGRAD_INLINE auto choose(const MaskPack<kCount>& first, const A& a, const B& b) {
+  using Scalar = std::conditional_t<kHasPack<A>, B, A>;
+  using Vector = std::conditional_t<std::is_same_v<Scalar, std::uint32_t> ||
+                                        std::is_same_v<Scalar, WordPack<kCount>>,
+                                    Words<kWidest>, Floats<kWidest>>;
   return by_part([](const auto& mask, const auto& x, const auto& y)
                      MPSGRAD_MELT { return mask ? in_lanes<Vector>(x) : in_lanes<Vector>(y); },
                  first, a, b);
@@ -112,7 +135,8 @@ MPSGRAD_INLINE Scalar choose(bool first, Scalar a, Scalar b) {
 // choose(x < least, least, x) and choose(x > most, most, x): NaN comes through.
 MPSGRAD_INLINE float at_least(float x, float least) { return x < least ? least : x; }
 MPSGRAD_INLINE float at_most(float x, float most) { return x > most ? most : x; }
-MPSGRAD_INLINE FloatPack at_least(const FloatPack& x, float least) {
+template <int kCount>
+MPSGRAD_INLINE FloatPack<kCount> at_least(const FloatPack<kCount>& x, float least) {
   const auto limit = in_lanes<Floats<kWidest>>(least);
   return by_part(
       [=](const auto& v) MPSGRAD_MELT {
@@ -128,7 +152,8 @@ MPSGRAD_INLINE FloatPack at_least(const FloatPack& x, float least) {
       },
       x);
 }
-MPSGRAD_INLINE FloatPack at_most(const FloatPack& x, float most) {
+template <int kCount>
+MPSGRAD_INLINE FloatPack<kCount> at_most(const FloatPack<kCount>& x, float most) {
   const auto limit = in_lanes<Floats<kWidest>>(most);
   return by_part(
       [=](const auto& v) MPSGRAD_MELT {
@@ -145,11 +170,13 @@ MPSGRAD_INLINE FloatPack at_most(const FloatPack& x, float most) {
       x);
 }
 
-MPSGRAD_INLINE WordPack float_bits(const FloatPack& x) {
+template <int kCount>
+MPSGRAD_INLINE WordPack<kCount> float_bits(const FloatPack<kCount>& x) {
   return by_part([](const auto& v) MPSGRAD_MELT { return __builtin_bit_cast(Words<kWidest>, v); },
                  x);
 }
-MPSGRAD_INLINE FloatPack bits_float(const WordPack& x) {
+template <int kCount>
+MPSGRAD_INLINE FloatPack<kCount> bits_float(const WordPack<kCount>& x) {
   return by_part([](const auto& v) MPSGRAD_MELT { return __builtin_bit_cast(Floats<kWidest>, v); },
                  x);
 }
@@ -158,7 +185,8 @@ MPSGRAD_INLINE FloatPack bits_float(const WordPack& x) {
 MPSGRAD_INLINE std::uint32_t shift_right_signed(std::uint32_t n, int by) {
   return static_cast<std::uint32_t>(static_cast<std::int32_t>(n) >> by);
 }
-MPSGRAD_INLINE WordPack shift_right_signed(const WordPack& n, int by) {
+template <int kCount>
+MPSGRAD_INLINE WordPack<kCount> shift_right_signed(const WordPack<kCount>& n, int by) {
   return by_part(
       [by](const auto& v) MPSGRAD_MELT {
         const auto shifted = __builtin_bit_cast(Ints<kWidest>, v) >> by;
@@ -169,7 +197,8 @@ MPSGRAD_INLINE WordPack shift_right_signed(const WordPack& n, int by) {
 MPSGRAD_INLINE float signed_to_float(std::uint32_t n) {
   return static_cast<float>(static_cast<std::int32_t>(n));
 }
-MPSGRAD_INLINE FloatPack signed_to_float(const WordPack& n) {
+template <int kCount>
+MPSGRAD_INLINE FloatPack<kCount> signed_to_float(const WordPack<kCount>& n) {
   return by_part(
       [](const auto& v) MPSGRAD_MELT {
         return __builtin_convertvector(__builtin_bit_cast(Ints<kWidest>, v), Floats<kWidest>);
@@ -177,7 +206,8 @@ MPSGRAD_INLINE FloatPack signed_to_float(const WordPack& n) {
       n);
 }
 
-// a * b + c, rounded once where the instruction set can.
+// a * b + c, rounded once where the instruction set can. Of packs no compiler has to see that by
+// itself, and Clang does not.
 MPSGRAD_INLINE float multiply_add(float a, float b, float c) {
 #if MPSGRAD_HAS_FMA
   return __builtin_fmaf(a, b, c);
@@ -205,28 +235,13 @@ MPSGRAD_INLINE Floats<kWidest> multiply_add(Floats<kWidest> a, Floats<kWidest> b
 #endif
 }
 template <class A, class B, class C>
-  requires(kIsPack<A> || kIsPack<B> || kIsPack<C>)
-MPSGRAD_INLINE FloatPack multiply_add(const A& a, const B& b, const C& c) {
+  requires(kHasPack<A, B, C>)
+MPSGRAD_INLINE auto multiply_add(const A& a, const B& b, const C& c) {
   using V = Floats<kWidest>;
   return by_part(
       [](const auto& x, const auto& y, const auto& z)
           MPSGRAD_MELT { return multiply_add(in_lanes<V>(x), in_lanes<V>(y), in_lanes<V>(z)); },
       a, b, c);
-}
-
-template <class Element>
-MPSGRAD_INLINE FloatPack load_pack(const Element* from) {
-  FloatPack pack;
-  for (int k = 0; k < kPackVectors; ++k) {
-    pack.of[k] = load<Floats<kWidest>>(from + k * kWidest);
-  }
-  return pack;
-}
-template <class Element>
-MPSGRAD_INLINE void store_pack(Element* to, const FloatPack& pack) {
-  for (int k = 0; k < kPackVectors; ++k) {
-    store(to + k * kWidest, pack.of[k]);
-  }
 }
 
 }  // namespace mpsgrad::MPSGRAD_ISA

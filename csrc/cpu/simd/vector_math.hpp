@@ -1,9 +1,9 @@
-// Elementary functions for *_simd.cpp loops, of a float32 or a pack of them (a Number): no
-// branches, no tables, no calls, so that a loop around one of a float is vectorised, though one of
-// packs is faster. Unlike a compiler's fast-math versions they keep the special cases of IEEE
-// arithmetic: NaN comes through (its payload may not), infinities, signed zeros, overflow and
-// denormal results are those of the exact function rounded. They assume rounding to nearest and
-// denormals not flushed.
+// Elementary functions for *_simd.cpp loops, of a float32 or a pack of them (a Number), pow() of
+// float32 alone: no branches, no tables, no calls, so that a loop around one of a float is
+// vectorised, though one of packs is faster. Unlike a compiler's fast-math versions they keep the
+// special cases of IEEE arithmetic: NaN comes through (its payload may not), infinities, signed
+// zeros, overflow and denormal results are those of the exact function rounded. They assume
+// rounding to nearest and denormals not flushed.
 //
 // docs/numerics.md has a table of errors, as tests/cpp/vector_math_test.cpp measures and limits
 // them on each instruction set. A compiler may move one in the second decimal by contracting
@@ -82,7 +82,9 @@ MPSGRAD_INLINE Number scaled(const Number& m, const Number& shifted) {
   return m * bits_float(half << 23U) * bits_float((bits - half) << 23U);
 }
 #if defined(__AVX512F__)
-MPSGRAD_INLINE FloatPack scaled(const FloatPack& m, const FloatPack& shifted) {
+template <int kCount>
+MPSGRAD_INLINE FloatPack<kCount> scaled(const FloatPack<kCount>& m,
+                                        const FloatPack<kCount>& shifted) {
   return by_part([](const auto& v, const auto& n)
                      MPSGRAD_MELT { return Floats<kWidest>(_mm512_maskz_scalef_ps(0xffff, v, n)); },
                  m, shifted - kRounder);
@@ -244,7 +246,7 @@ template <class Number>
 MPSGRAD_INLINE Number exp_of_negative(const Number& x) {
   const Number limited = at_least(x, -104.0F);
 #if defined(__AVX512F__)
-  if constexpr (kIsPack<Number>) {
+  if constexpr (kHasPack<Number>) {
     return detail::exp_within(limited);
   }
 #endif
@@ -327,25 +329,6 @@ MPSGRAD_INLINE float pow(float x, float y) {
   return bits_float((float_bits(result) & other) | (float_bits(1.0F) & ~other));
 }
 
-MPSGRAD_INLINE FloatPack pow(const FloatPack& x, float y) {
-  float lanes[kPackLanes];
-  store_pack(lanes, x);
-  MPSGRAD_VECTOR_LOOP
-  for (std::int64_t i = 0; i < kPackLanes; ++i) {
-    lanes[i] = pow(lanes[i], y);
-  }
-  return load_pack(lanes);
-}
-MPSGRAD_INLINE FloatPack pow(float x, const FloatPack& y) {
-  float lanes[kPackLanes];
-  store_pack(lanes, y);
-  MPSGRAD_VECTOR_LOOP
-  for (std::int64_t i = 0; i < kPackLanes; ++i) {
-    lanes[i] = pow(x, lanes[i]);
-  }
-  return load_pack(lanes);
-}
-
 // (e^x - e^-x) / (e^x + e^-x).
 template <class Number>
 MPSGRAD_INLINE Number tanh(const Number& x) {
@@ -387,7 +370,7 @@ MPSGRAD_INLINE Number gelu(const Number& x) {
       x, [&](const Number& exponential, const Number& numerator, const Number& denominator,
              const Number& magnitude) MPSGRAD_MELT {
         const Number part = numerator / denominator * exponential * magnitude;
-        return choose(x < 0.0F, -0.0F, x) - part * detail::kReduced;
+        return multiply_add(-detail::kReduced, part, choose(x < 0.0F, -0.0F, x));
       });
 }
 

@@ -433,7 +433,12 @@ struct Masked {
     } else {
 #if defined(__AVX512F__)
       const auto set = static_cast<__mmask8>(bits);
-      sum = _mm512_mask_mov_pd(sum, set, sum + number_at(term, block, i));
+      const auto more = sum + number_at(term, block, i);
+      if constexpr (kLanes == 8) {
+        sum = _mm512_mask_mov_pd(sum, set, more);
+      } else {
+        sum = _mm256_mask_mov_pd(sum, set, more);
+      }
 #else
       Ints<kLanes> places;
       for (int lane = 0; lane < kLanes; ++lane) {
@@ -446,28 +451,41 @@ struct Masked {
   }
 };
 
-// Adds `count` values to a tile of sums, again and again. In whole vectors everywhere: products are
-// found in vectors as long as those they are added in.
-template <class Source>
-MPSGRAD_INLINE void add_runs(const Source& source, double* sums, Index count, Index tile) {
+// Adds `count` values, made of one or two arrays, to a tile of sums, again and again. Products in
+// whole vectors everywhere: they are found in vectors as long as those they are added in.
+template <class Source, class Element>
+MPSGRAD_INLINE void add_runs(const Source& source, double* sums, Index count, Index tile,
+                             const Element* x) {
+  const auto add = [=](auto block, Index i, Index /*j*/, auto& terms)
+                       MPSGRAD_MELT { source.add_to(terms[0], block, i); };
+  if (count > kLongRun) {
+    add_tiles<1, 2>(count, tile, tile, {sums}, add, x);
+  } else {
+    add_tiles<1, 4>(count, tile, tile, {sums}, add, x);
+  }
+}
+template <class Source, class Element>
+MPSGRAD_INLINE void add_runs(const Source& source, double* sums, Index count, Index tile,
+                             const Element* x, const Element* y) {
   add_tiles_by<1, 2>(
       SeveralDoubles<kWidest / 2>{}, count, tile, tile, {sums},
-      [=](auto block, Index i, Index /*j*/, auto& terms) { source.add_to(terms[0], block, i); });
+      [=](auto block, Index i, Index /*j*/, auto& terms) { source.add_to(terms[0], block, i); }, x,
+      y);
 }
 
-void add(const float* x, double* sums, Index count) { add_runs(Values{x}, sums, count, count); }
+void add(const float* x, double* sums, Index count) { add_runs(Values{x}, sums, count, count, x); }
 
-template <class Source>
-MPSGRAD_INLINE void add_each_pixel(const Source& source, double* sums, Index pixels,
-                                   Index channels) {
+template <class Source, class... Arrays>
+MPSGRAD_INLINE void add_each_pixel(const Source& source, double* sums, Index pixels, Index channels,
+                                   const Arrays*... arrays) {
   constexpr Index kParts = 64;
   const Index together = channels < kParts ? kParts / channels : 1;  // pixels added side by side
   if (together == 1 || pixels < 2 * together) {
-    add_runs(source, sums, pixels * channels, channels);
+    add_runs(source, sums, pixels * channels, channels, arrays...);
     return;
   }
   alignas(64) double parts[kParts] = {};
-  add_runs(source, parts, pixels * channels, together * channels);
+  add_runs(source, parts, pixels * channels, together * channels, arrays...);
   for (Index k = 0; k < together; ++k) {
     for (Index c = 0; c < channels; ++c) {
       sums[c] += parts[k * channels + c];
@@ -476,18 +494,18 @@ MPSGRAD_INLINE void add_each_pixel(const Source& source, double* sums, Index pix
 }
 
 void add_pixels(const float* x, double* sums, Index pixels, Index channels) {
-  add_each_pixel(Values{x}, sums, pixels, channels);
+  add_each_pixel(Values{x}, sums, pixels, channels, x);
 }
 
-template <class Term>
+template <class Term, class... Arrays>
 void add_terms(const Term& term, const ClampMask& mask, Index first, double* sums, Index pixels,
-               Index channels) {
+               Index channels, const Arrays*... arrays) {
   if (all_set(mask, first, pixels * channels)) {
-    add_each_pixel(Unmasked<Term>{term}, sums, pixels, channels);
+    add_each_pixel(Unmasked<Term>{term}, sums, pixels, channels, arrays...);
   } else if (first % 8 == 0 && channels % 8 == 0) {
-    add_each_pixel(Masked<Term, true>{term, mask.bits, first}, sums, pixels, channels);
+    add_each_pixel(Masked<Term, true>{term, mask.bits, first}, sums, pixels, channels, arrays...);
   } else {
-    add_each_pixel(Masked<Term, false>{term, mask.bits, first}, sums, pixels, channels);
+    add_each_pixel(Masked<Term, false>{term, mask.bits, first}, sums, pixels, channels, arrays...);
   }
 }
 
@@ -495,9 +513,10 @@ template <class Element>
 void gradient_pixels(float a, float b, const Element* g, const Element* other, ClampMask mask,
                      Index first, double* sums, Index pixels, Index channels) {
   if (other) {
-    add_terms(ScaledProduct<Element>{a, b, g, other}, mask, first, sums, pixels, channels);
+    add_terms(ScaledProduct<Element>{a, b, g, other}, mask, first, sums, pixels, channels, g,
+              other);
   } else {
-    add_terms(Scaled<Element>{a, g}, mask, first, sums, pixels, channels);
+    add_terms(Scaled<Element>{a, g}, mask, first, sums, pixels, channels, g);
   }
 }
 

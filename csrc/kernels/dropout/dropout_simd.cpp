@@ -3,8 +3,8 @@
 #include "kernels/dropout/dropout_simd.hpp"
 
 #include "cpu/simd/lanes.hpp"
+#include "cpu/simd/pack.hpp"
 #include "cpu/simd/tiles.hpp"
-#include "cpu/simd/vector_math.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

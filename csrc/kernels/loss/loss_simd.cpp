@@ -2,6 +2,7 @@
 // cross entropy sees whole pixels.
 #include "kernels/loss/loss_simd.hpp"
 
+#include "cpu/simd/pack_loops.hpp"
 #include "cpu/simd/softmax_rows.hpp"
 #include "cpu/simd/vector_math.hpp"
 
@@ -31,12 +32,12 @@ struct SquaredError {
 };
 struct SigmoidCrossEntropy {
   float keep, add;
+  MPSGRAD_INLINE auto label(const auto& t) const { return multiply_add(t, keep, add); }
   MPSGRAD_INLINE auto value(const auto& y, const auto& t) const {
-    return choose(y > 0.0F, y, 0.0F) - y * (t * keep + add) + log1p(exp_of_negative(minus_abs(y)));
+    return multiply_add(-y, label(t), choose(y > 0.0F, y, 0.0F)) +
+           log1p(exp_of_negative(minus_abs(y)));
   }
-  MPSGRAD_INLINE auto slope(const auto& y, const auto& t) const {
-    return sigmoid(y) - (t * keep + add);
-  }
+  MPSGRAD_INLINE auto slope(const auto& y, const auto& t) const { return sigmoid(y) - label(t); }
   MPSGRAD_INLINE auto label_slope(const auto& y, const auto& /*t*/) const { return -keep * y; }
 };
 struct CategoricalCrossEntropy {
@@ -48,13 +49,13 @@ struct CategoricalCrossEntropy {
 };
 struct Hinge {  // labels 0 and 1 stand for -1 and 1
   MPSGRAD_INLINE auto margin(const auto& y, const auto& t) const {
-    return 1.0F - (2.0F * t - 1.0F) * y;
+    return multiply_add(-multiply_add(2.0F, t, -1.0F), y, 1.0F);
   }
   MPSGRAD_INLINE auto value(const auto& y, const auto& t) const {
     return at_least(margin(y, t), 0.0F);
   }
   MPSGRAD_INLINE auto slope(const auto& y, const auto& t) const {
-    return choose(margin(y, t) > 0.0F, 1.0F - 2.0F * t, 0.0F);
+    return choose(margin(y, t) > 0.0F, multiply_add(-2.0F, t, 1.0F), 0.0F);
   }
   MPSGRAD_INLINE auto label_slope(const auto& y, const auto& t) const {
     return choose(margin(y, t) > 0.0F, -2.0F * y, 0.0F);
@@ -83,8 +84,8 @@ struct LogLoss {
   MPSGRAD_INLINE auto slope(const auto& y, const auto& t) const {
     const auto is_zero = t == 0.0F;
     const auto is_one = t == 1.0F;
-    const auto both = y - t + epsilon - 2.0F * epsilon * t;
-    const auto below = y * (1.0F - y) + epsilon * (epsilon + 1.0F);
+    const auto both = multiply_add(-2.0F * epsilon, t, y - t + epsilon);
+    const auto below = multiply_add(y, 1.0F - y, epsilon * (epsilon + 1.0F));
     const auto above = choose(is_one, -1.0F, choose(is_zero, 1.0F, both));
     return above / choose(is_one, y + epsilon, choose(is_zero, 1.0F - y + epsilon, below));
   }
@@ -252,8 +253,8 @@ void elements(const LossFunction& f, const float* y, const float* t, float* loss
     const Index count = pixels * channels;
     if (losses && slopes) {
       for_packs(count, [&](auto pack, Index i) MPSGRAD_MELT {
-        const FloatPack from = pack.load(y + i);
-        const FloatPack label = pack.load(t + i);
+        const auto from = pack.load(y + i);
+        const auto label = pack.load(t + i);
         pack.put(losses + i, value(from, label));
         pack.put(slopes + i, slope(from, label));
       });

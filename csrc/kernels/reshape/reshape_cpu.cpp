@@ -64,8 +64,8 @@ void copy_pixels(const Pixels& from, const Pixels& to, Index pixels, Index chann
   }
 }
 
-// Calls body(item) for every item, some of which make one task, fewer of small images; each copies
-// about `elements`.
+// Calls body(item) for every item, some of which make one task, fewer where there are few in all;
+// each copies about `elements`.
 template <class Body>
 void for_items(Index items, Index elements, const Body& body) {
   constexpr Index kFewestTasks = 64;

@@ -1,6 +1,7 @@
 // Softmax loops, piece by piece; pixels of few channels plane by plane.
 #include "kernels/softmax/softmax_simd.hpp"
 
+#include "cpu/simd/pack_loops.hpp"
 #include "cpu/simd/softmax_rows.hpp"
 
 namespace mpsgrad::MPSGRAD_ISA {
