@@ -288,9 +288,15 @@ void run_forward(const CpuImages& source, const CpuImages& destination, float al
 class CpuGramMatrix final : public UnaryEncoder {
  public:
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
+    // Written in short rows, of which each line would be read first from wherever it lies.
+    constexpr Index kManyBytes = Index{8} << 20;
+    CpuImages destination = cpu::view_destination(call);
+    const Index bytes = destination.count() * destination.width * destination.height *
+                        destination.channels * item_size(destination.format);
+    destination.streamed = destination.dense_pixels() && bytes >= kManyBytes;
     cpu::record(
         command_buffer,
-        [source = cpu::view_source(call), destination = cpu::view_destination(call),
+        [source = cpu::view_source(call), destination = std::move(destination),
          alpha = gram_matrix_alpha(call.properties)] { run_forward(source, destination, alpha); });
   }
 };
