@@ -70,7 +70,10 @@ def through_files(_device, own, tmp_path, optimizer):
 
 WAYS = {
     "checkpoint": through_files,
-    "pickle": lambda _device, own, *_: pickle.loads(pickle.dumps(own)),
+    # Whose optimizers are on the default device, which may be another one.
+    "pickle": lambda device, own, *_: [
+        source.copy(device) for source in pickle.loads(pickle.dumps(own))
+    ],
     "copy": lambda device, own, *_: [source.copy(device) for source in own],
 }
 
