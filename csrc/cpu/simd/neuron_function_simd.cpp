@@ -96,7 +96,7 @@ struct Square {
     const auto z = multiply_add(a, x, b);
     return z * z;
   }
-  MPSGRAD_INLINE auto slope(const auto& x) const { return 2.0F * a * (multiply_add(a, x, b)); }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return 2.0F * a * multiply_add(a, x, b); }
 };
 struct Exponential {  // of base e
   float a, b;
@@ -111,7 +111,7 @@ struct ExponentialOfBase {
 struct Logarithm {
   float a, b, scale;
   MPSGRAD_INLINE auto value(const auto& x) const { return log(multiply_add(a, x, b)) / scale; }
-  MPSGRAD_INLINE auto slope(const auto& x) const { return a / (scale * (multiply_add(a, x, b))); }
+  MPSGRAD_INLINE auto slope(const auto& x) const { return a / (scale * multiply_add(a, x, b)); }
 };
 struct GeLU {
   MPSGRAD_INLINE auto value(const auto& x) const { return gelu(x); }
