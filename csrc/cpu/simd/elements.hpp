@@ -8,19 +8,35 @@
 
 namespace mpsgrad::MPSGRAD_ISA {
 
+// So many elements of float16 are converted together. Compilers keep such an array in registers;
+// GCC takes loops of up to 16 turns apart, into single numbers, before it looks for vectors.
+inline constexpr std::int64_t kTogether = 32;
+
+// So many float32 results are made before the first of them is stored. Where results lie a little
+// ahead of what they are made of, as seen within their pages, loads behind each store would wait
+// for it: processors compare no more than the place in a page.
+inline constexpr std::int64_t kBeforeStores = std::int64_t{8} * kWidest;
+
 // y[i] = value(i, x[i]...) for i in [begin, end); y may be one of x.
 template <class Value, class... Sources>
 MPSGRAD_INLINE void transform(std::int64_t begin, std::int64_t end, float* y, const Value& value,
                               const Sources*... x) {
+  std::int64_t first = begin;
+  for (; first + kBeforeStores <= end; first += kBeforeStores) {
+    float results[kBeforeStores];
+    MPSGRAD_VECTOR_LOOP
+    for (std::int64_t i = 0; i < kBeforeStores; ++i) {
+      results[i] = value(first + i, x[first + i]...);
+    }
+    for (std::int64_t i = 0; i < kBeforeStores; i += kWidest) {
+      store(y + first + i, load<Floats<kWidest>>(results + i));
+    }
+  }
   MPSGRAD_VECTOR_LOOP
-  for (std::int64_t i = begin; i < end; ++i) {
+  for (std::int64_t i = first; i < end; ++i) {
     y[i] = value(i, x[i]...);
   }
 }
-
-// So many elements of float16 are converted together. Compilers keep such an array in registers;
-// GCC takes loops of up to 16 turns apart, into single numbers, before it looks for vectors.
-inline constexpr std::int64_t kTogether = 32;
 
 struct Tile {
   float values[kTogether];

@@ -8,7 +8,7 @@
 namespace mpsgrad::MPSGRAD_ISA {
 
 // A few coefficients of so many channels stay in a first-level cache while a run goes by.
-inline constexpr std::int64_t kColumnsOfCoefficients = 2048;
+inline constexpr std::int64_t kColumnsOfCoefficients = 1024;
 
 // y[i] = value(j, x[i]...) for each value i of a run and its place j in a tile.
 template <class Element, class Value, class... Sources>

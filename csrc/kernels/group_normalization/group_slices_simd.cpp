@@ -102,9 +102,13 @@ MPSGRAD_INLINE void transform_slice(const GroupSlice& slice, Results<Element> y,
       }
     }
     for (Index pixel = 0; pixel < pixels; ++pixel) {
+      const Index first = pixel * step + j;
+      typename decltype(block)::Floats results[kVectors];  // all of them before the first is stored
       for (Index v = 0; v < kVectors; ++v) {
-        const Index i = pixel * step + j + v * width;
-        block.put(y.at + i, value(own[v], block.floats(x + i)...));
+        results[v] = value(own[v], block.floats(x + first + v * width)...);
+      }
+      for (Index v = 0; v < kVectors; ++v) {
+        block.put(y.at + first + v * width, results[v]);
       }
     }
   };
