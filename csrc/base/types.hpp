@@ -13,6 +13,10 @@ using Index = std::int64_t;
 // Stands for NSUIntegerMax and ULONG_MAX: "no limit".
 inline constexpr Index kUnlimited = std::numeric_limits<Index>::max();
 
+// Quotients rounded down and up, of any sign; b > 0.
+constexpr Index floor_div(Index a, Index b) { return a / b - (a % b < 0 ? 1 : 0); }
+constexpr Index ceil_div(Index a, Index b) { return a / b + (a % b > 0 ? 1 : 0); }
+
 enum class ChannelFormat : std::uint32_t {
   None = 0,
   Unorm8 = 1,

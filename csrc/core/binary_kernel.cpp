@@ -207,9 +207,7 @@ StateBatch ForwardBinaryKernel::result_states(const ImageBatch::Images& primarie
 void ForwardBinaryKernel::check_sources(const CommandBuffer& command_buffer,
                                         const ImageBatch::Images& primaries,
                                         const ImageBatch::Images& secondaries, bool batch) const {
-  command_buffer.require_encodable(class_name());
-  require(command_buffer.device() == device(), class_name(),
-          ": the command buffer is on another device");
+  command_buffer.require_encodable_on(device(), class_name());
   check_operand(*this, command_buffer, {"primary", &primaries, batch});
   check_operand(*this, command_buffer, {"secondary", &secondaries, batch});
   require(primaries.size() == secondaries.size(), class_name(), ": primary has ", primaries.size(),
@@ -309,7 +307,9 @@ Created ForwardBinaryKernel::make_destinations(const std::shared_ptr<CommandBuff
   require(primaries.front()->descriptor().number_of_images == 1 &&
               secondaries.front()->descriptor().number_of_images == 1,
           class_name(),
-          ": an encode that creates its destination takes images that hold one image");
+          ": an encode that creates its destination takes images that hold one image, got ",
+          primaries.front()->descriptor().number_of_images, " and ",
+          secondaries.front()->descriptor().number_of_images);
   Reads reads;
   reads.add(primaries);
   reads.add(secondaries);

@@ -197,9 +197,7 @@ void GradientKernel::check_sources(const CommandBuffer& command_buffer,
                                    const ImageBatch::Images& gradients,
                                    const ImageBatch::Images& sources, const StateBatch& states,
                                    bool batch) const {
-  command_buffer.require_encodable(class_name());
-  require(command_buffer.device() == device(), class_name(),
-          ": the command buffer is on another device");
+  command_buffer.require_encodable_on(device(), class_name());
   const Operand gradient{"source_gradient", &gradients, batch};
   const Operand source{"source", &sources, batch};
   check_operand(*this, command_buffer, gradient);
@@ -295,7 +293,9 @@ std::shared_ptr<ImageBatch> GradientKernel::encode_creating(
   require(gradients.front()->descriptor().number_of_images == 1 &&
               sources.front()->descriptor().number_of_images == 1,
           class_name(),
-          ": an encode that creates its destination takes images that hold one image");
+          ": an encode that creates its destination takes images that hold one image, got ",
+          gradients.front()->descriptor().number_of_images, " and ",
+          sources.front()->descriptor().number_of_images);
   PropertyGuard properties_guard(properties_);
   PropertyGuard configured_guard(configured_for_);
   Reads reads;

@@ -101,7 +101,7 @@ class GradientKernel : public BinaryKernel {
   virtual void apply_state(const GradientState&) {}
   virtual void check_state(const GradientState&) const {}  // throws on a state of other parameters
   virtual void check_call(const GradientCall&) const {}
-  // False: the secondary image's contents are not read and its texels need not be written.
+  // False: the destination is not written, so one that is made for the call is zeroed.
   virtual bool writes_whole_destination() const { return true; }
   // By the device's encoder, unless the family has one of its own kind, or more to do.
   virtual void encode_on_device(CommandBuffer& command_buffer, const GradientCall& call);

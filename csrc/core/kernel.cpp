@@ -234,7 +234,8 @@ void check_clip(const KernelBase& kernel, const Region& clip) {
   const auto sane = [](Index origin, Index size) { return origin >= 0 && size >= 0; };
   require(sane(clip.origin.x, clip.size.width) && sane(clip.origin.y, clip.size.height) &&
               sane(clip.origin.z, clip.size.depth),
-          kernel.class_name(), ": clip_rect must not have negative parts");
+          kernel.class_name(), ": clip_rect must not have negative parts, got origin ", clip.origin,
+          " and size ", clip.size);
 }
 
 void Reads::add_one(ReadCount& count, Image* image, State* state) {

@@ -33,8 +33,8 @@ struct NeuronDescriptor {
   bool operator==(const NeuronDescriptor&) const = default;
 };
 
-// Throws std::invalid_argument, naming `who`, on a type out of range and on PReLU without data, or
-// with fewer values than `channels` (0: not known yet).
+// Throws std::invalid_argument, naming `who`, on PReLU without data, or with fewer values than
+// `channels` (0: not known yet).
 void check_neuron(const NeuronDescriptor& neuron, const char* who, std::int64_t channels);
 
 }  // namespace mpsgrad

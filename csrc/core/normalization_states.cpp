@@ -69,8 +69,7 @@ void NormalizationPair::set(const Values& first, const Values& second) {
 void NormalizationPair::check_reload(const KernelBase& kernel, const CommandBuffer& command_buffer,
                                      const std::shared_ptr<NormalizationPairState>& state) const {
   const char* who = kernel.class_name();
-  command_buffer.require_encodable(who);
-  require(command_buffer.device() == device_, who, ": the command buffer is on another device");
+  command_buffer.require_encodable_on(device_, who);
   require<TypeError>(state != nullptr, who, ": state must not be None");
   state->require_usable(who, command_buffer);
   require(state->channels() >= channels_, who, ": the ", state->class_name(), " holds ",

@@ -103,7 +103,7 @@ class NormalizationPair {
   bool complete() const { return first_ && second_; }
 
   // New arrays, so that work which is encoded already keeps the ones it was encoded with. The
-  // lengths have been checked (check_normalization_source).
+  // lengths have been checked (read_normalization_source).
   void set(const Values& first, const Values& second);
   // Throws unless `kernel` can reload from the state on the command buffer; changes nothing.
   void check_reload(const KernelBase& kernel, const CommandBuffer& command_buffer,

@@ -3,6 +3,7 @@
 
 #include <pybind11/numpy.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,36 @@ inline FloatArray float_array(const std::string& name, const py::object& object,
 
 inline std::vector<float> values_of(const FloatArray& array) {
   return {array.data(), array.data() + array.size()};
+}
+
+// For messages.
+inline std::string shape_text(const std::vector<py::ssize_t>& shape) {
+  return py::str(py::tuple(py::cast(shape)));
+}
+inline std::string shape_text(const py::array& array) {
+  return shape_text({array.shape(), array.shape() + array.ndim()});
+}
+
+// The owner of an array whose memory is `object`'s.
+template <class Object>
+py::capsule keep_alive(const std::shared_ptr<Object>& object) {
+  return {new std::shared_ptr<Object>(object),
+          [](void* raw) { delete static_cast<std::shared_ptr<Object>*>(raw); }};
+}
+
+// What __array__(dtype, copy) returns of an object of class `who` whose memory shared() shows and
+// whose numbers copied() copies.
+template <class Shared, class Copied>
+py::array as_asked(const char* who, const py::object& dtype, const py::object& copy,
+                   const Shared& shared, const Copied& copied) {
+  const bool wants_copy = !copy.is_none() && copy.cast<bool>();
+  const py::array array = wants_copy ? copied() : shared();
+  if (dtype.is_none() || array.dtype().equal(py::dtype::from_args(dtype))) {
+    return array;
+  }
+  require(copy.is_none() || wants_copy, who, ": another dtype than ",
+          std::string(py::str(array.dtype())), " needs a copy, but copy is False");
+  return array.attr("astype")(dtype);
 }
 
 }  // namespace mpsgrad

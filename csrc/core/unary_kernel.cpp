@@ -184,9 +184,7 @@ UnaryCall UnaryKernel::prepare(const CommandBuffer& command_buffer,
                                const ImageBatch::Images& sources,
                                const ImageBatch::Images& destinations, const StateBatch& states,
                                bool batch, const UnaryProperties& properties) const {
-  command_buffer.require_encodable(class_name());
-  require(command_buffer.device() == device(), class_name(),
-          ": the command buffer is on another device");
+  command_buffer.require_encodable_on(device(), class_name());
   const Operand source{"source", &sources, batch};
   const Operand destination{"destination", &destinations, batch};
   check_operand(*this, command_buffer, source);
@@ -260,9 +258,7 @@ void UnaryKernel::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
 Created UnaryKernel::make_destinations(const std::shared_ptr<CommandBuffer>& command_buffer,
                                        const ImageBatch::Images& sources, bool batch,
                                        ImageAllocator* allocator, const Sizing& sizing) {
-  command_buffer->require_encodable(class_name());
-  require(command_buffer->device() == device(), class_name(),
-          ": the command buffer is on another device");
+  command_buffer->require_encodable_on(device(), class_name());
   check_operand(*this, *command_buffer, {"source", &sources, batch});
   require(sources.front()->descriptor().number_of_images == 1, class_name(),
           ": an encode that creates its destination takes images that hold one image, got ",

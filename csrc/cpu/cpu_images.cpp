@@ -104,8 +104,8 @@ void transfer_image(CpuImageStorage& storage, std::byte* view, DataLayout layout
 
 // A CpuImages has the strides of its first image.
 bool CpuImageStorage::lies_like(const ImageStorage& other) const {
-  const auto& own = static_cast<const CpuImageStorage&>(other);
-  return own.pixel_stride_ == pixel_stride_ && own.row_stride_ == row_stride_;
+  const auto& others = static_cast<const CpuImageStorage&>(other);
+  return others.pixel_stride_ == pixel_stride_ && others.row_stride_ == row_stride_;
 }
 
 void CpuImageStorage::read(Index index, Index image, DataLayout layout, void* out) {

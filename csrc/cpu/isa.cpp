@@ -48,8 +48,8 @@ bool is_made_by(const std::array<unsigned, 3>& maker) {
 
 bool is_intel() { return is_made_by(kIntel); }
 
-// AMD's family 0x19 is Zen 3, which has no AVX-512, and Zen 4.
-bool is_zen4() {
+// Zen 3, which has no AVX-512, and Zen 4.
+bool is_family_19h() {
   unsigned a = 0;
   unsigned b = 0;
   unsigned c = 0;
@@ -96,7 +96,7 @@ bool processor_has(Isa isa) {
 #else
 
 bool is_intel() { return false; }
-bool is_zen4() { return false; }
+bool is_family_19h() { return false; }
 
 // Elsewhere a build has one set, the one its compiler targets, and NEON is part of every arm64
 // processor.
@@ -118,7 +118,7 @@ std::string supported_names() {
 }  // namespace
 
 bool splits_wide_vectors() {
-  static const bool splits = is_zen4();
+  static const bool splits = is_family_19h();
   return splits;
 }
 

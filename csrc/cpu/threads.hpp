@@ -22,10 +22,9 @@ void parallel_for(Index count, const Body& body) {
       const_cast<void*>(static_cast<const void*>(&body)));
 }
 
-// How many rows, pixels or elements to give one chunk so that it is worth a hand-over: chunks of
-// about `target` items.
+// How many chunks of up to `target` items there are.
 constexpr Index chunks_of(Index items, Index target) {
-  return items <= 0 ? 0 : (items + target - 1) / target;
+  return items <= 0 ? 0 : ceil_div(items, target);
 }
 
 }  // namespace mpsgrad::cpu

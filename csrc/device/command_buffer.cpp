@@ -119,6 +119,12 @@ void CommandBuffer::require_encodable(const char* who) const {
                               status_name(work_->status()), "; encode into a new one");
 }
 
+void CommandBuffer::require_encodable_on(const std::shared_ptr<Device>& device,
+                                         const char* who) const {
+  require_encodable(who);
+  require(this->device() == device, who, ": the command buffer is on another device");
+}
+
 void CommandBuffer::enqueue() {
   require<CommandBufferError>(
       work_->status() == CommandBufferStatus::NotEnqueued,

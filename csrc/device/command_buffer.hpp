@@ -96,6 +96,8 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
   // For whoever encodes: throws CommandBufferError unless work may still be added, and remembers
   // that some was.
   void require_encodable(const char* who) const;
+  // And std::invalid_argument if it is on another device.
+  void require_encodable_on(const std::shared_ptr<Device>& device, const char* who) const;
   void note_encoded() { has_work_ = true; }
 
   std::shared_ptr<const Predicate> predicate;

@@ -46,7 +46,7 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual ~Device() = default;
 
   virtual std::string kind() const = 0;  // "cpu" or "metal"
-  virtual std::string name() const = 0;  // for people: "AVX-512, 2 threads", "Apple M3"
+  virtual std::string name() const = 0;  // for people: "avx512, 2 threads", "Apple M3"
   virtual std::shared_ptr<CommandQueue> make_queue() = 0;
 
   // `count` images of one descriptor, in one allocation where the device can. `zeroed`: contents

@@ -106,12 +106,10 @@ py::array_t<float> buffer_array(Buffer& buffer) {
 
 // numpy.from_dlpack and torch.from_dlpack take the capsule of an array over the same memory.
 py::array shared_array(const std::shared_ptr<Buffer>& buffer) {
-  auto* owner = new std::shared_ptr<Buffer>(buffer);
-  const py::capsule keep(owner,
-                         [](void* raw) { delete static_cast<std::shared_ptr<Buffer>*>(raw); });
   auto* data = reinterpret_cast<float*>(buffer->for_writing());
   buffer->for_reading();
-  return py::array_t<float>(static_cast<py::ssize_t>(buffer->size() / sizeof(float)), data, keep);
+  return py::array_t<float>(static_cast<py::ssize_t>(buffer->size() / sizeof(float)), data,
+                            keep_alive(buffer));
 }
 
 py::class_<Device, py::smart_holder> bind_device_class(py::module_& m) {
@@ -268,7 +266,10 @@ CommandBufferError
           [](const std::shared_ptr<CommandBuffer>& self, py::function function) {
             self->add_completed_handler(handler(self, std::move(function)));
           },
-          "handler"_a, "Call ``handler(command_buffer)`` when the work has ended, on any thread.")
+          "handler"_a, R"(Call ``handler(command_buffer)`` when the work has ended, on any thread.
+
+What it raises goes to ``sys.unraisablehook``, which prints it: nobody waits for a handler.
+)")
       .def_property(
           "predicate",
           [](const CommandBuffer& self) {
@@ -360,15 +361,9 @@ RuntimeError
           "__array__",
           [](const std::shared_ptr<Buffer>& self, const py::object& dtype,
              const py::object& copy) -> py::array {
-            const bool wants_copy = !copy.is_none() && copy.cast<bool>();
-            const py::array array =
-                wants_copy ? py::array(buffer_array(*self)) : shared_array(self);
-            if (dtype.is_none() || array.dtype().equal(py::dtype::from_args(dtype))) {
-              return array;
-            }
-            require(copy.is_none() || wants_copy,
-                    "Buffer: another dtype than float32 needs a copy, but copy is False");
-            return array.attr("astype")(dtype);
+            return as_asked(
+                "Buffer", dtype, copy, [&] { return shared_array(self); },
+                [&] { return py::array(buffer_array(*self)); });
           },
           "dtype"_a = py::none(), "copy"_a = py::none())
       .def("__dlpack__",

@@ -24,10 +24,6 @@ std::vector<py::ssize_t> image_shape(const ImageDescriptor& d, DataLayout layout
              : std::vector<py::ssize_t>{d.feature_channels, d.height, d.width};
 }
 
-std::string shape_text(const std::vector<py::ssize_t>& shape) {
-  return py::str(py::tuple(py::cast(shape)));
-}
-
 // Writes a whole image, or one of a container, from an array of exactly its dtype and shape.
 void write_image(Image& image, const GivenArray& given, DataLayout layout,
                  const py::object& image_index) {
@@ -125,11 +121,8 @@ py::object batch_memory(const std::shared_ptr<ImageBatch>& batch) {
   if (storage && !(*batch)[0]->is_temporary()) {
     (*batch)[0]->require_readable();
     if (void* data = storage->dense_memory()) {
-      auto* owner = new std::shared_ptr<ImageBatch>(batch);
-      const py::capsule keep(
-          owner, [](void* raw) { delete static_cast<std::shared_ptr<ImageBatch>*>(raw); });
       py::array result(dtype_of((*batch)[0]->descriptor().channel_format), batch_shape(*batch),
-                       data, keep);
+                       data, keep_alive(batch));
       if (storage->is_read_only()) {
         result.attr("flags").attr("writeable") = false;
       }

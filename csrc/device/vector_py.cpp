@@ -85,10 +85,8 @@ py::array shared_array(const std::shared_ptr<DeviceArray>& array) {
   const std::shared_ptr<Buffer>& buffer = array->data();
   std::byte* data = buffer->for_writing();
   buffer->for_reading();
-  auto* owner = new std::shared_ptr<Buffer>(buffer);
-  const py::capsule keep(owner,
-                         [](void* raw) { delete static_cast<std::shared_ptr<Buffer>*>(raw); });
-  return {dtype_of(*array), shape_of(*array), strides_of(*array), data + array->offset(), keep};
+  return {dtype_of(*array), shape_of(*array), strides_of(*array), data + array->offset(),
+          keep_alive(buffer)};
 }
 
 py::array copied_array(DeviceArray& array) {
@@ -105,9 +103,8 @@ void write_array(const std::shared_ptr<DeviceArray>& array, const GivenArray& gi
                      std::string(py::str(values.dtype())));
   const Shape expected = shape_of(*array);
   const Shape got(values.shape(), values.shape() + values.ndim());
-  require(got == expected, array->class_name(), ": array must have shape ",
-          std::string(py::str(py::tuple(py::cast(expected)))), ", got ",
-          std::string(py::str(py::tuple(py::cast(got)))));
+  require(got == expected, array->class_name(), ": array must have shape ", shape_text(expected),
+          ", got ", shape_text(values));
   std::byte* data = array->data()->for_writing() + array->offset();
   py::array target(dtype_of(*array), expected, strides_of(*array), data, py::none());
   py::module_::import("numpy").attr("copyto")(target, values);
@@ -289,9 +286,9 @@ RuntimeError
           "__array__",
           [](const std::shared_ptr<DeviceArray>& self, const py::object& dtype,
              const py::object& copy) -> py::array {
-            py::object array =
-                copy.is_none() || !copy.cast<bool>() ? shared_array(self) : copied_array(*self);
-            return dtype.is_none() ? array : array.attr("astype")(dtype);
+            return as_asked(
+                self->class_name(), dtype, copy, [&] { return shared_array(self); },
+                [&] { return copied_array(*self); });
           },
           "dtype"_a = py::none(), "copy"_a = py::none())
       .def("__dlpack__",

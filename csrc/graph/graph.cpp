@@ -245,8 +245,7 @@ void Graph::end_turn() {
 void Graph::check_inputs(const CommandBuffer& command_buffer,
                          const std::vector<ImageBatch::Images>& source_images,
                          const std::vector<StateBatch>& source_states) const {
-  command_buffer.require_encodable(kGraph);
-  require(command_buffer.device() == device(), kGraph, ": the command buffer is on another device");
+  command_buffer.require_encodable_on(device(), kGraph);
   require(source_images.size() == source_images_.size(), kGraph, ": there are ",
           source_images_.size(), " source images, but ", source_images.size(), " batches came");
   require(source_states.size() == source_states_.size(), kGraph, ": there are ",

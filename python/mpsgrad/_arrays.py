@@ -158,8 +158,17 @@ def as_out_array(owner: object, out: Any, single: bool) -> npt.NDArray[Any]:
     if out.ndim != len(axes.split(",")):
         raise ValueError(f"{who}: out must have shape {axes}, got {out.shape}")
     flags = out.flags
-    if not (flags.writeable and flags.c_contiguous and flags.aligned):
-        raise ValueError(f"{who}: out must be writable, aligned and C-contiguous")
+    wanted = {
+        "writable": flags.writeable,
+        "aligned": flags.aligned,
+        "C-contiguous": flags.c_contiguous,
+    }
+    missing = [name for name, there in wanted.items() if not there]
+    if missing:
+        raise ValueError(
+            f"{who}: out must be writable, aligned and C-contiguous, got one that is not "
+            f"{' and not '.join(missing)}"
+        )
     result: npt.NDArray[Any] = out[np.newaxis] if single else out
     return result
 

@@ -405,6 +405,8 @@ class CommandBuffer:
     def add_completed_handler(self, handler: collections.abc.Callable[..., typing.Any]) -> None:
         """
         Call ``handler(command_buffer)`` when the work has ended, on any thread.
+
+        What it raises goes to ``sys.unraisablehook``, which prints it: nobody waits for a handler.
         """
 
     def add_scheduled_handler(self, handler: collections.abc.Callable[..., typing.Any]) -> None:

@@ -32,8 +32,9 @@ class OptimizerDescriptor(Settings, _core.OptimizerDescriptor):
         Step length; any sign.
     gradient_rescale : float, default 1.0
         Factor of the clipped gradient: ``1 / N`` turns a sum over a batch into its mean.
-    apply_gradient_clipping : bool, default False
-        Limit the raw gradient to ``gradient_clip_min`` and ``gradient_clip_max``.
+    apply_gradient_clipping : bool, optional
+        Limit the raw gradient to ``gradient_clip_min`` and ``gradient_clip_max``; by default if
+        one of them is given.
     gradient_clip_max, gradient_clip_min : float, optional
         Bounds; there is no default, so clipping needs both.
     regularization_type : RegularizationType, default NONE
@@ -47,12 +48,15 @@ class OptimizerDescriptor(Settings, _core.OptimizerDescriptor):
         learning_rate: float = 0.001,
         gradient_rescale: float = 1.0,
         *,
-        apply_gradient_clipping: bool = False,
+        apply_gradient_clipping: bool | None = None,
         gradient_clip_max: float | None = None,
         gradient_clip_min: float | None = None,
         regularization_type: RegularizationType = RegularizationType.NONE,
         regularization_scale: float = 0.0,
     ) -> None:
+        if apply_gradient_clipping is None:
+            bounds = (gradient_clip_max, gradient_clip_min)
+            apply_gradient_clipping = any(bound is not None for bound in bounds)
         super().__init__(
             learning_rate,
             gradient_rescale,

@@ -182,14 +182,23 @@ OUTS = [
         "out must have shape (H, W, C), got (1, 2, 3, 4)",
     ),
     (np.zeros((3, 4), np.float32), ValueError, "out must have shape (H, W, C), got (3, 4)"),
-    (np.zeros((2, 3, 8), np.float32)[..., ::2], ValueError, "out must be writable, aligned and C-"),
+    (np.zeros((2, 3, 8), np.float32)[..., ::2], ValueError, "got one that is not C-contiguous"),
     (
         np.zeros((4, 3, 2), np.float32).T,
         ValueError,
-        "out must be writable, aligned and C-contiguous",
+        "out must be writable, aligned and C-contiguous, got one that is not C-contiguous",
     ),
-    (np.zeros(97, np.uint8)[1:].view(np.float32).reshape(2, 3, 4), ValueError, "aligned"),
-    (frozen(2, 3, 4), ValueError, "out must be writable"),
+    (
+        np.zeros(97, np.uint8)[1:].view(np.float32).reshape(2, 3, 4),
+        ValueError,
+        "got one that is not aligned",
+    ),
+    (
+        frozen(2, 3, 4),
+        ValueError,
+        "out must be writable, aligned and C-contiguous, got one that is not writable",
+    ),
+    (frozen(2, 3, 8)[..., ::2], ValueError, "got one that is not writable and not C-contiguous"),
 ]
 
 

@@ -117,7 +117,7 @@ def test_clip_rectangles(device, queue, origin, size):
 )
 def test_clip_rectangles_are_not_negative(device, region):
     for kernel in (linear(device), linear_gradient(device)):
-        with pytest.raises(ValueError, match="clip_rect must not have negative parts"):
+        with pytest.raises(ValueError, match="clip_rect must not have negative parts, got origin"):
             kernel.clip_rect = mg.Region(*region)
         assert kernel.clip_rect == mg.NO_CLIP
 

@@ -6,6 +6,7 @@ import mpsgrad as mg
 import numpy as np
 import pytest
 
+from tests.rejects import rejects
 from tests.tolerance import assert_exact
 
 
@@ -68,6 +69,19 @@ def test_arrays_are_used_in_place_on_the_cpu_device(device):
         assert array.sum() == 6
         assert_exact(array[1:3, 2:5], np.ones((2, 3)))
         assert np.shares_memory(np.asarray(m), array)
+
+
+def test_arrays_share_memory_unless_asked_not_to(device):
+    vector = mg.Vector.from_array(device, np.arange(4, dtype=np.float32))
+    np.asarray(vector, copy=False)[1] = 8
+    np.array(vector)[2] = 7
+    assert_exact(vector.to_numpy(), [0, 8, 2, 3])
+    shared = vector.__array__(np.float32)
+    shared[3] = 5
+    assert vector.to_numpy()[3] == 5
+    assert np.asarray(vector, dtype=np.float64).dtype == np.float64
+    with rejects(ValueError, "Vector: another dtype than float32 needs a copy, but copy is False"):
+        vector.__array__(np.float64, copy=False)
 
 
 def test_the_array_outlives_its_name(device):

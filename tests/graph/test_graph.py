@@ -5,6 +5,7 @@ import gc
 import pickle
 import re
 import weakref
+from pathlib import Path
 
 import mpsgrad as mg
 import numpy as np
@@ -966,6 +967,23 @@ def test_dropout_draws_another_mask_at_each_encode(device):
     assert not np.array_equal(first, second)
     assert_same_bytes(first, kernel(x))
     assert_same_bytes(second, kernel(x))
+
+
+def test_equal_seeds_of_dropout_warn(device):
+    x = g.ImageNode()
+    first = g.DropoutNode(x, label="first")
+    with pytest.warns(UserWarning, match="'second': has seed 0, as .*'first' has") as caught:
+        float_graph(device, [g.DropoutNode(first, label="second")])
+    assert [Path(warning.filename).name for warning in caught] == ["test_graph.py"]
+    assert_same_bytes(
+        *(
+            float_graph(device, [g.DropoutNode(x, seed=1)])(
+                np.ones((1, 8, 8, 4), np.float32)
+            ).result
+            for _ in range(2)
+        )
+    )
+    float_graph(device, [g.DropoutNode(first, seed=1)])  # another seed: nothing to warn of
 
 
 def test_one_set_of_weights_on_many_sizes(device, rng):

@@ -743,6 +743,15 @@ def late_rate(device, _command_buffer):
     mg.SGD(0.1, device=device).learning_rate = float("nan")
 
 
+def test_bounds_ask_for_clipping():
+    bounds = {"gradient_clip_max": 1.0, "gradient_clip_min": -1.0}
+    assert mg.OptimizerDescriptor(**bounds).apply_gradient_clipping
+    assert not mg.OptimizerDescriptor(
+        apply_gradient_clipping=False, **bounds
+    ).apply_gradient_clipping
+    assert not mg.OptimizerDescriptor().apply_gradient_clipping
+
+
 CLIPPED = {"apply_gradient_clipping": True}
 REJECTED = {
     "gradient length": (sgd_call(gradient=lambda d: fixed(d, 5)), ValueError,

@@ -388,6 +388,31 @@ def test_ties_over_rows_go_to_the_first_row(device):
         assert_exact(result[0, ..., 0], [[0, 3], [0, 0]])
 
 
+@pytest.mark.parametrize("channels", [1, 3, 16, 37])
+@pytest.mark.parametrize("dilated", [False, True])
+def test_nan_is_no_maximum_wherever_it_lies(device, dilated, channels):
+    if device.kind != "cpu":
+        pytest.skip("another device's rule is its own")
+    p = Pooling("MAX", (3, 3), (3, 3), offset=(1, 1))
+    forward, gradient = kernels(p, device, dilated=dilated)
+    places = list(np.ndindex(3, 3))
+    numbers = np.arange(1.0, 10.0).reshape(3, 3)
+    source = np.broadcast_to(numbers, (10, channels, 3, 3)).transpose(0, 2, 3, 1).copy()
+    for i, place in enumerate(places):
+        source[(i, *place)] = np.nan
+    source[9] = np.nan
+    y, states = pool(device, forward, source, (10, 1, 1, channels))
+    dx = pool_gradient(device, gradient, np.ones_like(y), source, states)
+    assert_exact(y[:8], np.full((8, 1, 1, channels), 9.0))
+    assert_exact(y[8], np.full((1, 1, channels), 8.0))
+    assert_exact(y[9], np.full((1, 1, channels), -np.inf))
+    winners = [*[(2, 2)] * 8, (2, 1), (0, 0)]
+    for i, place in enumerate(winners):
+        expected = np.zeros((3, 3, channels))
+        expected[place] = 1
+        assert_exact(dx[i], expected, nonzero=0.1)  # one of nine pixels
+
+
 TIED = {
     "3x3": ((3, 3), (1, 1), (1, 1)),
     "3x3 stride 2": ((3, 3), (2, 2), (1, 1)),

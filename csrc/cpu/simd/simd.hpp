@@ -37,6 +37,8 @@
 namespace mpsgrad::MPSGRAD_ISA {
 
 constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+// Of numbers that are not negative.
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 MPSGRAD_INLINE std::uint32_t float_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
 MPSGRAD_INLINE float bits_float(std::uint32_t x) { return __builtin_bit_cast(float, x); }
 

@@ -91,9 +91,7 @@ void BatchNormalizationStatistics::encode_on_device(CommandBuffer&, const UnaryC
 void BatchNormalizationStatistics::encode_batch(
     const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& sources,
     const std::shared_ptr<State>& given) {
-  command_buffer->require_encodable(class_name());
-  require(command_buffer->device() == device(), class_name(),
-          ": the command buffer is on another device");
+  command_buffer->require_encodable_on(device(), class_name());
   check_operand(*this, *command_buffer, {"source_images", &sources, true});
   BatchNormalizationState& state = state_of(*this, given);
   state.require_usable(class_name(), *command_buffer);

@@ -182,9 +182,7 @@ void Convolution::reload(const std::shared_ptr<CommandBuffer>& command_buffer,
 
 std::shared_ptr<ConvolutionWeightsAndBiasesState> Convolution::export_weights(
     const std::shared_ptr<CommandBuffer>& command_buffer, bool temporary_ok) {
-  command_buffer->require_encodable(class_name());
-  require(command_buffer->device() == device(), class_name(),
-          ": the command buffer is on another device");
+  command_buffer->require_encodable_on(device(), class_name());
   const ConvolutionWeightShape shape = descriptor().weight_shape();
   auto state = temporary_ok ? std::make_shared<ConvolutionWeightsAndBiasesState>(
                                   command_buffer, shape, parameters_.has_biases)

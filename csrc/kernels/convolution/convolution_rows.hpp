@@ -13,9 +13,6 @@
 
 namespace mpsgrad::cpu::convolution {
 
-constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
-constexpr Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
-
 // Operands that one piece of work should not exceed, so that they stay in the second-level cache;
 // and the number of pieces that even a small problem is cut into, if each is worth handing over.
 inline constexpr Index kPieceBytes = 256 * 1024;

@@ -211,7 +211,6 @@ MPSGRAD_INLINE Vec member(Vec x, std::integer_sequence<int, kLane...>) {
 // Most channels of a group that lie beside others in a vector.
 constexpr Index kMostMixed = kLanes / 2;
 
-constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 constexpr Index larger(Index a, Index b) { return a > b ? a : b; }
 
 // Rows, one or more, in tiles of about the same height, `most` at most.

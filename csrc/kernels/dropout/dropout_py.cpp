@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/arguments_py.hpp"
+#include "core/numbers_py.hpp"
 #include "core/waiting_py.hpp"
 #include "kernels/dropout/dropout.hpp"
 
@@ -89,10 +90,6 @@ void set_mask(DropoutGradientState& state, const py::object& object) {
   }
   require<TypeError>(std::string("biuf").find(given.dtype().kind()) != std::string::npos, who,
                      " must hold numbers, got ", std::string(py::str(given.dtype())));
-  const auto shape_text = [](const py::array& array) {
-    return std::string(py::str(py::tuple(
-        py::cast(std::vector<py::ssize_t>(array.shape(), array.shape() + array.ndim())))));
-  };
   const auto mask = mask_array(state.shape());
   const bool same = given.ndim() == mask.ndim() &&
                     std::equal(given.shape(), given.shape() + given.ndim(), mask.shape());

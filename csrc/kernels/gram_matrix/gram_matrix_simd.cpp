@@ -26,8 +26,6 @@ constexpr int rows_of(int vecs) { return vecs == 1 ? kLanes : kRows; }
 constexpr Index kDepth = kLanes >= 16 ? 96 : 128;
 static_assert(kDepth <= kGramDepth && kGramPadding % kLanes == 0);
 
-constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
-
 // A block's vectors in panels of about the same width.
 struct Panels {
   Index vecs, panels;

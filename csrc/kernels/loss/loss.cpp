@@ -396,9 +396,7 @@ Index LossGradient::check_sources(const CommandBuffer& command_buffer,
                                   const ImageBatch::Images& gradients,
                                   const ImageBatch::Images& sources, const LabelImages& labels,
                                   const StateBatch& states) const {
-  command_buffer.require_encodable(class_name());
-  require(command_buffer.device() == device(), class_name(),
-          ": the command buffer is on another device");
+  command_buffer.require_encodable_on(device(), class_name());
   const BinaryProperties& p = properties();
   check_unclipped(*this, "primary_offset", p.primary.offset, p.clip_rect);
   check_unclipped(*this, "secondary_offset", p.secondary.offset, p.clip_rect);

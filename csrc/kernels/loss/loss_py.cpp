@@ -28,11 +28,6 @@ Size size_argument(const char* name, const py::object& value) {
   return {part(0), part(1), part(2)};
 }
 
-std::string shape_text(const py::array& array) {
-  return py::str(
-      py::tuple(py::cast(std::vector<py::ssize_t>(array.shape(), array.shape() + array.ndim()))));
-}
-
 // ---- descriptors
 
 // What each field means, as far as descriptors, kernels and states agree on it.

@@ -76,9 +76,7 @@ void Optimizer::set_apply_gradient_clipping(bool value) {
 }
 
 void Optimizer::check_command_buffer(const CommandBuffer& command_buffer) const {
-  command_buffer.require_encodable(class_name());
-  require(command_buffer.device() == device(), class_name(),
-          ": the command buffer is on another device");
+  command_buffer.require_encodable_on(device(), class_name());
 }
 
 void Optimizer::encode(const std::shared_ptr<CommandBuffer>& command_buffer,

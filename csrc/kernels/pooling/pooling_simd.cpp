@@ -32,7 +32,7 @@ struct Maximum {
       : start(row.meets_padding || run.meets_padding ? 0.0F : -__builtin_inff()) {}
   template <class V>
   MPSGRAD_INLINE V tap(V best, V x, float /*weight*/) const {
-    return best > x ? best : x;
+    return x > best ? x : best;  // NaN is no maximum, wherever in the window it lies
   }
   template <class V>
   MPSGRAD_INLINE V finish(V best) const {

@@ -21,9 +21,6 @@ inline constexpr Index kRowsFloats = 1 << 16;
 // Scratch of the calling thread.
 enum Slot { kSourceRows, kResultRow, kStoreRow, kGradientRow, kWindowRow, kWinnerRow, kRing };
 
-inline Index floor_div(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
-inline Index ceil_div(Index a, Index b) { return -floor_div(-a, b); }
-
 // One direction of a pooling: which pixels each window reads.
 struct Axis {
   Index length = 1;  // of the source

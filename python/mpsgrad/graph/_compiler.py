@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpsgrad import _core
@@ -10,6 +11,7 @@ from mpsgrad.batch_normalization import ArrayBatchNormalizationDataSource
 from mpsgrad.convolution import ArrayConvolutionDataSource, ConvolutionDataSource
 from mpsgrad.errors import GraphError
 from mpsgrad.graph._fusion import Fusion, find_fusions
+from mpsgrad.graph.activation import DropoutNode
 from mpsgrad.graph.convolution import ConvolutionNode
 from mpsgrad.graph.nodes import GradientFilterNode, StateNode, TrainableNode, TrainingStyle
 from mpsgrad.graph.normalization import BatchNormalizationNode
@@ -130,6 +132,21 @@ class Compiler:
         self.order = sorted(self.kept, key=lambda node: (node in backward, node._serial))
         self.pruned = sorted(self.included - self.kept, key=lambda node: node._serial)
         self.steps = [node for node in self.order if node.result_image not in self.copies]
+        self._warn_of_equal_seeds()
+
+    def _warn_of_equal_seeds(self) -> None:
+        first_with: dict[int, DropoutNode] = {}
+        for node in self.steps:
+            if not isinstance(node, DropoutNode):
+                continue
+            other = first_with.setdefault(node.seed, node)
+            if other is not node:
+                warnings.warn(
+                    f"{node._name()}: has seed {node.seed}, as {other._name()} has, so that both "
+                    "draw the same masks; give each a seed of its own",
+                    UserWarning,
+                    stacklevel=5,  # whoever makes the graph
+                )
 
     def _returned(self, image: ImageNode) -> bool:
         return image.export_from_graph or any(

@@ -42,7 +42,8 @@ class HandledList(list[Any]):
         for handle, value in zip(self.handles, self, strict=True):
             if handle is not None and handle == index:
                 return value
-        raise KeyError(index)
+        there = [handle for handle in self.handles if handle is not None]
+        raise KeyError(f"no node with handle {index!r}, got {there}")
 
 
 class EncodeResult(NamedTuple):

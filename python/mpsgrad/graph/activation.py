@@ -75,6 +75,7 @@ class DropoutNode(FilterNode):
     keep_probability : float, default 0.5
         Between 0 and 1, both excluded.
     seed : int, default 0
+        Nodes with the same seed draw the same masks; a graph that has two of them warns.
     mask_stride_in_pixels : (x, y, channel), default (1, 1, 1)
         0 for one random value along an axis.
     label : str, optional
