@@ -70,13 +70,17 @@ void bind_encodes(py::class_<Kernel, BinaryKernel, py::smart_holder>& c) {
             state_argument(states, "states", self.class_name()));
       },
       "sources"_a, "states"_a = py::none(),
-      R"(Return the descriptor the padding policy gives, and set the offsets accordingly.
+      text(R"(Return the descriptor the padding policy gives, and set the offsets accordingly.
 
 Parameters
 ----------
 sources : [primary, secondary]
     One image of each.
-)");
+states : State or list of State, optional
+    Shown to a policy of your own.
+)",
+           kDescriptorReturns)
+          .c_str());
   c.def(
       "encoding_storage_size",
       [](const Kernel&, const py::object&, const py::object&, const py::object&,
@@ -87,7 +91,7 @@ sources : [primary, secondary]
                    "secondary"_a, "destination"_a = py::none(), py::kw_only(),
                    "destination_state"_a = py::none(), "with_state"_a = false,
                    "temporary_state"_a = false, "allocator"_a = py::none(),
-                   R"(Encode the kernel.
+                   text(R"(Encode the kernel.
 
 Parameters
 ----------
@@ -107,7 +111,9 @@ Returns
 -------
 Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
     The destination. Nothing in it is valid before the command buffer has completed.
-)");
+)",
+                        forward_raises())
+                       .c_str());
   def_often_called(c, "encode_batch", &encode_binary, "command_buffer"_a.none(false), "primaries"_a,
                    "secondaries"_a, "destinations"_a = py::none(), py::kw_only(),
                    "destination_states"_a = py::none(), "with_state"_a = false,

@@ -2,9 +2,48 @@
 // created.
 #pragma once
 
+#include <string>
+
 #include "core/arguments_py.hpp"
 
 namespace mpsgrad {
+
+// What the documentation of every encode ends in,
+inline constexpr const char* kWorkRaises = R"(ReadCountError
+    If a temporary image or state has been read as often as was announced.
+CommandBufferError
+    If the command buffer has been committed.
+)";
+
+// and that of a forward encode which may be given states to fill. `more`: lines about arguments of
+// its own.
+inline std::string forward_raises(const char* more = "") {
+  return text(R"(
+Raises
+------
+TypeError, ValueError
+    If an argument is of another kind, device or command buffer, images do not fit each other or the kernel, a
+    destination is read-only or shares memory with a source, or a property has a value that the kernel cannot use. A
+    state to fill needs a destination, and ``with_state`` one that is created.
+)",
+              more, R"(StateError
+    If a state to fill was made by a kernel of another class or with other properties.
+)",
+              kWorkRaises);
+}
+
+// And of calls that return the descriptor of a destination.
+inline constexpr const char* kDescriptorReturns = R"(
+Returns
+-------
+ImageDescriptor
+
+Raises
+------
+TypeError, ValueError
+    If the arguments are of another kind or number, images do not fit each other or the kernel, or the padding policy
+    is not one for it.
+)";
 
 // What such an encode is given beside its sources.
 struct ForwardArguments {

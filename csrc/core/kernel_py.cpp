@@ -406,13 +406,17 @@ void bind_unary(py::module_& m) {
         return self.destination_descriptor(source.images(), source_states);
       },
       "sources"_a, "states"_a = py::none(),
-      R"(Return the descriptor the padding policy gives, and set `offset` accordingly.
+      text(R"(Return the descriptor the padding policy gives, and set `offset` accordingly.
 
 Parameters
 ----------
 sources : Image or list of one Image
     One image, not a batch.
-)");
+states : State or list of State, optional
+    Shown to a policy of your own.
+)",
+           kDescriptorReturns)
+          .c_str());
   bind_result_states(
       c,
       "Return the state that the gradient kernel needs; every property must have its final value.",
@@ -429,7 +433,7 @@ sources : Image or list of one Image
   def_often_called(c, "encode", &encode_unary, "command_buffer"_a.none(false), "source"_a,
                    "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
                    "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
-                   R"(Encode the kernel.
+                   text(R"(Encode the kernel.
 
 Parameters
 ----------
@@ -449,7 +453,9 @@ Returns
 -------
 Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
     The destination. Nothing in it is valid before the command buffer has completed.
-)");
+)",
+                        forward_raises())
+                       .c_str());
   def_often_called(c, "encode_batch", &encode_unary, "command_buffer"_a.none(false), "sources"_a,
                    "destinations"_a = py::none(), py::kw_only(),
                    "destination_states"_a = py::none(), "with_state"_a = false,
@@ -585,6 +591,17 @@ py::object encode_gradient(GradientKernel& self,
   return given && gradient.batch ? allocator_object : image_result(images, gradient.batch);
 }
 
+// Of the two calls that configure a gradient kernel.
+constexpr const char* kConfigureRaises = R"(
+Raises
+------
+TypeError, ValueError
+    If the arguments are of another kind or number, or the state is of another kernel or one with other parameters.
+StateError
+    If the kernel needs a state that a forward encode has filled and this one is not, or an optimizer has used its
+    gradients.
+)";
+
 void bind_gradient(py::module_& m) {
   using Kernel = GradientKernel;
   py::class_<Kernel, BinaryKernel, py::smart_holder> c(
@@ -603,14 +620,20 @@ void bind_gradient(py::module_& m) {
             state_argument(states, "states", self.class_name()));
       },
       "sources"_a, "states"_a,
-      R"(Return the result's descriptor and copy the forward configuration into the properties.
+      text(R"(Return the result's descriptor and copy the forward configuration into the properties.
 
 Parameters
 ----------
 sources : [gradient, source]
     One image of each.
 states : [state]
-)");
+
+Returns
+-------
+ImageDescriptor
+)",
+           kConfigureRaises)
+          .c_str());
   c.def(
       "configure",
       [](Kernel& self, const py::object& gradient, const py::object& source,
@@ -624,12 +647,22 @@ states : [state]
                                     {states.front()});
       },
       "source_gradient"_a, "source"_a, "state"_a,
-      "Copy the forward configuration into the properties, as an encode with a given destination "
-      "needs.");
+      text(
+          R"(Copy the forward configuration into the properties, as an encode with a given destination needs.
+
+Parameters
+----------
+source_gradient, source : Image, or batch
+    As for `encode`; the first of a batch stands for all.
+state : State, or list
+    The first of a list stands for all.
+)",
+          kConfigureRaises)
+          .c_str());
   def_often_called(c, "encode", &encode_gradient, "command_buffer"_a.none(false),
                    "source_gradient"_a, "source"_a, "state"_a, "destination"_a = py::none(),
                    py::kw_only(), "configure"_a = true, "allocator"_a = py::none(),
-                   R"(Encode the gradient.
+                   text(R"(Encode the gradient.
 
 Parameters
 ----------
@@ -643,15 +676,28 @@ state : State, or list
 destination : Image, or batch, optional
     Written with the properties as they stand, so `configure` must have been called for the state.
 configure : bool, default True
-    False: the caller has set the properties.
+    False: the caller has set the properties, without `configure`.
 allocator : optional
     Overrides `destination_image_allocator` for this call.
 
 Returns
 -------
 Image or ImageBatch
-    Gradient of the loss with respect to the forward source.
-)");
+    Gradient of the loss with respect to the forward source. Nothing in it is valid before the command buffer has
+    completed.
+
+Raises
+------
+TypeError, ValueError
+    If an argument is of another kind, device or command buffer, the state is of another kernel or one with other
+    parameters, images do not fit it or each other, a destination is read-only or shares memory with an image that is
+    read, or a property has a value that the kernel cannot use.
+StateError
+    If the kernel needs a state that a forward encode has filled and this one is not, an optimizer has used its
+    gradients, or ``destination`` is given and `configure` has not been called for the state.
+)",
+                        kWorkRaises)
+                       .c_str());
   def_often_called(c, "encode_batch", &encode_gradient, "command_buffer"_a.none(false),
                    "source_gradients"_a, "sources"_a, "states"_a, "destinations"_a = py::none(),
                    py::kw_only(), "configure"_a = true, "allocator"_a = py::none(),

@@ -306,8 +306,17 @@ Exports the buffer protocol and DLPack without a copy, as a one-dimensional floa
 Parameters
 ----------
 device : Device
-data : buffer of float32 or uint32, or int
-    Initial contents, copied; or the size in bytes, zero-filled.
+data : ndarray of float32, uint32 or int32, or what has a buffer or DLPack
+    Initial contents, copied.
+size : int
+    In place of ``data``: bytes, a multiple of 4, zero-filled.
+
+Raises
+------
+TypeError, ValueError
+    If ``data`` is no array, is empty or has items of other than 4 bytes, or ``size`` is not a positive multiple of 4.
+MemoryError, DeviceError
+    If the device has no room for so many bytes, or takes no buffer of that size.
 )")
       .def(py::init([](Device& device, const GivenArray& data) {
              const py::array array = words_of(data);

@@ -323,8 +323,12 @@ ndarray, shape (H, W, C) or (C, H, W)
 
 Raises
 ------
+TypeError
+    If ``image_index`` is not an integer.
+IndexError
+    If the container has no such image.
 RuntimeError
-    If the work that writes the image has not been waited for, or the image is temporary.
+    If the work that writes the image has not been waited for, or the image is temporary or hidden by its storage mode.
 )")
       .def("write", &write_image, "array"_a, "layout"_a = DataLayout::HeightWidthChannels,
            "image_index"_a = py::none(),
@@ -332,15 +336,21 @@ RuntimeError
 
 Parameters
 ----------
-array : ndarray
+array : ndarray, or what has a buffer or DLPack
     Exactly the dtype and shape that `read` returns; nothing is converted.
+layout : DataLayout, default HWC
+    Order of the array's axes.
+image_index : int, optional
+    One image of a container; by default all of them, along a leading axis.
 
 Raises
 ------
 TypeError, ValueError
-    If dtype or shape differ.
+    If dtype or shape differ, ``image_index`` is not an integer, or the image is over a read-only array.
+IndexError
+    If the container has no such image.
 RuntimeError
-    If committed work that nobody has waited for uses the image, or the image is temporary.
+    If committed work that nobody has waited for uses the image, or it is temporary or hidden by its storage mode.
 )")
       .def(
           "__array__",
@@ -367,7 +377,26 @@ RuntimeError
             return std::make_shared<ImageBatch>(std::move(views));
           },
           "first"_a = py::none(), "count"_a = py::none(),
-          "Return views of the contained images as a batch.")
+          R"(Return views of the contained images as a batch.
+
+Parameters
+----------
+first : int, default 0
+    The first image that is shown.
+count : int, optional
+    How many are; by default all from ``first`` on.
+
+Returns
+-------
+ImageBatch
+
+Raises
+------
+TypeError, ValueError
+    If a number is not an integer, or the container does not have these images.
+ReadCountError
+    If it is a temporary image whose texels are gone.
+)")
       .def("sub_image_with_feature_channel_range", &Image::sub_image_with_feature_channel_range,
            "first"_a, "channels"_a,
            "Return a view of some channels; both numbers are multiples of 4, over-long ranges are "

@@ -286,8 +286,17 @@ class Buffer:
     Parameters
     ----------
     device : Device
-    data : buffer of float32 or uint32, or int
-        Initial contents, copied; or the size in bytes, zero-filled.
+    data : ndarray of float32, uint32 or int32, or what has a buffer or DLPack
+        Initial contents, copied.
+    size : int
+        In place of ``data``: bytes, a multiple of 4, zero-filled.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``data`` is no array, is empty or has items of other than 4 bytes, or ``size`` is not a positive multiple of 4.
+    MemoryError, DeviceError
+        If the device has no room for so many bytes, or takes no buffer of that size.
     """
 
     def __array__(
@@ -669,6 +678,24 @@ class Image:
     ) -> ImageBatch:
         """
         Return views of the contained images as a batch.
+
+        Parameters
+        ----------
+        first : int, default 0
+            The first image that is shown.
+        count : int, optional
+            How many are; by default all from ``first`` on.
+
+        Returns
+        -------
+        ImageBatch
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a number is not an integer, or the container does not have these images.
+        ReadCountError
+            If it is a temporary image whose texels are gone.
         """
 
     def read(
@@ -695,8 +722,12 @@ class Image:
 
         Raises
         ------
+        TypeError
+            If ``image_index`` is not an integer.
+        IndexError
+            If the container has no such image.
         RuntimeError
-            If the work that writes the image has not been waited for, or the image is temporary.
+            If the work that writes the image has not been waited for, or the image is temporary or hidden by its storage mode.
         """
 
     def sub_image_with_feature_channel_range(
@@ -724,15 +755,21 @@ class Image:
 
         Parameters
         ----------
-        array : ndarray
+        array : ndarray, or what has a buffer or DLPack
             Exactly the dtype and shape that `read` returns; nothing is converted.
+        layout : DataLayout, default HWC
+            Order of the array's axes.
+        image_index : int, optional
+            One image of a container; by default all of them, along a leading axis.
 
         Raises
         ------
         TypeError, ValueError
-            If dtype or shape differ.
+            If dtype or shape differ, ``image_index`` is not an integer, or the image is over a read-only array.
+        IndexError
+            If the container has no such image.
         RuntimeError
-            If committed work that nobody has waited for uses the image, or the image is temporary.
+            If committed work that nobody has waited for uses the image, or it is temporary or hidden by its storage mode.
         """
 
     @property
@@ -1789,6 +1826,18 @@ class UnaryKernel(Kernel):
         ----------
         sources : Image or list of one Image
             One image, not a batch.
+        states : State or list of State, optional
+            Shown to a policy of your own.
+
+        Returns
+        -------
+        ImageDescriptor
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the arguments are of another kind or number, images do not fit each other or the kernel, or the padding policy
+            is not one for it.
         """
 
     def encode(
@@ -1823,6 +1872,19 @@ class UnaryKernel(Kernel):
         -------
         Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
             The destination. Nothing in it is valid before the command buffer has completed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, device or command buffer, images do not fit each other or the kernel, a
+            destination is read-only or shares memory with a source, or a property has a value that the kernel cannot use. A
+            state to fill needs a destination, and ``with_state`` one that is created.
+        StateError
+            If a state to fill was made by a kernel of another class or with other properties.
+        ReadCountError
+            If a temporary image or state has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_batch(
@@ -2246,6 +2308,18 @@ class ForwardBinaryKernel(BinaryKernel):
         ----------
         sources : [primary, secondary]
             One image of each.
+        states : State or list of State, optional
+            Shown to a policy of your own.
+
+        Returns
+        -------
+        ImageDescriptor
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the arguments are of another kind or number, images do not fit each other or the kernel, or the padding policy
+            is not one for it.
         """
 
     def encode(
@@ -2281,6 +2355,19 @@ class ForwardBinaryKernel(BinaryKernel):
         -------
         Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
             The destination. Nothing in it is valid before the command buffer has completed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, device or command buffer, images do not fit each other or the kernel, a
+            destination is read-only or shares memory with a source, or a property has a value that the kernel cannot use. A
+            state to fill needs a destination, and ``with_state`` one that is created.
+        StateError
+            If a state to fill was made by a kernel of another class or with other properties.
+        ReadCountError
+            If a temporary image or state has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_batch(
@@ -2436,6 +2523,21 @@ class GradientKernel(BinaryKernel):
     def configure(self, source_gradient: typing.Any, source: typing.Any, state: typing.Any) -> None:
         """
         Copy the forward configuration into the properties, as an encode with a given destination needs.
+
+        Parameters
+        ----------
+        source_gradient, source : Image, or batch
+            As for `encode`; the first of a batch stands for all.
+        state : State, or list
+            The first of a list stands for all.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the arguments are of another kind or number, or the state is of another kernel or one with other parameters.
+        StateError
+            If the kernel needs a state that a forward encode has filled and this one is not, or an optimizer has used its
+            gradients.
         """
 
     def destination_descriptor(self, sources: typing.Any, states: typing.Any) -> ImageDescriptor:
@@ -2447,6 +2549,18 @@ class GradientKernel(BinaryKernel):
         sources : [gradient, source]
             One image of each.
         states : [state]
+
+        Returns
+        -------
+        ImageDescriptor
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the arguments are of another kind or number, or the state is of another kernel or one with other parameters.
+        StateError
+            If the kernel needs a state that a forward encode has filled and this one is not, or an optimizer has used its
+            gradients.
         """
 
     def encode(
@@ -2475,14 +2589,29 @@ class GradientKernel(BinaryKernel):
         destination : Image, or batch, optional
             Written with the properties as they stand, so `configure` must have been called for the state.
         configure : bool, default True
-            False: the caller has set the properties.
+            False: the caller has set the properties, without `configure`.
         allocator : optional
             Overrides `destination_image_allocator` for this call.
 
         Returns
         -------
         Image or ImageBatch
-            Gradient of the loss with respect to the forward source.
+            Gradient of the loss with respect to the forward source. Nothing in it is valid before the command buffer has
+            completed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, device or command buffer, the state is of another kernel or one with other
+            parameters, images do not fit it or each other, a destination is read-only or shares memory with an image that is
+            read, or a property has a value that the kernel cannot use.
+        StateError
+            If the kernel needs a state that a forward encode has filled and this one is not, an optimizer has used its
+            gradients, or ``destination`` is given and `configure` has not been called for the state.
+        ReadCountError
+            If a temporary image or state has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_batch(
@@ -3458,6 +3587,16 @@ class ConvolutionTranspose(UnaryKernel):
         states : ConvolutionGradientState, or list of it, optional
             Of the convolution to undo: the result has the size of its source. Without it the padding policy
             decides.
+
+        Returns
+        -------
+        ImageDescriptor
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the arguments are of another kind or number, images do not fit each other or the kernel, or the padding policy
+            is not one for it.
         """
 
     def encode(
@@ -3497,6 +3636,21 @@ class ConvolutionTranspose(UnaryKernel):
         -------
         Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
             The destination. Nothing in it is valid before the command buffer has completed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, device or command buffer, images do not fit each other or the kernel, a
+            destination is read-only or shares memory with a source, or a property has a value that the kernel cannot use. A
+            state to fill needs a destination, and ``with_state`` one that is created.
+            ``convolution_gradient_state`` must be one object, of a convolution, and not come with a
+            state to fill.
+        StateError
+            If a state to fill was made by a kernel of another class or with other properties.
+        ReadCountError
+            If a temporary image or state has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_batch(
@@ -4471,7 +4625,13 @@ class LabelledLoss(UnaryKernel):
         Raises
         ------
         TypeError, ValueError
-            If an argument is of another kind, size or device, or the labels do not fit the reduction.
+            If an argument is of another kind, size, device or command buffer, labels come twice, only some have weights, or
+            they do not fit the reduction; if a result is read-only or shares memory with another image; or if `clip_rect` is
+            set, or `offset` for a destination that is given.
+        ReadCountError
+            If a temporary image or state has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_batch(
@@ -4806,6 +4966,20 @@ class ForwardLoss(UnaryKernel):
         -------
         ImageBatch, or with ``with_state`` a pair of it and the list of states
             The losses.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, device or command buffer, images do not fit each other or the kernel, a
+            destination is read-only or shares memory with a source, or a property has a value that the kernel cannot use. A
+            state to fill needs a destination, and ``with_state`` one that is created.
+            Labels and weights must have the sources' size, and COSINE_DISTANCE takes no weights.
+        StateError
+            If a state to fill was made by a kernel of another class or with other properties.
+        ReadCountError
+            If a temporary image or state has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     @property
@@ -4906,6 +5080,17 @@ class LossGradient(BinaryKernel):
         -------
         ImageBatch
             Gradients with respect to the sources, or to the labels if `compute_label_gradients`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, size, device or command buffer, ``source_states`` are of another loss or have
+            different settings, a destination is read-only or shares memory with another image, COSINE_DISTANCE is given
+            weights, or an offset or `clip_rect` is set.
+        ReadCountError
+            If a temporary image or state has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     @property
@@ -6251,6 +6436,17 @@ class CropAndResizeBilinear(UnaryKernel):
         -------
         ImageBatch, or with ``with_state`` a pair of it and None
             The destination. Nothing in it is valid before the command buffer has completed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind, device or command buffer, there are more or fewer destinations than sources times
+            regions, a destination is read-only or shares memory with a source, ``destination_state`` is not None,
+            ``with_state`` comes with a destination, or a property has a value that the kernel cannot use.
+        ReadCountError
+            If a temporary image or state has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_batch(

@@ -175,6 +175,12 @@ class KernelFacade(Settings):
         ----------
         device : Device, optional
             Where the copy runs; by default where this kernel does.
+
+        Returns
+        -------
+        Kernel
+            Of the same class. Padding and allocator are the same objects; a data source is copied
+            if it can be.
         """
         arguments = {
             name: _copied(value, device) if hasattr(value, "load") else value

@@ -303,8 +303,12 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
 
     Raises
     ------
+    TypeError
+        If weights or biases are no numbers, the descriptor or the optimizer is none, or what it
+        trains is not float32.
     ValueError
-        If the weights' shape is not the descriptor's.
+        If the weights' shape is not the descriptor's or none that one can be made for, the biases'
+        is not (O,), or what an optimizer trains is read-only.
     """
 
     _arrays: ClassVar[dict[str, str]] = {"weights": "weights_array", "biases": "bias_array"}
@@ -328,14 +332,14 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
             array = array.astype(np.float32)
         if not isinstance(descriptor, _core.ConvolutionDescriptor | None):
             raise TypeError(
-                "ArrayConvolutionDataSource: descriptor must be a ConvolutionDescriptor or None, "
+                f"{who}: descriptor must be a ConvolutionDescriptor or None, "
                 f"got {type(descriptor).__name__}"
             )
         if descriptor is None:
             if array.ndim not in (3, 4):
                 raise ValueError(
-                    "ArrayConvolutionDataSource: weights must have shape (O, H, W, I), or "
-                    f"(O, H, W) for a depthwise convolution, got {array.shape}"
+                    f"{who}: weights must have shape (O, H, W, I), or (O, H, W) for a depthwise "
+                    f"convolution, got {array.shape}"
                 )
             depthwise = array.ndim == 3
             cls = DepthWiseConvolutionDescriptor if depthwise else ConvolutionDescriptor
@@ -347,16 +351,14 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
             )
         if array.shape != descriptor.weight_shape:
             raise ValueError(
-                f"ArrayConvolutionDataSource: weights must have shape {descriptor.weight_shape}, "
-                f"got {array.shape}"
+                f"{who}: weights must have shape {descriptor.weight_shape}, got {array.shape}"
             )
         bias_array = None
         if biases is not None:
             bias_array = np.asarray(as_array(who, biases, "biases"), np.float32)
-        if bias_array is not None and bias_array.size != array.shape[0]:
+        if bias_array is not None and bias_array.shape != array.shape[:1]:
             raise ValueError(
-                f"ArrayConvolutionDataSource: biases must have shape ({array.shape[0]},), "
-                f"got {bias_array.shape}"
+                f"{who}: biases must have shape {array.shape[:1]}, got {bias_array.shape}"
             )
         self.weights_array = array
         self.bias_array = bias_array
@@ -530,6 +532,8 @@ class FullyConnected(_ForwardConvolution, ArrayUnaryKernel, _core.FullyConnected
     ------
     TypeError, ValueError
         If the source's arrays do not fit its descriptor, or the descriptor is not of this kind.
+    RuntimeError
+        If ``load()`` returns False.
     """
 
     def __init__(
@@ -570,9 +574,11 @@ class ConvolutionGradient(_BackwardConvolution, ArrayGradientKernel, _core.Convo
 
     Raises
     ------
-    ValueError
-        If the descriptor has a fused neuron, batch normalization or a sub-pixel factor, or uint8
-        weights.
+    TypeError, ValueError
+        If the source's arrays do not fit its descriptor, or the descriptor has a fused neuron,
+        batch normalization or a sub-pixel factor, or uint8 weights.
+    RuntimeError
+        If ``load()`` returns False.
     """
 
     def __init__(
@@ -597,8 +603,11 @@ class FullyConnectedGradient(
 
     Raises
     ------
-    ValueError
-        If the descriptor is not one of a fully connected kernel, or has a fused neuron.
+    TypeError, ValueError
+        If the source's arrays do not fit its descriptor, or the descriptor is not one of a fully
+        connected kernel, or has a fused neuron.
+    RuntimeError
+        If ``load()`` returns False.
     """
 
     def __init__(
@@ -697,9 +706,12 @@ class ConvolutionTransposeGradient(
     Raises
     ------
     TypeError
-        If the weights are not float32.
+        If an array is not of the type that the source says, or the weights are not float32.
     ValueError
-        If the descriptor is not of this kind, or has a fused neuron or batch normalization.
+        If the source's arrays do not fit its descriptor, or the descriptor is not of this kind, or
+        has a fused neuron or batch normalization.
+    RuntimeError
+        If ``load()`` returns False.
     """
 
     def __init__(

@@ -1528,6 +1528,38 @@ def test_array_source_checks_its_shape():
         mg.ArrayConvolutionDataSource(np.zeros(3))
 
 
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2), (3,), ()], ids=str)
+def test_array_source_checks_the_shape_of_biases(shape):
+    words = f"ArrayConvolutionDataSource: biases must have shape (2,), got {shape}"
+    with pytest.raises(ValueError, match=re.escape(words)):
+        mg.ArrayConvolutionDataSource(np.zeros((2, 1, 1, 1)), np.zeros(shape))
+    with pytest.raises(ValueError, match=re.escape("must have shape (1,), got ()")):
+        mg.ArrayConvolutionDataSource(np.zeros((1, 1, 1, 1)), 1.0)
+
+
+class OwnArrays(mg.ArrayConvolutionDataSource):
+    """A source whose name messages must show, not that of its base."""
+
+
+OWN_REJECTED = {
+    "descriptor": (row([1]), {"descriptor": 3}, TypeError, "descriptor must be a Convolution"),
+    "axes": (np.zeros(3), {}, ValueError, "weights must have shape (O, H, W, I)"),
+    "weights": (row([1]), {"descriptor": one_row([1, 2])}, ValueError,
+                "weights must have shape (1, 1, 2, 1), got (1, 1, 1, 1)"),
+    "biases": (row([1]), {"biases": [1, 2]}, ValueError,
+               "biases must have shape (1,), got (2,)"),
+    "optimizer": (row([1]), {"optimizer": 3}, TypeError, "optimizer must be an Optimizer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "error", "words"), OWN_REJECTED.values(), ids=OWN_REJECTED
+)
+def test_messages_of_array_sources_name_the_subclass(weights, options, error, words):
+    with pytest.raises(error, match=f"^OwnArrays: {re.escape(words)}"):
+        OwnArrays(weights, **options)
+
+
 UNTRAINABLE = {
     "fused neuron": plain(fused_neuron_descriptor=mg.NeuronDescriptor(mg.NeuronType.RELU)),
     "folded batch normalization": plain(),

@@ -538,7 +538,7 @@ void bind_transpose(py::module_& m) {
             state_argument(states, "states", self.class_name()));
       },
       "sources"_a, "states"_a = py::none(),
-      R"(Return the result's descriptor; set `offset` to 0 and the kernel offset accordingly.
+      text(R"(Return the result's descriptor; set `offset` to 0 and the kernel offset accordingly.
 
 Parameters
 ----------
@@ -547,7 +547,9 @@ sources : Image or list of one Image
 states : ConvolutionGradientState, or list of it, optional
     Of the convolution to undo: the result has the size of its source. Without it the padding policy
     decides.
-)");
+)",
+           kDescriptorReturns)
+          .c_str());
   bind_result_states(
       c,
       "Return the state that the gradient kernel needs; every property must have its final value. "
@@ -557,11 +559,13 @@ states : ConvolutionGradientState, or list of it, optional
          const StateBatch& states) {
         return self.result_states(sources, destinations, states, command_buffer);
       });
-  def_often_called(c, "encode", &encode_transpose, "command_buffer"_a.none(false), "source"_a,
-                   "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
-                   "convolution_gradient_state"_a = py::none(), "with_state"_a = false,
-                   "temporary_state"_a = false, "allocator"_a = py::none(),
-                   R"(Encode the kernel.
+  def_often_called(
+      c, "encode", &encode_transpose, "command_buffer"_a.none(false), "source"_a,
+      "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
+      "convolution_gradient_state"_a = py::none(), "with_state"_a = false,
+      "temporary_state"_a = false, "allocator"_a = py::none(),
+      text(
+          R"(Encode the kernel.
 
 Parameters
 ----------
@@ -585,7 +589,12 @@ Returns
 -------
 Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
     The destination. Nothing in it is valid before the command buffer has completed.
-)");
+)",
+          forward_raises(
+              R"(    ``convolution_gradient_state`` must be one object, of a convolution, and not come with a
+    state to fill.
+)"))
+          .c_str());
   def_often_called(c, "encode_batch", &encode_transpose, "command_buffer"_a.none(false),
                    "sources"_a, "destinations"_a = py::none(), py::kw_only(),
                    "destination_states"_a = py::none(),

@@ -454,7 +454,7 @@ void bind_combined(py::module_& m) {
   def_often_called(c, "encode", &encode_loss, "command_buffer"_a.none(false), "source"_a,
                    "labels"_a, "destination"_a = py::none(), py::kw_only(),
                    "allocator"_a = py::none(),
-                   R"(Encode loss and gradient.
+                   text(R"(Encode loss and gradient.
 
 Parameters
 ----------
@@ -476,8 +476,12 @@ Image or ImageBatch
 Raises
 ------
 TypeError, ValueError
-    If an argument is of another kind, size or device, or the labels do not fit the reduction.
-)");
+    If an argument is of another kind, size, device or command buffer, labels come twice, only some have weights, or
+    they do not fit the reduction; if a result is read-only or shares memory with another image; or if `clip_rect` is
+    set, or `offset` for a destination that is given.
+)",
+                        kWorkRaises)
+                       .c_str());
   def_often_called(c, "encode_batch", &encode_loss, "command_buffer"_a.none(false), "sources"_a,
                    "labels"_a, "destinations"_a = py::none(), py::kw_only(),
                    "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.");
@@ -534,7 +538,8 @@ void bind_forward(py::module_& m) {
       "command_buffer"_a.none(false), "sources"_a, "labels"_a, "weights"_a = py::none(),
       "destinations"_a = py::none(), py::kw_only(), "destination_states"_a = py::none(),
       "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
-      R"(Encode the losses of a batch.
+      text(
+          R"(Encode the losses of a batch.
 
 Parameters
 ----------
@@ -556,7 +561,11 @@ Returns
 -------
 ImageBatch, or with ``with_state`` a pair of it and the list of states
     The losses.
-)");
+)",
+          forward_raises(
+              R"(    Labels and weights must have the sources' size, and COSINE_DISTANCE takes no weights.
+)"))
+          .c_str());
 }
 
 void bind_gradient(py::module_& m) {
@@ -594,7 +603,7 @@ void bind_gradient(py::module_& m) {
       "command_buffer"_a.none(false), "source_gradients"_a, "sources"_a, "labels"_a,
       "weights"_a = py::none(), "source_states"_a = py::none(),
       "destination_gradients"_a = py::none(), py::kw_only(), "allocator"_a = py::none(),
-      R"(Encode the gradients of a batch.
+      text(R"(Encode the gradients of a batch.
 
 Parameters
 ----------
@@ -614,7 +623,16 @@ Returns
 -------
 ImageBatch
     Gradients with respect to the sources, or to the labels if `compute_label_gradients`.
-)");
+
+Raises
+------
+TypeError, ValueError
+    If an argument is of another kind, size, device or command buffer, ``source_states`` are of another loss or have
+    different settings, a destination is read-only or shares memory with another image, COSINE_DISTANCE is given
+    weights, or an offset or `clip_rect` is set.
+)",
+           kWorkRaises)
+          .c_str());
 }
 
 }  // namespace

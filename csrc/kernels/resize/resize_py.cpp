@@ -75,7 +75,7 @@ void bind_crop(py::module_& m) {
   def_often_called(c, "encode", &encode_regions, "command_buffer"_a.none(false), "source"_a,
                    "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
                    "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
-                   R"(Encode the kernel, as `UnaryKernel.encode` and with several results.
+                   text(R"(Encode the kernel, as `UnaryKernel.encode` and with several results.
 
 Parameters
 ----------
@@ -95,7 +95,16 @@ Returns
 -------
 ImageBatch, or with ``with_state`` a pair of it and None
     The destination. Nothing in it is valid before the command buffer has completed.
-)");
+
+Raises
+------
+TypeError, ValueError
+    If an argument is of another kind, device or command buffer, there are more or fewer destinations than sources times
+    regions, a destination is read-only or shares memory with a source, ``destination_state`` is not None,
+    ``with_state`` comes with a destination, or a property has a value that the kernel cannot use.
+)",
+                        kWorkRaises)
+                       .c_str());
   def_often_called(c, "encode_batch", &encode_regions, "command_buffer"_a.none(false), "sources"_a,
                    "destinations"_a = py::none(), py::kw_only(),
                    "destination_states"_a = py::none(), "with_state"_a = false,
