@@ -1,4 +1,4 @@
-"""Nothing public is half there: each family has every file, name, test and page that it owes."""
+"""Nothing public is half there: a family has every file, name, test, benchmark and page it owes."""
 
 import importlib
 import inspect
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import mpsgrad
 import pytest
+from mpsgrad import benchmarks
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_FAMILIES = {"benchmarks", "enums", "errors", "graph"}
@@ -63,9 +64,15 @@ def test_files_of_a_family(family):
         f"tests/{family}/oracle.py",
         f"tests/{family}/test_oracle.py",
         f"tests/{family}/test_{family}.py",
+        f"benchmarks/{family}.py",
         f"docs/{family}.md",
     ]
     assert [name for name in expected if not (ROOT / name).exists()] == []
+
+
+def test_every_family_is_measured():
+    """Of modules in `benchmarks`, only those in its list run."""
+    assert [family for family in FAMILIES if family not in benchmarks.FAMILIES] == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)

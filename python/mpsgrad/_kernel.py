@@ -57,6 +57,14 @@ def _rebuild(
     return kernel
 
 
+def _has_pickle(value: Any) -> bool:
+    try:
+        pickle.dumps(value, protocol=5)
+    except Exception:
+        return False
+    return True
+
+
 def _rebuild_padding(cls: type[_core.Padding]) -> _core.Padding:
     """Make a policy of the user's own without its constructor; pickle fills in the attributes."""
     policy = cls.__new__(cls)
@@ -199,8 +207,21 @@ class KernelFacade(Settings):
         return _rebuild, (type(self), self._arguments(), self._settings())
 
     def to_bytes(self) -> bytes:
-        """Return class, parameters and properties in a portable form; the device is left out."""
-        return pickle.dumps(self, protocol=5)
+        """Return class, parameters and properties in a portable form; the device is left out.
+
+        Raises
+        ------
+        pickle.PicklingError
+            If one of them cannot be pickled, as an allocator cannot that is a lambda.
+        """
+        try:
+            return pickle.dumps(self, protocol=5)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:  # versions differ
+            parts = {"class": type(self), **self._arguments(), **self._settings()}
+            wrong = next((name for name, part in parts.items() if not _has_pickle(part)), "kernel")
+            raise pickle.PicklingError(
+                f"{type(self).__name__}: {wrong} cannot be pickled: {error}"
+            ) from error
 
     @classmethod
     def from_bytes(cls, data: bytes, device: _core.Device | None = None) -> Self:
@@ -218,7 +239,9 @@ class KernelFacade(Settings):
                 f"{cls.__name__}: data is not a kernel written by to_bytes: {error}"
             ) from error
         if not isinstance(kernel, cls):
-            raise ValueError(f"{cls.__name__}: data holds a {type(kernel).__name__}")
+            raise ValueError(
+                f"{cls.__name__}: data must hold this class, got {type(kernel).__name__}"
+            )
         return kernel if device is None else kernel.copy(device)
 
     def __repr__(self) -> str:

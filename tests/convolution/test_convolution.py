@@ -1160,11 +1160,11 @@ def test_failing_sources(device):
     with pytest.raises(RuntimeError, match=re.escape("load() of Recorder returned false")):
         mg.Convolution(Recorder(loads=False), device=device)
     recorder = Recorder(fail_in="weights")
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="weights"):
         mg.Convolution(recorder, device=device)
     assert recorder.calls[-1] == "purge"
     recorder = Recorder(fail_in="purge")
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="purge"):
         mg.Convolution(recorder, device=device)
     assert recorder.calls.count("purge") == 1
 

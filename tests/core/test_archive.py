@@ -9,6 +9,7 @@ import pytest
 
 from tests.copies import WAYS
 from tests.core.support import counting, linear, linear_gradient
+from tests.rejects import rejects
 
 
 def own_allocator(_command_buffer, d, kernel):
@@ -141,20 +142,23 @@ def test_a_copy_computes_the_same(device):
 def test_what_cannot_be_pickled_says_so(device):
     kernel = linear(device)
     kernel.destination_image_allocator = lambda *_: None
-    with pytest.raises((pickle.PicklingError, AttributeError)):
+    words = "Neuron: destination_image_allocator cannot be pickled: "
+    with rejects(pickle.PicklingError, words):
         kernel.to_bytes()
     assert kernel.copy().destination_image_allocator is kernel.destination_image_allocator
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", b"\x80\x05N.", None, 3, "text"])
+@pytest.mark.parametrize("data", [b"", b"nonsense", None, 3, "text"])
 def test_bytes_of_something_else(device, data):
-    with pytest.raises(ValueError, match=r"Neuron: data (is not a kernel|holds a NoneType)"):
+    with rejects(ValueError, "Neuron: data is not a kernel written by to_bytes: "):
         mg.Neuron.from_bytes(data, device)
 
 
 def test_bytes_of_another_kernel(device):
-    with pytest.raises(ValueError, match="NeuronGradient: data holds a Neuron"):
+    with rejects(ValueError, "NeuronGradient: data must hold this class, got Neuron"):
         mg.NeuronGradient.from_bytes(linear(device).to_bytes(), device)
+    with rejects(ValueError, "Neuron: data must hold this class, got NoneType"):
+        mg.Neuron.from_bytes(pickle.dumps(None), device)
 
 
 def test_geometry_is_pickled():

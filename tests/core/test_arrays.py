@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.core.support import counting, linear, linear_gradient
+from tests.rejects import rejects
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -123,7 +124,8 @@ def test_wrong_sources(device, x, error, words):
     with pytest.raises(error, match=re.escape(words)):
         kernel(x)
     assert kernel.offset == mg.Offset(1, 1, 0)
-    with pytest.raises(error):
+    words = words.replace("Neuron:", "NeuronGradient:").replace("source", "source_gradient")
+    with rejects(error, words):
         linear_gradient(device)(x, x, kernel.result_state)
 
 
@@ -270,8 +272,11 @@ def test_gradients_of_calls(device):
         gradient(y[0], x[:1], states[0])
     with pytest.raises(ValueError, match="state has 2 entries, expected 3"):
         gradient(y, x, states[:2])
-    for wrong in (None, 3, "state"):
-        with pytest.raises((TypeError, ValueError)):
+    with rejects(ValueError, "NeuronGradient: state has 0 entries, expected 3, one an image"):
+        gradient(y, x, None)
+    for wrong, kind in ((3, "int"), ("state", "str")):
+        words = f"NeuronGradient: state must be a State or a list of states, got {kind}"
+        with rejects(TypeError, words):
             gradient(y, x, wrong)
 
 
@@ -314,10 +319,19 @@ def test_results_do_not_depend_on_the_number_of_threads(device, rng, shape):
     assert len(set(results)) == 1
 
 
-@pytest.mark.parametrize("count", [0, -1, 1025, 2**31, 2**40])
-def test_numbers_of_threads_out_of_range(count):
+@pytest.mark.parametrize(
+    ("count", "error", "words"),
+    [
+        (0, ValueError, "count must be at least 1, got 0"),
+        (-1, ValueError, "count must be at least 1, got -1"),
+        (1025, ValueError, "count must be at most 1024, got 1025"),
+        (2**31, TypeError, "count is out of range: 2147483648"),  # no number of C's int
+        (2**40, TypeError, "count is out of range: 1099511627776"),
+    ],
+)
+def test_numbers_of_threads_out_of_range(count, error, words):
     before = mg.get_num_threads()
-    with pytest.raises((ValueError, TypeError)):
+    with rejects(error, f"set_num_threads: {words}"):
         mg.set_num_threads(count)
     assert mg.get_num_threads() == before
 

@@ -6,6 +6,7 @@ import mpsgrad as mg
 import pytest
 
 from tests.core.support import descriptor, linear, python
+from tests.rejects import rejects
 
 # In a process of its own, which reading memory that nobody has filled may end.
 USE_EVERYTHING = """
@@ -40,11 +41,17 @@ def test_nothing_can_be_read():
     assert (run.returncode, run.stdout, run.stderr) == (0, "True\n", "")
 
 
-@pytest.mark.parametrize("cls", [mg.Image, mg.ImageBatch])
-def test_not_an_argument(device, cls):
-    image = mg.Image(device, descriptor())
-    with pytest.raises(TypeError, match="source"):
-        linear(device).encode(device.command_queue().command_buffer(), cls.__new__(cls), image)
+@pytest.mark.parametrize(
+    ("cls", "error", "words"),
+    [
+        (mg.Image, TypeError, "source must be an Image, an ImageBatch or a list of images, got"),
+        (mg.ImageBatch, ValueError, "source is an empty batch"),
+    ],
+)
+def test_not_an_argument(device, cls, error, words):
+    images = mg.ImageBatch([mg.Image(device, descriptor())])
+    with rejects(error, f"Neuron: {words}"):
+        linear(device).encode(device.command_queue().command_buffer(), cls.__new__(cls), images)
 
 
 def test_not_a_kernel(device):

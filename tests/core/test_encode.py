@@ -18,6 +18,7 @@ from tests.core.support import (
     read,
     spend,
 )
+from tests.rejects import rejects
 
 StateError, ReadCountError = mg.errors.StateError, mg.errors.ReadCountError
 
@@ -347,8 +348,13 @@ def test_states_of_other_kernels_and_sources(device, command_buffer):
     states = kernel.result_state_batch([source, small], [destination, small])
     with pytest.raises(ValueError, match="destination_states has 2 entries, expected 1"):
         kernel.encode(command_buffer, source, destination, destination_state=states)
-    for wrong in (3, "state", [None], [source]):
-        with pytest.raises(TypeError, match=r"Neuron: destination_state must (be|hold)"):
+    for wrong, words in (
+        (3, "must be a State or a list of states, got int"),
+        ("state", "must be a State or a list of states, got str"),
+        ([None], "must hold states, got NoneType"),
+        ([source], "must hold states, got Image"),
+    ):
+        with rejects(TypeError, f"Neuron: destination_state {words}"):
             kernel.encode(command_buffer, source, destination, destination_state=wrong)
     finish(command_buffer)
 
@@ -378,11 +384,12 @@ def test_a_configuration_is_for_one_state(device, command_buffer):
     y, first = forward(device, command_buffer, source)
     _, second = forward(device, command_buffer, source)
     kernel, destination = linear_gradient(device, 2.0), blank(device, 2, 3, 4)
+    words = "NeuronGradient: an encode into a given destination uses the kernel's offsets"
     kernel.configure(y, source, first)
-    with pytest.raises(StateError):
+    with rejects(StateError, words):
         kernel.encode(command_buffer, y, source, second, destination)
     kernel.encode(command_buffer, y, source, second, allocator=mg.DEFAULT)  # is configured by this
-    with pytest.raises(StateError):
+    with rejects(StateError, words):
         kernel.encode(command_buffer, y, source, first, destination)
     kernel.encode(command_buffer, y, source, second, destination)
     kernel.destination_descriptor([y, source], [first])

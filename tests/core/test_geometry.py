@@ -18,6 +18,7 @@ from tests.core.support import (
     linear,
     linear_gradient,
 )
+from tests.rejects import rejects
 
 HUGE = 2**31 - 1
 
@@ -485,18 +486,19 @@ def test_edge_modes_of_pad_alone(device, mode):
 def test_properties_of_wrong_kinds(device):
     kernel, gradient = linear(device), linear_gradient(device)
     for wrong in (None, "x", 1.5, np.nan):
-        for owner, name in [
-            (kernel, "offset"),
-            (kernel, "clip_rect"),
-            (kernel, "edge_mode"),
-            (kernel, "source_feature_channel_offset"),
-            (kernel, "destination_feature_channel_offset"),
-            (kernel, "options"),
-            (gradient, "primary_stride_in_pixels_x"),
-            (gradient, "kernel_offset_x"),
-            (gradient, "secondary_offset"),
+        for owner, name, kind in [
+            (kernel, "offset", "an Offset"),
+            (kernel, "clip_rect", "a Region"),
+            (kernel, "edge_mode", "an EdgeMode"),
+            (kernel, "source_feature_channel_offset", "an int"),
+            (kernel, "destination_feature_channel_offset", "an int"),
+            (kernel, "options", "an int"),
+            (gradient, "primary_stride_in_pixels_x", "an int"),
+            (gradient, "kernel_offset_x", "an int"),
+            (gradient, "secondary_offset", "an Offset"),
         ]:
-            with pytest.raises(TypeError):
+            words = f"{type(owner).__name__}.{name} must be {kind}, got {type(wrong).__name__}"
+            with rejects(TypeError, words):
                 setattr(owner, name, wrong)
     for wrong in ("x", 1.5):
         words = r": source_feature_channel_max_count must be an integer, got (str|float)$"
@@ -518,7 +520,7 @@ def test_fixed_properties_of_a_neuron(device):
         "dilation_rate_y",
     ):
         assert getattr(kernel, name) == 1
-        with pytest.raises(AttributeError):
+        with rejects(AttributeError, f"Neuron.{name} is read-only"):
             setattr(kernel, name, 2)
         assert getattr(gradient, f"secondary_{name}") == 1
     assert not kernel.is_backwards

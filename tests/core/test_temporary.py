@@ -21,6 +21,7 @@ from tests.core.support import (
     read,
     spend,
 )
+from tests.rejects import rejects
 
 ReadCountError = mg.errors.ReadCountError
 
@@ -344,7 +345,9 @@ def test_a_view_dies_with_its_parent(device, command_buffer):
     parent = mg.TemporaryImage(command_buffer, descriptor(channels=8))
     view = parent.sub_image_with_feature_channel_range(0, 4)
     spend(parent)
-    with pytest.raises(ReadCountError):
+    with rejects(
+        ReadCountError, "Neuron: this TemporaryImage has read count 0, its contents are gone"
+    ):
         linear(device).encode(command_buffer, view, blank(device, 2, 3, 4))
     spend(view)
 

@@ -333,7 +333,7 @@ def test_what_an_update_raised_keeps_nothing_alive(device, queue, rng):
         images = mg.ImageBatch.from_array(device, values(rng))
         graph.encode_batch(command_buffer, [images], [mg.LossLabels.batch(device, values(rng))])
         command_buffer.commit()
-        with pytest.raises(LookupError):
+        with pytest.raises(LookupError, match="no such optimizer"):
             command_buffer.wait_until_completed()
         return weakref.ref(graph)
 

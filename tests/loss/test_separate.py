@@ -21,6 +21,7 @@ from tests.loss.test_loss import (
     descriptor,
     inputs,
 )
+from tests.rejects import rejects
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes
 
 quiet = pytest.mark.filterwarnings("ignore:.*label_smoothing adds:RuntimeWarning")
@@ -252,7 +253,7 @@ def test_settings_may_change_between_encodes(device, rng):
                 setattr(kernel, name, value)
         assert kernel.descriptor == descriptor(replace(changed, delta=2.0, label_smoothing=0.5))
         for name in ("loss_type", "reduction_type", "reduce_across_batch", "number_of_classes"):
-            with pytest.raises(AttributeError):
+            with rejects(AttributeError, f"{type(kernel).__name__}.{name} is read-only"):
                 setattr(kernel, name, getattr(kernel, name))
 
 
@@ -347,7 +348,7 @@ def test_an_encode_that_fails_leaves_the_offset(device, queue):
     forward = kernels(Loss("HUBER", "NONE"), device)[0]
     sources, labels = empty(device, SHAPE), empty(device, SHAPE)
     forward.offset = (2, 1, 0)
-    with pytest.raises(ValueError, match="labels"):
+    with rejects(ValueError, "ForwardLoss: there are 3 sources, but 1 labels"):
         forward.encode_batch(queue.command_buffer(), sources, [labels[0]])
     assert forward.offset == mg.Offset(2, 1, 0)
     forward.encode_batch(queue.command_buffer(), sources, labels, allocator=mg.DEFAULT)

@@ -104,7 +104,7 @@ def test_failure_of_a_continued_root_is_not_lost(device, queue, rng, emulator):
     command_buffer.commit_and_continue()
     encode_relu(device, command_buffer, source)
     command_buffer.commit()
-    with pytest.raises(CommandBufferError) as caught:
+    with pytest.raises(CommandBufferError, match="execution failed: Emulated failure") as caught:
         command_buffer.wait_until_completed()
     assert caught.value.code == 3
 

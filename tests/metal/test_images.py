@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from mpsgrad.errors import DeviceError, UnsupportedError
 
+from tests.rejects import rejects
+
 
 def identity(device):
     return mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.NONE), device=device)
@@ -94,11 +96,12 @@ def test_shared_images_on_apples_gpus(device, queue, rng, emulator):
 def test_an_image_too_large_for_the_device(device, queue):
     """It can be described; its texels cannot appear."""
     large = mg.Image(device, mg.ImageDescriptor(16384, 16384, 8192))
-    with pytest.raises(MemoryError):
+    words = "the Metal device has no room for the texels of this image"
+    with rejects(MemoryError, words):
         large.sub_image_with_feature_channel_range(0, 4)
     command_buffer = queue.command_buffer()
     source = mg.Image(device, mg.ImageDescriptor(3, 2, 4))
-    with pytest.raises(MemoryError):
+    with rejects(MemoryError, words):
         identity(device).encode(command_buffer, source, large)
     identity(device).encode(command_buffer, source, allocator=mg.DEFAULT)  # the buffer goes on
     command_buffer.commit()
@@ -123,7 +126,10 @@ def test_views_of_temporaries_may_end_in_any_order(device, queue, order):
         result = identity(device).encode(command_buffer, parent, allocator=mg.DEFAULT)
     else:
         parent.read_count = 0
-        with pytest.raises(mg.errors.ReadCountError):
+        with rejects(
+            mg.errors.ReadCountError,
+            "Neuron: this TemporaryImage has read count 0, its contents are gone",
+        ):
             identity(device).encode(command_buffer, views[0], allocator=mg.DEFAULT)
         for view in views:
             view.read_count = 0
