@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mpsgrad import _core
-from mpsgrad._arrays import resolve_device
+from mpsgrad._arrays import array_queue, as_array, resolve_device
 from mpsgrad._core import Optimizer, RegularizationType
 from mpsgrad._kernel import KernelFacade, Settings, shown
+from mpsgrad._wording import has_buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
 
 __all__ = [
     "SGD",
@@ -113,8 +121,70 @@ def _settings(
     return OptimizerDescriptor(learning_rate)  # type: ignore[arg-type]
 
 
+def _array_to_read(who: str, given: Any, name: str) -> npt.NDArray[np.float32]:
+    """Return what NumPy makes of a gradient or of values."""
+    hint = "" if isinstance(given, np.ndarray) else f"; np.asarray({name}, np.float32) makes it one"
+    array = as_array(who, given, name)
+    if array.dtype != np.float32:
+        raise TypeError(f"{who}: {name} must be float32, got {array.dtype}{hint}")
+    return array
+
+
+def _array_to_write(who: str, given: Any, name: str) -> npt.NDArray[np.float32]:
+    """Return a view of the memory of a history, or of what is to hold a result."""
+    if not isinstance(given, np.ndarray):
+        images = isinstance(given, (_core.Image, _core.ImageBatch))  # of which arrays are copies
+        if images or not (hasattr(given, "__dlpack__") or has_buffer(given)):
+            raise TypeError(f"{who}: {name} must be an ndarray, got {type(given).__name__}")
+    array = as_array(who, given, name)
+    if array.dtype != np.float32:
+        raise TypeError(f"{who}: {name} must be float32, got {array.dtype}")
+    wanted = {
+        "writable": array.flags.writeable,
+        "aligned": array.flags.aligned,
+        "C-contiguous": array.flags.c_contiguous,
+    }
+    missing = [word for word, there in wanted.items() if not there]
+    if missing:
+        raise ValueError(
+            f"{who}: {name} must be writable, aligned and C-contiguous, got one that is not "
+            f"{' and not '.join(missing)}"
+        )
+    return array
+
+
+def _check_shapes(who: str, arrays: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    """Refuse arrays that are empty, or not all of the shape of the values."""
+    shape = arrays["values"].shape
+    if arrays["values"].size == 0:
+        raise ValueError(f"{who}: values must not be empty, got shape {shape}")
+    for name, array in arrays.items():
+        if array.shape != shape:
+            raise ValueError(f"{who}: {name} has shape {array.shape}, but values has {shape}")
+
+
+def _check_memory(
+    who: str,
+    read: Mapping[str, npt.NDArray[np.float32]],
+    written: Mapping[str, npt.NDArray[np.float32]],
+) -> None:
+    """Refuse shared memory as encodes do, which do not see that of arrays a device copies."""
+    others = dict(read)
+    for name, array in written.items():
+        for other_name, other in others.items():
+            if not np.shares_memory(array, other):
+                continue
+            rule = "a history needs memory of its own"
+            if name == "out" and other_name in read:
+                if other.flags.c_contiguous and other.ctypes.data == array.ctypes.data:
+                    continue
+                rule = "an update in place needs the very same elements"
+            raise ValueError(f"{who}: {name} shares memory with {other_name}; {rule}")
+        others[name] = array
+
+
 class _OptimizerFacade(KernelFacade):
-    """What copies and pickles of every optimizer share."""
+    """What copies and pickles of every optimizer share, and calls with arrays."""
 
     _own_settings = ("learning_rate", "apply_gradient_clipping")
     _rule: tuple[str, ...] = ()
@@ -127,6 +197,47 @@ class _OptimizerFacade(KernelFacade):
             **{name: getattr(self, name) for name in self._rule},
             "optimizer_descriptor": copied,
         }
+
+    def _step(
+        self: Any, gradient: Any, values: Any, out: Any, **histories: Any
+    ) -> npt.NDArray[np.float32]:
+        """Do what a call does; histories come by the names that encodes give them."""
+        who = type(self).__name__
+        read = {
+            "gradient": _array_to_read(who, gradient, "gradient"),
+            "values": _array_to_read(who, values, "values"),
+        }
+        given = {name: array for name, array in histories.items() if array is not None}
+        if out is not None:
+            given["out"] = out
+        written = {name: _array_to_write(who, array, name) for name, array in given.items()}
+        _check_shapes(who, read | written)
+        _check_memory(who, read, written)
+        if out is None:
+            written["out"] = np.empty(read["values"].shape, np.float32)
+
+        vectors = {name: self._vector(array) for name, array in (read | written).items()}
+        command_buffer = array_queue(self.device).command_buffer()
+        self.encode_vector(
+            command_buffer,
+            vectors["gradient"],
+            vectors["values"],
+            result=vectors["out"],
+            **{name: vectors.get(name) for name in histories},
+        )
+        for name in written:
+            vectors[name].synchronize(command_buffer)
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+        if self.device.kind != "cpu":  # which cannot write NumPy's memory
+            for name, array in written.items():
+                np.copyto(array, vectors[name].to_numpy().reshape(array.shape))
+        return written["out"]
+
+    def _vector(self: Any, array: npt.NDArray[np.float32]) -> _core.Vector:
+        """Return a vector over an array, or over a copy of one that it cannot be over."""
+        flat = np.require(array, requirements=["C", "A", "W"]).reshape(-1)
+        return _core.Vector.from_array(self.device, flat)
 
 
 class StochasticGradientDescent(_OptimizerFacade, _core.StochasticGradientDescent):
@@ -172,6 +283,42 @@ class StochasticGradientDescent(_OptimizerFacade, _core.StochasticGradientDescen
         settings = _settings(type(self).__name__, learning_rate, optimizer_descriptor)
         super().__init__(resolve_device(device), settings, momentum_scale, use_nesterov_momentum)
 
+    def __call__(
+        self, gradient: Any, values: Any, momentum: Any = None, *, out: Any = None
+    ) -> npt.NDArray[np.float32]:
+        """Take one step on arrays, and wait (``MPSNNOptimizerStochasticGradientDescent``).
+
+        The values stay as they are unless ``out`` says otherwise; the momentum is overwritten.
+
+        Parameters
+        ----------
+        gradient, values : array_like, float32, of one shape
+            Gradient of the loss and current values, of any shape. Used in place on the CPU device
+            if they are C-contiguous and writable.
+        momentum : ndarray, or what has a buffer or DLPack, optional
+            Float32, C-contiguous, of the same shape; zero before the first step. Needed unless
+            `momentum_scale` is 0.
+        out : ndarray, or what has a buffer or DLPack, optional
+            Where to put the new values: float32, C-contiguous, of their shape. It may be ``values``
+            or ``gradient``.
+
+        Returns
+        -------
+        ndarray of float32
+            The new values, in ``out`` or a new array.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape, momentum is missing, or memory is shared.
+        """
+        if momentum is None and self.momentum_scale != 0.0:
+            raise ValueError(
+                f"{type(self).__name__}: momentum must not be None where momentum_scale is "
+                f"{shown(self.momentum_scale)}; np.zeros_like(values) is that of the first step"
+            )
+        return self._step(gradient, values, out, momentum=momentum)
+
 
 SGD = StochasticGradientDescent
 
@@ -216,6 +363,37 @@ class RMSProp(_OptimizerFacade, _core.RMSProp):
         settings = _settings(type(self).__name__, learning_rate, optimizer_descriptor)
         super().__init__(resolve_device(device), settings, decay, epsilon)
 
+    def __call__(
+        self, gradient: Any, values: Any, sum_of_squares: Any, *, out: Any = None
+    ) -> npt.NDArray[np.float32]:
+        """Take one step on arrays, and wait (``MPSNNOptimizerRMSProp``).
+
+        The values stay as they are unless ``out`` says otherwise; the sum of squares is
+        overwritten.
+
+        Parameters
+        ----------
+        gradient, values : array_like, float32, of one shape
+            Gradient of the loss and current values, of any shape. Used in place on the CPU device
+            if they are C-contiguous and writable.
+        sum_of_squares : ndarray, or what has a buffer or DLPack
+            Float32, C-contiguous, of the same shape; zero before the first step.
+        out : ndarray, or what has a buffer or DLPack, optional
+            Where to put the new values: float32, C-contiguous, of their shape. It may be ``values``
+            or ``gradient``.
+
+        Returns
+        -------
+        ndarray of float32
+            The new values, in ``out`` or a new array.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape, or memory is shared.
+        """
+        return self._step(gradient, values, out, sum_of_squares=sum_of_squares)
+
 
 class Adam(_OptimizerFacade, _core.Adam):
     """Adaptive moment estimation, AMSGrad included (``MPSNNOptimizerAdam``).
@@ -226,9 +404,9 @@ class Adam(_OptimizerFacade, _core.Adam):
     ``x = max(x, v)``, and ``x`` takes the place of ``v`` in the last line. ``epsilon`` is added to
     the uncorrected ``sqrt(v)``, unlike in PyTorch.
 
-    Every encode call advances ``time_step`` by one: two vectors take two steps, a state encode
-    updates weights and biases with one. Use one optimizer for each parameter, or set ``time_step``
-    back.
+    Every encode, and every call with arrays, advances ``time_step`` by one: two vectors take two
+    steps, a state encode updates weights and biases with one. Use one optimizer for each parameter,
+    or set ``time_step`` back.
 
     Parameters
     ----------
@@ -268,3 +446,51 @@ class Adam(_OptimizerFacade, _core.Adam):
     ) -> None:
         settings = _settings(type(self).__name__, learning_rate, optimizer_descriptor)
         super().__init__(resolve_device(device), settings, beta1, beta2, epsilon, time_step)
+
+    def __call__(
+        self,
+        gradient: Any,
+        values: Any,
+        momentum: Any,
+        velocity: Any,
+        *,
+        maximum_velocity: Any = None,
+        out: Any = None,
+    ) -> npt.NDArray[np.float32]:
+        """Take one step on arrays, and wait (``MPSNNOptimizerAdam``).
+
+        The values stay as they are unless ``out`` says otherwise; momentum and velocity are
+        overwritten, and `time_step` goes up by one.
+
+        Parameters
+        ----------
+        gradient, values : array_like, float32, of one shape
+            Gradient of the loss and current values, of any shape. Used in place on the CPU device
+            if they are C-contiguous and writable.
+        momentum, velocity : ndarray, or what has a buffer or DLPack
+            First and second moments, float32, C-contiguous, of the same shape; zero before the
+            first step.
+        maximum_velocity : ndarray, or what has a buffer or DLPack, optional
+            As these, and overwritten; makes it AMSGrad.
+        out : ndarray, or what has a buffer or DLPack, optional
+            Where to put the new values: float32, C-contiguous, of their shape. It may be ``values``
+            or ``gradient``.
+
+        Returns
+        -------
+        ndarray of float32
+            The new values, in ``out`` or a new array.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array has the wrong dtype or shape, or memory is shared.
+        """
+        return self._step(
+            gradient,
+            values,
+            out,
+            momentum=momentum,
+            velocity=velocity,
+            maximum_velocity=maximum_velocity,
+        )
