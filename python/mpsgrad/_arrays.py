@@ -36,15 +36,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_queues.clear)  # a queue's thread stays in the parent
 
 
-def resolve_device(device: _core.Device | str | None) -> _core.Device:
-    """Return the device an argument means: a `Device`, its kind, or None for the default one."""
+def resolve_device(device: _core.Device | str | None, owner: object = None) -> _core.Device:
+    """Return the device an argument means: a `Device`, its kind, or None for the default one.
+
+    The message about anything else names the class of ``owner``.
+    """
     if isinstance(device, _core.Device):
         return device
     if device is None:
         return _core.Device()
     if isinstance(device, str):
         return _core.Device(device)
-    raise TypeError(f"device must be a Device, a kind or None, got {type(device).__name__}")
+    who = "" if owner is None else f"{type(owner).__name__}: "
+    raise TypeError(f"{who}device must be a Device, a kind or None, got {type(device).__name__}")
 
 
 def array_queue(device: _core.Device) -> _core.CommandQueue:

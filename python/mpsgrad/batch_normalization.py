@@ -253,7 +253,7 @@ class BatchNormalizationStatistics(KernelFacade, _core.BatchNormalizationStatist
     encode = _Absent("encode_batch")
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
     def __call__(self, source: npt.ArrayLike, state: _core.BatchNormalizationState) -> None:
         """Add an array's statistics to a state, and wait.
@@ -311,7 +311,7 @@ class BatchNormalization(_FusedNeuron, _core.BatchNormalization):
         *,
         device: _core.Device | str | None = None,
     ) -> None:
-        super().__init__(resolve_device(device), data_source, _fused(fused_neuron_descriptor))
+        super().__init__(resolve_device(device, self), data_source, _fused(fused_neuron_descriptor))
 
     def _arguments(self) -> dict[str, Any]:
         return {"data_source": self.data_source, **super()._arguments()}
@@ -412,7 +412,7 @@ class BatchNormalizationStatisticsGradient(
         *,
         device: _core.Device | str | None = None,
     ) -> None:
-        super().__init__(resolve_device(device), _fused(fused_neuron_descriptor))
+        super().__init__(resolve_device(device, self), _fused(fused_neuron_descriptor))
 
     def __call__(
         self,
@@ -477,4 +477,4 @@ class BatchNormalizationGradient(
         *,
         device: _core.Device | str | None = None,
     ) -> None:
-        super().__init__(resolve_device(device), _fused(fused_neuron_descriptor))
+        super().__init__(resolve_device(device, self), _fused(fused_neuron_descriptor))

@@ -45,7 +45,7 @@ class Reshape(KernelFacade, _core.Reshape):
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
     def __call__(
         self,
@@ -140,7 +140,7 @@ class ReshapeGradient(KernelFacade, ArrayGradientKernel, _core.ReshapeGradient):
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
 
 class Slice(KernelFacade, ArrayUnaryKernel, _core.Slice):
@@ -162,7 +162,7 @@ class Slice(KernelFacade, ArrayUnaryKernel, _core.Slice):
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
 
 class Pad(KernelFacade, ArrayUnaryKernel, _core.Pad):
@@ -216,7 +216,7 @@ class Pad(KernelFacade, ArrayUnaryKernel, _core.Pad):
                 )
             values = array.tolist()
         sizes = padding_size_before, padding_size_after
-        super().__init__(resolve_device(device), *sizes, values)
+        super().__init__(resolve_device(device, self), *sizes, values)
 
     def _arguments(self) -> dict[str, Any]:
         names = "padding_size_before", "padding_size_after", "fill_value_array"
@@ -239,4 +239,4 @@ class PadGradient(KernelFacade, ArrayGradientKernel, _core.PadGradient):
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))

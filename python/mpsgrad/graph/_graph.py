@@ -121,7 +121,7 @@ class Graph(Settings, _core.Graph):
         label: str | None = None,
         format: ChannelFormat | None = None,  # noqa: A002  Apple's word
     ) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
         if (result_image is None) == (result_images is None):
             raise TypeError("Graph: give either result_image or result_images")
         if isinstance(result_image, list | tuple):
@@ -453,7 +453,7 @@ class Graph(Settings, _core.Graph):
         device : Device or str, optional
             Where the copy runs; by default where this graph does.
         """
-        target = self.device if device is None else resolve_device(device)
+        target = self.device if device is None else resolve_device(device, self)
         sources: dict[int, Any] = {}
         for node in self._compiled.included:
             for attribute in _DATA_SOURCES:
