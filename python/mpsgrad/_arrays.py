@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -200,6 +200,16 @@ class ArrayUnaryKernel:
 
         Parameters
         ----------
+    @overload
+    def __call__(
+        self, source: Any, *, with_state: Literal[False] = False, out: Any = None
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def __call__(
+        self, source: Any, *, with_state: Literal[True], out: Any = None
+    ) -> tuple[npt.NDArray[Any], Any]: ...
+    @overload
+    def __call__(self, source: Any, *, with_state: bool, out: Any = None) -> Any: ...
         source : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
             Used in place on the CPU device if it is C-contiguous.
         with_state : bool, default False
@@ -251,6 +261,18 @@ class ArrayBinaryKernel:
     ) -> Any:
         """Run the kernel on two arrays, and wait.
 
+    @overload
+    def __call__(
+        self, primary: Any, secondary: Any, *, with_state: Literal[False] = False, out: Any = None
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def __call__(
+        self, primary: Any, secondary: Any, *, with_state: Literal[True], out: Any = None
+    ) -> tuple[npt.NDArray[Any], Any]: ...
+    @overload
+    def __call__(
+        self, primary: Any, secondary: Any, *, with_state: bool, out: Any = None
+    ) -> Any: ...
         Parameters
         ----------
         primary, secondary : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)

@@ -8,7 +8,7 @@ import functools
 import inspect
 import pickle
 from types import FunctionType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -99,22 +99,24 @@ def _copied(source: Any, device: _core.Device | None) -> Any:
 class Settings:
     """Mixed into classes whose attributes are settings, where a misspelt one is an error."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        known = name.startswith("_") or hasattr(type(self), name)
-        if not known and type(self).__module__.partition(".")[0] == "mpsgrad":
-            declared = _declared(type(self))
-            if name not in declared:
-                text = f"{type(self).__name__} has no attribute {name!r}"
-                if close := difflib.get_close_matches(name, [*dir(type(self)), *declared], 1):
-                    text += f"; did you mean {close[0]!r}?"
-                raise AttributeError(text, name=name, obj=self)
-        try:
-            super().__setattr__(name, value)
-        except AttributeError as error:
-            if "has no setter" not in str(error):
-                raise
-            text = f"{type(self).__name__}.{name} is read-only"
-            raise AttributeError(text, name=name, obj=self) from None
+    if not TYPE_CHECKING:  # type checkers would let any name be set
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            known = name.startswith("_") or hasattr(type(self), name)
+            if not known and type(self).__module__.partition(".")[0] == "mpsgrad":
+                declared = _declared(type(self))
+                if name not in declared:
+                    text = f"{type(self).__name__} has no attribute {name!r}"
+                    if close := difflib.get_close_matches(name, [*dir(type(self)), *declared], 1):
+                        text += f"; did you mean {close[0]!r}?"
+                    raise AttributeError(text, name=name, obj=self)
+            try:
+                super().__setattr__(name, value)
+            except AttributeError as error:
+                if "has no setter" not in str(error):
+                    raise
+                text = f"{type(self).__name__}.{name} is read-only"
+                raise AttributeError(text, name=name, obj=self) from None
 
 
 def shown(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, overload
 
 import numpy as np
 
@@ -316,6 +316,33 @@ class BatchNormalization(_FusedNeuron, _core.BatchNormalization):
     def _arguments(self) -> dict[str, Any]:
         return {"data_source": self.data_source, **super()._arguments()}
 
+    @overload
+    def __call__(
+        self,
+        source: npt.ArrayLike,
+        state: _core.BatchNormalizationState | None = None,
+        *,
+        with_state: Literal[False] = False,
+        out: Any = None,
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def __call__(
+        self,
+        source: npt.ArrayLike,
+        state: _core.BatchNormalizationState | None = None,
+        *,
+        with_state: Literal[True],
+        out: Any = None,
+    ) -> tuple[npt.NDArray[Any], _core.BatchNormalizationState]: ...
+    @overload
+    def __call__(
+        self,
+        source: npt.ArrayLike,
+        state: _core.BatchNormalizationState | None = None,
+        *,
+        with_state: bool,
+        out: Any = None,
+    ) -> Any: ...
     def __call__(
         self,
         source: npt.ArrayLike,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, overload
 
 import numpy as np
 
@@ -698,6 +698,33 @@ class ConvolutionTransposeGradient(
     ------
     TypeError
         If the weights are not float32.
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        *,
+        convolution_gradient_state: Any = None,
+        with_state: Literal[False] = False,
+        out: Any = None,
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        *,
+        convolution_gradient_state: Any = None,
+        with_state: Literal[True],
+        out: Any = None,
+    ) -> tuple[npt.NDArray[Any], Any]: ...
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        *,
+        convolution_gradient_state: Any = None,
+        with_state: bool,
+        out: Any = None,
+    ) -> Any: ...
     ValueError
         If the descriptor is not of this kind, or has a fused neuron or batch normalization.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -47,6 +47,33 @@ class Reshape(KernelFacade, _core.Reshape):
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
         super().__init__(resolve_device(device, self))
 
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        shape: Sequence[int] | None = None,
+        *,
+        with_state: Literal[False] = False,
+        out: Any = None,
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        shape: Sequence[int] | None = None,
+        *,
+        with_state: Literal[True],
+        out: Any = None,
+    ) -> tuple[npt.NDArray[Any], Any]: ...
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        shape: Sequence[int] | None = None,
+        *,
+        with_state: bool,
+        out: Any = None,
+    ) -> Any: ...
     def __call__(
         self,
         source: Any,
