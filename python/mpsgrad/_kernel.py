@@ -14,7 +14,7 @@ import numpy as np
 
 from mpsgrad import _core
 
-__all__ = ["KernelFacade", "Settings", "shown"]
+__all__ = ["KernelFacade", "Settings", "name_after", "shown"]
 
 _ANY_KERNEL = ("options", "label")
 _UNARY = (
@@ -129,6 +129,21 @@ def shown(value: Any) -> str:
     return repr(value)
 
 
+def name_after(cls: type, shared: FunctionType) -> None:
+    """Give a class a method of a base as its own, so that messages of Python name the class."""
+    own = FunctionType(
+        shared.__code__,
+        shared.__globals__,
+        shared.__name__,
+        shared.__defaults__,
+        shared.__closure__,
+    )
+    functools.update_wrapper(own, shared)
+    own.__kwdefaults__ = shared.__kwdefaults__
+    own.__qualname__ = f"{cls.__name__}.{shared.__name__}"
+    setattr(cls, shared.__name__, own)
+
+
 class KernelFacade(Settings):
     """Mixed into every kernel class; `_arguments` names what its constructor was given."""
 
@@ -143,17 +158,7 @@ class KernelFacade(Settings):
             shared = getattr(cls, name)
             if not isinstance(shared, FunctionType) or not _is_private(shared):
                 continue
-            own = FunctionType(
-                shared.__code__,
-                shared.__globals__,
-                shared.__name__,
-                shared.__defaults__,
-                shared.__closure__,
-            )
-            functools.update_wrapper(own, shared)
-            own.__kwdefaults__ = shared.__kwdefaults__
-            own.__qualname__ = f"{cls.__name__}.{name}"
-            setattr(cls, name, own)
+            name_after(cls, shared)
 
     def _arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, without the device."""
