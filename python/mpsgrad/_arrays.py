@@ -71,19 +71,24 @@ def as_image_array(
     TypeError
         If it is not float32 or, where ``halves`` may come, float16.
     ValueError
-        If it has neither 3 nor 4 axes.
+        If it has neither 3 nor 4 axes, or is empty.
     """
-    hint = ""
     if not isinstance(array, np.ndarray):
         array = as_array(type(owner).__name__, array, name)
-        hint = f"; np.asarray({name}, np.float32) makes it one"
     if array.dtype != np.float32 and not (halves and array.dtype == np.float16):
         kinds = "float32 or float16" if halves else "float32"
-        raise TypeError(f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}{hint}")
+        raise TypeError(
+            f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}; "
+            f"np.asarray({name}, np.float32) makes it one"
+        )
     if array.ndim not in (3, 4):
         raise ValueError(
             f"{type(owner).__name__}: {name} must have shape (N, H, W, C), or (H, W, C) for one "
             f"image, got {array.shape}"
+        )
+    if array.size == 0:
+        raise ValueError(
+            f"{type(owner).__name__}: {name} must not be empty, got shape {array.shape}"
         )
     single = array.ndim == 3
     if single:
@@ -195,11 +200,6 @@ def finish(
 class ArrayUnaryKernel:
     """Mixed into facades of `UnaryKernel` classes: calling the kernel with an array runs it."""
 
-    def __call__(self: Any, source: Any, *, with_state: bool = False, out: Any = None) -> Any:
-        """Run the kernel on an array, and wait.
-
-        Parameters
-        ----------
     @overload
     def __call__(
         self, source: Any, *, with_state: Literal[False] = False, out: Any = None
@@ -210,6 +210,11 @@ class ArrayUnaryKernel:
     ) -> tuple[npt.NDArray[Any], Any]: ...
     @overload
     def __call__(self, source: Any, *, with_state: bool, out: Any = None) -> Any: ...
+    def __call__(self: Any, source: Any, *, with_state: bool = False, out: Any = None) -> Any:
+        """Run the kernel on an array, and wait.
+
+        Parameters
+        ----------
         source : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
             Used in place on the CPU device if it is C-contiguous.
         with_state : bool, default False
@@ -256,11 +261,6 @@ class ArrayUnaryKernel:
 class ArrayBinaryKernel:
     """Mixed into facades of forward binary kernels: calling the kernel with two arrays runs it."""
 
-    def __call__(
-        self: Any, primary: Any, secondary: Any, *, with_state: bool = False, out: Any = None
-    ) -> Any:
-        """Run the kernel on two arrays, and wait.
-
     @overload
     def __call__(
         self, primary: Any, secondary: Any, *, with_state: Literal[False] = False, out: Any = None
@@ -273,6 +273,11 @@ class ArrayBinaryKernel:
     def __call__(
         self, primary: Any, secondary: Any, *, with_state: bool, out: Any = None
     ) -> Any: ...
+    def __call__(
+        self: Any, primary: Any, secondary: Any, *, with_state: bool = False, out: Any = None
+    ) -> Any:
+        """Run the kernel on two arrays, and wait.
+
         Parameters
         ----------
         primary, secondary : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
@@ -386,6 +391,11 @@ def run_gradient(
     kernel: Any, source_gradient: Any, source: Any, source_name: str, state: Any, out: Any
 ) -> npt.NDArray[Any]:
     """Run a gradient kernel on arrays, and wait; messages call ``source`` by ``source_name``."""
+    if state is None:
+        raise TypeError(
+            f"{type(kernel).__name__}: state must be what the forward call returned with "
+            "with_state=True, got None"
+        )
     gradient_array, source_array, single = pair_of_arrays(
         kernel, source_gradient, "source_gradient", source, source_name
     )
