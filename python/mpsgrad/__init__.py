@@ -201,17 +201,17 @@ from mpsgrad.upsampling import (
 
 if TYPE_CHECKING:
     from mpsgrad import graph
+else:  # type checkers would take any name for one of the module's
 
+    def __getattr__(name: str) -> Any:
+        """Import `mpsgrad.graph` when it is first asked for: many programs use kernels alone."""
+        if name == "graph":
+            import importlib
 
-def __getattr__(name: str) -> Any:
-    """Import `mpsgrad.graph` when it is first asked for: many programs use kernels alone."""
-    if name == "graph":
-        import importlib
+            return importlib.import_module("mpsgrad.graph")
+        from mpsgrad._wording import no_such_name
 
-        return importlib.import_module("mpsgrad.graph")
-    from mpsgrad._wording import no_such_name
-
-    raise no_such_name("mpsgrad", name, __all__)
+        raise no_such_name("mpsgrad", name, __all__)
 
 
 def __dir__() -> list[str]:

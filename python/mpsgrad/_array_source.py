@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy as copying
+import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -37,6 +38,17 @@ class ArraySource:
     def _train(self, optimizer: Any) -> ArrayUpdates:
         """Return what trains the arrays, if they can be."""
         raise NotImplementedError
+
+    if not TYPE_CHECKING:  # type checkers would let any name be set
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if inspect.isroutine(getattr(type(self), name, None)) and not callable(value):
+                text = f"{type(self).__name__}: {name} must be a method, got {type(value).__name__}"
+                arrays = {**self._arrays, "bias_terms": self._arrays.get("biases")}
+                if array := arrays.get(name):
+                    text += f"; did you mean {array}?"
+                raise TypeError(text)
+            super().__setattr__(name, value)
 
     @property
     def optimizer(self) -> Any:

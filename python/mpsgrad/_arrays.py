@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -36,15 +36,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_queues.clear)  # a queue's thread stays in the parent
 
 
-def resolve_device(device: _core.Device | str | None) -> _core.Device:
-    """Return the device an argument means: a `Device`, its kind, or None for the default one."""
+def resolve_device(device: _core.Device | str | None, owner: object = None) -> _core.Device:
+    """Return the device an argument means: a `Device`, its kind, or None for the default one.
+
+    The message about anything else names the class of ``owner``.
+    """
     if isinstance(device, _core.Device):
         return device
     if device is None:
         return _core.Device()
     if isinstance(device, str):
         return _core.Device(device)
-    raise TypeError(f"device must be a Device, a kind or None, got {type(device).__name__}")
+    who = "" if owner is None else f"{type(owner).__name__}: "
+    raise TypeError(f"{who}device must be a Device, a kind or None, got {type(device).__name__}")
 
 
 def array_queue(device: _core.Device) -> _core.CommandQueue:
@@ -67,19 +71,24 @@ def as_image_array(
     TypeError
         If it is not float32 or, where ``halves`` may come, float16.
     ValueError
-        If it has neither 3 nor 4 axes.
+        If it has neither 3 nor 4 axes, or is empty.
     """
-    hint = ""
     if not isinstance(array, np.ndarray):
         array = as_array(type(owner).__name__, array, name)
-        hint = f"; np.asarray({name}, np.float32) makes it one"
     if array.dtype != np.float32 and not (halves and array.dtype == np.float16):
         kinds = "float32 or float16" if halves else "float32"
-        raise TypeError(f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}{hint}")
+        raise TypeError(
+            f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}; "
+            f"np.asarray({name}, np.float32) makes it one"
+        )
     if array.ndim not in (3, 4):
         raise ValueError(
             f"{type(owner).__name__}: {name} must have shape (N, H, W, C), or (H, W, C) for one "
             f"image, got {array.shape}"
+        )
+    if array.size == 0:
+        raise ValueError(
+            f"{type(owner).__name__}: {name} must not be empty, got shape {array.shape}"
         )
     single = array.ndim == 3
     if single:
@@ -200,6 +209,16 @@ def finish(
 class ArrayUnaryKernel:
     """Mixed into facades of `UnaryKernel` classes: calling the kernel with an array runs it."""
 
+    @overload
+    def __call__(
+        self, source: Any, *, with_state: Literal[False] = False, out: Any = None
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def __call__(
+        self, source: Any, *, with_state: Literal[True], out: Any = None
+    ) -> tuple[npt.NDArray[Any], Any]: ...
+    @overload
+    def __call__(self, source: Any, *, with_state: bool, out: Any = None) -> Any: ...
     def __call__(self: Any, source: Any, *, with_state: bool = False, out: Any = None) -> Any:
         """Run the kernel on an array, and wait.
 
@@ -251,6 +270,18 @@ class ArrayUnaryKernel:
 class ArrayBinaryKernel:
     """Mixed into facades of forward binary kernels: calling the kernel with two arrays runs it."""
 
+    @overload
+    def __call__(
+        self, primary: Any, secondary: Any, *, with_state: Literal[False] = False, out: Any = None
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def __call__(
+        self, primary: Any, secondary: Any, *, with_state: Literal[True], out: Any = None
+    ) -> tuple[npt.NDArray[Any], Any]: ...
+    @overload
+    def __call__(
+        self, primary: Any, secondary: Any, *, with_state: bool, out: Any = None
+    ) -> Any: ...
     def __call__(
         self: Any, primary: Any, secondary: Any, *, with_state: bool = False, out: Any = None
     ) -> Any:
@@ -369,6 +400,11 @@ def run_gradient(
     kernel: Any, source_gradient: Any, source: Any, source_name: str, state: Any, out: Any
 ) -> npt.NDArray[Any]:
     """Run a gradient kernel on arrays, and wait; messages call ``source`` by ``source_name``."""
+    if state is None:
+        raise TypeError(
+            f"{type(kernel).__name__}: state must be what the forward call returned with "
+            "with_state=True, got None"
+        )
     gradient_array, source_array, single = pair_of_arrays(
         kernel, source_gradient, "source_gradient", source, source_name
     )

@@ -8,13 +8,13 @@ import functools
 import inspect
 import pickle
 from types import FunctionType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from mpsgrad import _core
 
-__all__ = ["KernelFacade", "Settings", "shown"]
+__all__ = ["KernelFacade", "Settings", "name_after", "shown"]
 
 _ANY_KERNEL = ("options", "label")
 _UNARY = (
@@ -107,22 +107,24 @@ def _copied(source: Any, device: _core.Device | None) -> Any:
 class Settings:
     """Mixed into classes whose attributes are settings, where a misspelt one is an error."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        known = name.startswith("_") or hasattr(type(self), name)
-        if not known and type(self).__module__.partition(".")[0] == "mpsgrad":
-            declared = _declared(type(self))
-            if name not in declared:
-                text = f"{type(self).__name__} has no attribute {name!r}"
-                if close := difflib.get_close_matches(name, [*dir(type(self)), *declared], 1):
-                    text += f"; did you mean {close[0]!r}?"
-                raise AttributeError(text, name=name, obj=self)
-        try:
-            super().__setattr__(name, value)
-        except AttributeError as error:
-            if "has no setter" not in str(error):
-                raise
-            text = f"{type(self).__name__}.{name} is read-only"
-            raise AttributeError(text, name=name, obj=self) from None
+    if not TYPE_CHECKING:  # type checkers would let any name be set
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            known = name.startswith("_") or hasattr(type(self), name)
+            if not known and type(self).__module__.partition(".")[0] == "mpsgrad":
+                declared = _declared(type(self))
+                if name not in declared:
+                    text = f"{type(self).__name__} has no attribute {name!r}"
+                    if close := difflib.get_close_matches(name, [*dir(type(self)), *declared], 1):
+                        text += f"; did you mean {close[0]!r}?"
+                    raise AttributeError(text, name=name, obj=self)
+            try:
+                super().__setattr__(name, value)
+            except AttributeError as error:
+                if "has no setter" not in str(error):
+                    raise
+                text = f"{type(self).__name__}.{name} is read-only"
+                raise AttributeError(text, name=name, obj=self) from None
 
 
 def shown(value: Any) -> str:
@@ -133,6 +135,21 @@ def shown(value: Any) -> str:
         if float(single) == value:
             return repr(float(str(single)))
     return repr(value)
+
+
+def name_after(cls: type, shared: FunctionType) -> None:
+    """Give a class a method of a base as its own, so that messages of Python name the class."""
+    own = FunctionType(
+        shared.__code__,
+        shared.__globals__,
+        shared.__name__,
+        shared.__defaults__,
+        shared.__closure__,
+    )
+    functools.update_wrapper(own, shared)
+    own.__kwdefaults__ = shared.__kwdefaults__
+    own.__qualname__ = f"{cls.__name__}.{shared.__name__}"
+    setattr(cls, shared.__name__, own)
 
 
 class KernelFacade(Settings):
@@ -149,17 +166,7 @@ class KernelFacade(Settings):
             shared = getattr(cls, name)
             if not isinstance(shared, FunctionType) or not _is_private(shared):
                 continue
-            own = FunctionType(
-                shared.__code__,
-                shared.__globals__,
-                shared.__name__,
-                shared.__defaults__,
-                shared.__closure__,
-            )
-            functools.update_wrapper(own, shared)
-            own.__kwdefaults__ = shared.__kwdefaults__
-            own.__qualname__ = f"{cls.__name__}.{name}"
-            setattr(cls, name, own)
+            name_after(cls, shared)
 
     def _arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, without the device."""

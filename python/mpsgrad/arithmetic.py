@@ -40,7 +40,7 @@ class _Forward(KernelFacade):
     _own_settings: tuple[str, ...] = (*_NUMBERS, *_CHANNEL_STRIDES)
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))  # type: ignore[call-arg]
+        super().__init__(resolve_device(device, self))  # type: ignore[call-arg]
 
 
 class _Gradient(KernelFacade):
@@ -51,7 +51,7 @@ class _Gradient(KernelFacade):
     def __init__(
         self, is_secondary_source_filter: bool, *, device: _core.Device | str | None = None
     ) -> None:
-        super().__init__(resolve_device(device), is_secondary_source_filter)  # type: ignore[call-arg]
+        super().__init__(resolve_device(device, self), is_secondary_source_filter)  # type: ignore[call-arg]
 
     def _arguments(self) -> dict[str, Any]:
         return {"is_secondary_source_filter": self.is_secondary_source_filter}  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, overload
 
 import numpy as np
 
@@ -253,7 +253,7 @@ class BatchNormalizationStatistics(KernelFacade, _core.BatchNormalizationStatist
     encode = _Absent("encode_batch")
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
     def __call__(self, source: npt.ArrayLike, state: _core.BatchNormalizationState) -> None:
         """Add an array's statistics to a state, and wait.
@@ -311,11 +311,38 @@ class BatchNormalization(_FusedNeuron, _core.BatchNormalization):
         *,
         device: _core.Device | str | None = None,
     ) -> None:
-        super().__init__(resolve_device(device), data_source, _fused(fused_neuron_descriptor))
+        super().__init__(resolve_device(device, self), data_source, _fused(fused_neuron_descriptor))
 
     def _arguments(self) -> dict[str, Any]:
         return {"data_source": self.data_source, **super()._arguments()}
 
+    @overload
+    def __call__(
+        self,
+        source: npt.ArrayLike,
+        state: _core.BatchNormalizationState | None = None,
+        *,
+        with_state: Literal[False] = False,
+        out: Any = None,
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def __call__(
+        self,
+        source: npt.ArrayLike,
+        state: _core.BatchNormalizationState | None = None,
+        *,
+        with_state: Literal[True],
+        out: Any = None,
+    ) -> tuple[npt.NDArray[Any], _core.BatchNormalizationState]: ...
+    @overload
+    def __call__(
+        self,
+        source: npt.ArrayLike,
+        state: _core.BatchNormalizationState | None = None,
+        *,
+        with_state: bool,
+        out: Any = None,
+    ) -> Any: ...
     def __call__(
         self,
         source: npt.ArrayLike,
@@ -412,7 +439,7 @@ class BatchNormalizationStatisticsGradient(
         *,
         device: _core.Device | str | None = None,
     ) -> None:
-        super().__init__(resolve_device(device), _fused(fused_neuron_descriptor))
+        super().__init__(resolve_device(device, self), _fused(fused_neuron_descriptor))
 
     def __call__(
         self,
@@ -477,4 +504,4 @@ class BatchNormalizationGradient(
         *,
         device: _core.Device | str | None = None,
     ) -> None:
-        super().__init__(resolve_device(device), _fused(fused_neuron_descriptor))
+        super().__init__(resolve_device(device, self), _fused(fused_neuron_descriptor))

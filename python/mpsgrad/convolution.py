@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, overload
 
 import numpy as np
 
@@ -179,6 +180,35 @@ class SubPixelConvolutionDescriptor(ConvolutionDescriptor):
         return {**super()._arguments(), "sub_pixel_scale_factor": self.sub_pixel_scale_factor}
 
 
+_SOURCE_METHODS = (
+    "load",
+    "purge",
+    "descriptor",
+    "data_type",
+    "kernel_weights_data_type",
+    "weights_layout",
+    "weights",
+    "bias_terms",
+    "label",
+    "weights_quantization_type",
+    "ranges_for_uint8_kernel",
+    "lookup_table_for_uint8_kernel",
+)
+
+
+def _with_methods(owner: object, source: Any) -> Any:
+    """Return a data source that a kernel is about to read, if what it has of these are methods."""
+    for name in _SOURCE_METHODS:
+        # Not what a property makes: that may be there only after load().
+        member = inspect.getattr_static(source, name, _with_methods)
+        if not callable(member) and not hasattr(type(member), "__get__"):
+            raise TypeError(
+                f"{type(owner).__name__}: {name} of the data source {type(source).__name__} must "
+                f"be a method, got {type(member).__name__}"
+            )
+    return source
+
+
 class ConvolutionDataSource(ABC):
     """Supplies descriptor, weights and biases when a kernel asks (``MPSCNNConvolutionDataSource``).
 
@@ -270,6 +300,13 @@ class ConvolutionDataSource(ABC):
             Whether kernels shall read this source again; False, as here, for no update.
         """
         return False
+
+
+_WEIGHTS_TYPES = {
+    np.dtype(np.float32): DataType.FLOAT32,
+    np.dtype(np.float16): DataType.FLOAT16,
+    np.dtype(np.uint8): DataType.UINT8,
+}
 
 
 class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
@@ -399,9 +436,7 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
 
     def data_type(self) -> DataType:
         """Return the type of the weights."""
-        return {"f2": DataType.FLOAT16, "f4": DataType.FLOAT32, "u1": DataType.UINT8}[
-            self.weights_array.dtype.str[1:]
-        ]
+        return _WEIGHTS_TYPES[self._checked_weights().dtype]
 
     def kernel_weights_data_type(self) -> DataType:
         """Return the precision the kernel multiplies with."""
@@ -409,11 +444,27 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
 
     def weights(self) -> npt.NDArray[Any]:
         """Return the weights."""
-        return self.weights_array
+        return self._checked_weights()
+
+    def _checked_weights(self) -> npt.NDArray[Any]:
+        array = self.weights_array
+        if not isinstance(array, np.ndarray) or array.dtype not in _WEIGHTS_TYPES:
+            wanted = "an array of float32, float16 or uint8"
+            raise self._wrong_array("weights_array", wanted, array)
+        return array
 
     def bias_terms(self) -> npt.NDArray[np.float32] | None:
         """Return the biases, or None."""
+        array: Any = self.bias_array
+        if array is not None and not (isinstance(array, np.ndarray) and array.dtype == np.float32):
+            raise self._wrong_array("bias_array", "an array of float32 or None", array)
         return self.bias_array
+
+    def _wrong_array(self, attribute: str, wanted: str, value: Any) -> TypeError:
+        kind = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
+        return TypeError(
+            f"{type(self).__name__}: {attribute} must be {wanted}, got {type(value).__name__}{kind}"
+        )
 
     def label(self) -> str | None:
         """Return the name for the kernel's label."""
@@ -436,8 +487,9 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
         d = self._descriptor
         steps = d.stride_in_pixels_x, d.stride_in_pixels_y
         dilation = d.dilation_rate_x, d.dilation_rate_y
+        weights = np.asarray(self.weights_array)  # whatever was put there
         parts = [
-            f"{self.weights_array.dtype} {self.weights_array.shape}",
+            f"{weights.dtype} {weights.shape}",
             "no biases" if self.bias_array is None else "biases",
             "" if steps == (1, 1) else f"stride {steps}",
             "" if dilation == (1, 1) else f"dilation {dilation}",
@@ -456,6 +508,11 @@ class _ConvolutionKernel(KernelFacade):
 
     def _arguments(self) -> dict[str, Any]:
         return {"weights": self.data_source}
+
+    def reload_weights_and_biases_from_data_source(self) -> None:
+        """Read the data source again; work that is encoded already keeps the weights it has."""
+        _with_methods(self, self.data_source)
+        super().reload_weights_and_biases_from_data_source()  # type: ignore[misc]
 
     @property
     def groups(self) -> int:
@@ -514,7 +571,7 @@ class Convolution(_ForwardConvolution, ArrayUnaryKernel, _core.Convolution):
     def __init__(
         self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
     ) -> None:
-        super().__init__(resolve_device(device), weights)
+        super().__init__(resolve_device(device, self), _with_methods(self, weights))
 
 
 class FullyConnected(_ForwardConvolution, ArrayUnaryKernel, _core.FullyConnected):
@@ -539,7 +596,7 @@ class FullyConnected(_ForwardConvolution, ArrayUnaryKernel, _core.FullyConnected
     def __init__(
         self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
     ) -> None:
-        super().__init__(resolve_device(device), weights)
+        super().__init__(resolve_device(device, self), _with_methods(self, weights))
 
 
 class _BackwardConvolution(_ConvolutionKernel):
@@ -584,7 +641,7 @@ class ConvolutionGradient(_BackwardConvolution, ArrayGradientKernel, _core.Convo
     def __init__(
         self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
     ) -> None:
-        super().__init__(resolve_device(device), weights)
+        super().__init__(resolve_device(device, self), _with_methods(self, weights))
 
 
 class FullyConnectedGradient(
@@ -613,7 +670,7 @@ class FullyConnectedGradient(
     def __init__(
         self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
     ) -> None:
-        super().__init__(resolve_device(device), weights)
+        super().__init__(resolve_device(device, self), _with_methods(self, weights))
 
 
 class ConvolutionTranspose(_ForwardConvolution, ArrayUnaryKernel, _core.ConvolutionTranspose):
@@ -648,8 +705,35 @@ class ConvolutionTranspose(_ForwardConvolution, ArrayUnaryKernel, _core.Convolut
     def __init__(
         self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
     ) -> None:
-        super().__init__(resolve_device(device), weights)
+        super().__init__(resolve_device(device, self), _with_methods(self, weights))
 
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        *,
+        convolution_gradient_state: Any = None,
+        with_state: Literal[False] = False,
+        out: Any = None,
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        *,
+        convolution_gradient_state: Any = None,
+        with_state: Literal[True],
+        out: Any = None,
+    ) -> tuple[npt.NDArray[Any], Any]: ...
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        *,
+        convolution_gradient_state: Any = None,
+        with_state: bool,
+        out: Any = None,
+    ) -> Any: ...
     def __call__(
         self,
         source: Any,
@@ -717,4 +801,4 @@ class ConvolutionTransposeGradient(
     def __init__(
         self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None
     ) -> None:
-        super().__init__(resolve_device(device), weights)
+        super().__init__(resolve_device(device, self), _with_methods(self, weights))

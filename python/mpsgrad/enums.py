@@ -5,7 +5,7 @@ The compiled part makes its own from `Enumeration`.
 
 import difflib
 from enum import Enum, EnumType, IntEnum, IntFlag
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __all__ = ["DataType", "Enumeration", "KernelOptions", "PaddingMethod", "TextureUsage"]
 
@@ -13,16 +13,18 @@ __all__ = ["DataType", "Enumeration", "KernelOptions", "PaddingMethod", "Texture
 class _EnumerationType(EnumType):
     """Has words for a member that there is not, as one in Swift's letters."""
 
-    def __getattr__(cls, name: str) -> Any:
-        members = () if name.startswith("_") else cls.__members__
-        if name in members:  # Python 3.11 asks here for every member
-            return cls.__members__[name]
-        message = f"{cls.__name__} has no member {name!r}"
-        by_letters = {each.replace("_", "").lower(): each for each in members}
-        letters = name.replace("_", "").lower()
-        if close := difflib.get_close_matches(letters, by_letters, 1, 0.8):
-            message += f"; did you mean {by_letters[close[0]]!r}?"
-        raise AttributeError(message, name=name, obj=cls)
+    if not TYPE_CHECKING:  # type checkers would take any name for a member
+
+        def __getattr__(cls, name: str) -> Any:
+            members = () if name.startswith("_") else cls.__members__
+            if name in members:  # Python 3.11 asks here for every member
+                return cls.__members__[name]
+            message = f"{cls.__name__} has no member {name!r}"
+            by_letters = {each.replace("_", "").lower(): each for each in members}
+            letters = name.replace("_", "").lower()
+            if close := difflib.get_close_matches(letters, by_letters, 1, 0.8):
+                message += f"; did you mean {by_letters[close[0]]!r}?"
+            raise AttributeError(message, name=name, obj=cls)
 
 
 class Enumeration(IntEnum, metaclass=_EnumerationType):

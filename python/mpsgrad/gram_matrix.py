@@ -20,7 +20,7 @@ class _GramMatrix(KernelFacade):
     """What both kernels share: their constructor."""
 
     def __init__(self, alpha: float = 1.0, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device), alpha)  # type: ignore[call-arg]
+        super().__init__(resolve_device(device, self), alpha)  # type: ignore[call-arg]
 
     def _arguments(self) -> dict[str, Any]:
         return {"alpha": self.alpha}  # type: ignore[attr-defined]

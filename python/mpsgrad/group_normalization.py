@@ -215,7 +215,7 @@ class _Forward(KernelFacade):
     _own_settings = ("epsilon",)
 
     def __init__(self, data_source: Any, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device), data_source)  # type: ignore[call-arg]
+        super().__init__(resolve_device(device, self), data_source)  # type: ignore[call-arg]
 
     def _arguments(self) -> dict[str, Any]:
         return {"data_source": self.data_source}  # type: ignore[attr-defined]
@@ -284,7 +284,7 @@ class InstanceNormalizationGradient(
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
 
 class GroupNormalizationGradient(
@@ -302,4 +302,4 @@ class GroupNormalizationGradient(
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))

@@ -35,7 +35,7 @@ class _ChannelWindow(KernelFacade):
     _own_settings: tuple[str, ...] = _BASE
 
     def __init__(self, kernel_size: int = 5, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device), kernel_size)  # type: ignore[call-arg]
+        super().__init__(resolve_device(device, self), kernel_size)  # type: ignore[call-arg]
 
     def _arguments(self) -> dict[str, Any]:
         return {"kernel_size": self.kernel_size}  # type: ignore[attr-defined]
@@ -54,7 +54,7 @@ class _PixelWindow(KernelFacade):
         *,
         device: _core.Device | str | None = None,
     ) -> None:
-        super().__init__(resolve_device(device), kernel_width, kernel_height)  # type: ignore[call-arg]
+        super().__init__(resolve_device(device, self), kernel_width, kernel_height)  # type: ignore[call-arg]
 
     def _arguments(self) -> dict[str, Any]:
         names = "kernel_width", "kernel_height"

@@ -294,7 +294,7 @@ class Loss(_LossKernel, _LabelledLoss, _core.Loss):
     def __init__(
         self, descriptor: _core.LossDescriptor, *, device: _core.Device | str | None = None
     ) -> None:
-        super().__init__(resolve_device(device), descriptor)
+        super().__init__(resolve_device(device, self), descriptor)
 
 
 class YOLOLossDescriptor(Settings, _core.YOLOLossDescriptor):
@@ -480,7 +480,7 @@ class YOLOLoss(_LabelledLoss, _core.YOLOLoss):
             )
         own = descriptor.copy()
         parts = [getattr(own, name) for name in _PARTS]
-        super().__init__(resolve_device(device), own, *parts)
+        super().__init__(resolve_device(device, self), own, *parts)
         for part in parts:
             part.reduction_type = own.reduction_type
             part.reduce_across_batch = own.reduce_across_batch
@@ -540,7 +540,7 @@ class ForwardLoss(_LossKernel, _core.ForwardLoss):
     def __init__(
         self, descriptor: _core.LossDescriptor, *, device: _core.Device | str | None = None
     ) -> None:
-        super().__init__(resolve_device(device), descriptor)
+        super().__init__(resolve_device(device, self), descriptor)
 
     def __call__(
         self, predictions: Any, labels: Any, weights: Any = None
@@ -611,7 +611,7 @@ class LossGradient(_LossKernel, _core.LossGradient):
         compute_label_gradients: bool = False,
         device: _core.Device | str | None = None,
     ) -> None:
-        super().__init__(resolve_device(device), descriptor)
+        super().__init__(resolve_device(device, self), descriptor)
         self.compute_label_gradients = compute_label_gradients
 
     def __call__(
@@ -707,4 +707,4 @@ class InitialGradient(KernelFacade, ArrayUnaryKernel, _core.InitialGradient):
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))

@@ -148,7 +148,7 @@ class Neuron(_NeuronKernel, ArrayUnaryKernel, _core.Neuron):
     def __init__(
         self, descriptor: _core.NeuronDescriptor, *, device: _core.Device | str | None = None
     ) -> None:
-        super().__init__(resolve_device(device), descriptor)
+        super().__init__(resolve_device(device, self), descriptor)
 
 
 class NeuronGradient(_NeuronKernel, ArrayGradientKernel, _core.NeuronGradient):
@@ -172,4 +172,4 @@ class NeuronGradient(_NeuronKernel, ArrayGradientKernel, _core.NeuronGradient):
     def __init__(
         self, descriptor: _core.NeuronDescriptor, *, device: _core.Device | str | None = None
     ) -> None:
-        super().__init__(resolve_device(device), descriptor)
+        super().__init__(resolve_device(device, self), descriptor)

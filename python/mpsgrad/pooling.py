@@ -44,7 +44,7 @@ class _Windows(KernelFacade):
         device: _core.Device | str | None = None,
     ) -> None:
         strides = stride_in_pixels_x, stride_in_pixels_y
-        super().__init__(resolve_device(device), kernel_width, kernel_height, *strides)  # type: ignore[call-arg]
+        super().__init__(resolve_device(device, self), kernel_width, kernel_height, *strides)  # type: ignore[call-arg]
 
     def _arguments(self) -> dict[str, Any]:
         window = {name: f"{self._prefix}{name}" for name in ("kernel_width", "kernel_height")}
@@ -69,7 +69,7 @@ class _DilatedWindows(_Windows):
         rates = dilation_rate_x, dilation_rate_y
         strides = stride_in_pixels_x, stride_in_pixels_y
         super(_Windows, self).__init__(  # type: ignore[call-arg]
-            resolve_device(device), kernel_width, kernel_height, *rates, *strides
+            resolve_device(device, self), kernel_width, kernel_height, *rates, *strides
         )
 
     def _arguments(self) -> dict[str, Any]:

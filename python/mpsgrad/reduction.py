@@ -42,7 +42,7 @@ class _Unary(KernelFacade):
     _own_settings: tuple[str, ...] = ("clip_rect_source",)
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))  # type: ignore[call-arg]
+        super().__init__(resolve_device(device, self))  # type: ignore[call-arg]
 
 
 class _Binary(KernelFacade):
@@ -258,7 +258,7 @@ class ReduceFeatureChannelsAndWeightsMean(
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
 
 class ReduceFeatureChannelsAndWeightsSum(
@@ -283,7 +283,7 @@ class ReduceFeatureChannelsAndWeightsSum(
         *,
         device: _core.Device | str | None = None,
     ) -> None:
-        super().__init__(resolve_device(device), do_weighted_sum_by_non_zero_weights)
+        super().__init__(resolve_device(device, self), do_weighted_sum_by_non_zero_weights)
 
     def _arguments(self) -> dict[str, Any]:
         name = "do_weighted_sum_by_non_zero_weights"
@@ -332,7 +332,7 @@ class LocalCorrelation(_Binary, ArrayBinaryKernel, _core.LocalCorrelation):
         device: _core.Device | str | None = None,
     ) -> None:
         shifts = window_in_x, window_in_y, stride_in_x, stride_in_y
-        super().__init__(resolve_device(device), *shifts)
+        super().__init__(resolve_device(device, self), *shifts)
 
     def _arguments(self) -> dict[str, Any]:
         names = "window_in_x", "window_in_y", "stride_in_x", "stride_in_y"

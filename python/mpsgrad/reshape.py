@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -45,8 +45,35 @@ class Reshape(KernelFacade, _core.Reshape):
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        shape: Sequence[int] | None = None,
+        *,
+        with_state: Literal[False] = False,
+        out: Any = None,
+    ) -> npt.NDArray[Any]: ...
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        shape: Sequence[int] | None = None,
+        *,
+        with_state: Literal[True],
+        out: Any = None,
+    ) -> tuple[npt.NDArray[Any], Any]: ...
+    @overload
+    def __call__(
+        self,
+        source: Any,
+        shape: Sequence[int] | None = None,
+        *,
+        with_state: bool,
+        out: Any = None,
+    ) -> Any: ...
     def __call__(
         self,
         source: Any,
@@ -140,7 +167,7 @@ class ReshapeGradient(KernelFacade, ArrayGradientKernel, _core.ReshapeGradient):
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
 
 class Slice(KernelFacade, ArrayUnaryKernel, _core.Slice):
@@ -162,7 +189,7 @@ class Slice(KernelFacade, ArrayUnaryKernel, _core.Slice):
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
 
 class Pad(KernelFacade, ArrayUnaryKernel, _core.Pad):
@@ -216,7 +243,7 @@ class Pad(KernelFacade, ArrayUnaryKernel, _core.Pad):
                 )
             values = array.tolist()
         sizes = padding_size_before, padding_size_after
-        super().__init__(resolve_device(device), *sizes, values)
+        super().__init__(resolve_device(device, self), *sizes, values)
 
     def _arguments(self) -> dict[str, Any]:
         names = "padding_size_before", "padding_size_after", "fill_value_array"
@@ -239,4 +266,4 @@ class PadGradient(KernelFacade, ArrayGradientKernel, _core.PadGradient):
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))

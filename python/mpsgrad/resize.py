@@ -52,7 +52,7 @@ class ResizeBilinear(KernelFacade, ArrayUnaryKernel, _core.ResizeBilinear):
         *,
         device: _core.Device | str | None = None,
     ) -> None:
-        super().__init__(resolve_device(device), resize_width, resize_height, align_corners)
+        super().__init__(resolve_device(device, self), resize_width, resize_height, align_corners)
 
     def _arguments(self) -> dict[str, Any]:
         names = "resize_width", "resize_height", "align_corners"
@@ -101,7 +101,7 @@ class CropAndResizeBilinear(KernelFacade, ArrayUnaryKernel, _core.CropAndResizeB
                 "CropAndResizeBilinear: regions must have shape (R, 4), of each x, y, width and "
                 f"height, got {array.shape}"
             )
-        super().__init__(resolve_device(device), resize_width, resize_height, array.tolist())
+        super().__init__(resolve_device(device, self), resize_width, resize_height, array.tolist())
 
     def _arguments(self) -> dict[str, Any]:
         names = "resize_width", "resize_height", "regions"
@@ -135,4 +135,4 @@ class GridSample(KernelFacade, ArrayBinaryKernel, _core.GridSample):
     _own_settings = ("use_grid_value_as_input_coordinate",)
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))

@@ -21,7 +21,7 @@ class SoftMax(KernelFacade, ArrayUnaryKernel, _core.SoftMax):
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
 
 class LogSoftMax(KernelFacade, ArrayUnaryKernel, _core.LogSoftMax):
@@ -36,7 +36,7 @@ class LogSoftMax(KernelFacade, ArrayUnaryKernel, _core.LogSoftMax):
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
 
 class SoftMaxGradient(KernelFacade, ArrayResultGradientKernel, _core.SoftMaxGradient):
@@ -53,7 +53,7 @@ class SoftMaxGradient(KernelFacade, ArrayResultGradientKernel, _core.SoftMaxGrad
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
 
 
 class LogSoftMaxGradient(KernelFacade, ArrayResultGradientKernel, _core.LogSoftMaxGradient):
@@ -70,4 +70,4 @@ class LogSoftMaxGradient(KernelFacade, ArrayResultGradientKernel, _core.LogSoftM
     """
 
     def __init__(self, *, device: _core.Device | str | None = None) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))

@@ -30,7 +30,7 @@ class _Factors(KernelFacade):
         device: _core.Device | str | None = None,
     ) -> None:
         factors = integer_scale_factor_x, integer_scale_factor_y
-        super().__init__(resolve_device(device), *factors)  # type: ignore[call-arg]
+        super().__init__(resolve_device(device, self), *factors)  # type: ignore[call-arg]
 
     def _arguments(self) -> dict[str, Any]:
         return {
@@ -92,7 +92,7 @@ class UpsamplingBilinear(_Factors, ArrayUnaryKernel, _core.UpsamplingBilinear):
         device: _core.Device | str | None = None,
     ) -> None:
         factors = integer_scale_factor_x, integer_scale_factor_y
-        super(_Factors, self).__init__(resolve_device(device), *factors, align_corners)
+        super(_Factors, self).__init__(resolve_device(device, self), *factors, align_corners)
 
     def _arguments(self) -> dict[str, Any]:
         return {**super()._arguments(), "align_corners": self.align_corners}

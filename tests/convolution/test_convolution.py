@@ -15,6 +15,7 @@ import pytest
 
 from tests.convolution import cases, fuzz, kernels, oracle
 from tests.core.support import python_of_little_memory
+from tests.rejects import rejects
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
 
 pytestmark = pytest.mark.filterwarnings(
@@ -1517,6 +1518,57 @@ SOURCES = {
 def test_rejected_sources(device, source, error, words):
     with pytest.raises(error, match=re.escape(words)):
         mg.Convolution(source, device=device)
+
+
+OF_WEIGHTS = "an array of float32, float16 or uint8"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "words"),
+    [
+        ("weights_array", np.ones((4, 3, 3, 2)), f"{OF_WEIGHTS}, got ndarray of float64"),
+        ("weights_array", np.ones((4, 3, 3, 2)).tolist(), f"{OF_WEIGHTS}, got list"),
+        ("bias_array", np.ones(4), "an array of float32 or None, got ndarray of float64"),
+        ("bias_array", [1.0] * 4, "an array of float32 or None, got list"),
+    ],
+)
+def test_array_source_checks_what_was_put_into_it(device, attribute, value, words):
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 2), np.float32), np.ones(4))
+    kernel = mg.Convolution(source, device=device)
+    setattr(source, attribute, value)
+    assert repr(source).startswith("ArrayConvolutionDataSource(float")
+    with rejects(TypeError, f"ArrayConvolutionDataSource: {attribute} must be {words}"):
+        kernel.reload_weights_and_biases_from_data_source()
+
+
+def test_methods_of_array_sources_are_not_arrays():
+    array = np.ones((4, 3, 3, 2), np.float32)
+    source = mg.ArrayConvolutionDataSource(array)
+    words = "ArrayConvolutionDataSource: {} must be a method, got {}"
+    with rejects(TypeError, words.format("weights", "ndarray; did you mean weights_array?")):
+        source.weights = array
+    with rejects(TypeError, words.format("bias_terms", "ndarray; did you mean bias_array?")):
+        source.bias_terms = array[:, 0, 0, 0]
+    with rejects(TypeError, words.format("label", "str")):
+        source.label = "first"
+    source.label = lambda: "first"
+    assert mg.Convolution(source).label == "first"
+    source.note = "an attribute of the user's"
+
+
+def test_members_of_own_sources_must_be_methods(device):
+    class Own(Recorder):
+        pass
+
+    source = Own()
+    kernel = mg.Convolution(source, device=device)
+    source.label = "first"
+    words = "label of the data source Own must be a method, got str"
+    for make in (mg.Convolution, mg.ConvolutionGradient, mg.FullyConnected):
+        with rejects(TypeError, f"{make.__name__}: {words}"):
+            make(source, device=device)
+    with rejects(TypeError, f"Convolution: {words}"):
+        kernel.reload_weights_and_biases_from_data_source()
 
 
 def test_array_source_checks_its_shape():

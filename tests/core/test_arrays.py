@@ -104,6 +104,7 @@ WRONG = [
     ),
     (np.zeros((2, 3, 4), object), TypeError, "source must be float32 or float16, got object"),
     (np.zeros((2, 3, 4), ">f4"), TypeError, "source must be float32 or float16, got >f4"),
+    (np.ones((2, 3, 4)), TypeError, "got float64; np.asarray(source, np.float32) makes it one"),
     ([[[1.0]]], TypeError, "got float64; np.asarray(source, np.float32) makes it one"),
     (None, TypeError, "Neuron: source must be an array of numbers, got NoneType"),
     ("image", TypeError, "source must be an array of numbers, got str"),
@@ -111,9 +112,17 @@ WRONG = [
     (np.float32(1), ValueError, "Neuron: source must have shape (N, H, W, C), or (H, W, C)"),
     (np.zeros((3, 4), np.float32), ValueError, "(H, W, C) for one image, got (3, 4)"),
     (np.zeros((1, 1, 1, 1, 1), np.float32), ValueError, "got (1, 1, 1, 1, 1)"),
-    (np.zeros((0, 2, 3, 4), np.float32), ValueError, "count must be between 1"),
-    (np.zeros((2, 0, 3, 4), np.float32), ValueError, "height must be between 1 and 16384, got 0"),
-    (np.zeros((2, 3, 0), np.float32), ValueError, "feature_channels must be at least 1, got 0"),
+    (
+        np.zeros((0, 2, 3, 4), np.float32),
+        ValueError,
+        "source must not be empty, got shape (0, 2, 3, 4)",
+    ),
+    (
+        np.zeros((2, 0, 3, 4), np.float32),
+        ValueError,
+        "source must not be empty, got shape (2, 0, 3, 4)",
+    ),
+    (np.zeros((2, 3, 0), np.float32), ValueError, "must not be empty, got shape (2, 3, 0)"),
 ]
 
 
@@ -344,3 +353,10 @@ def test_more_threads_than_the_machine_has(device):
         assert np.array_equal(linear(device, 2.0)(x), 2 * x)
     finally:
         mg.set_num_threads(before)
+
+
+def test_a_gradient_needs_the_state_of_the_forward_call(device):
+    x = counting(2, 2, 3, 4)
+    words = "NeuronGradient: state must be what the forward call returned with with_state=True, got"
+    with pytest.raises(TypeError, match=f"^{words} None$"):
+        linear_gradient(device)(x, x, None)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+
+import mpsgrad as mg
+import pytest
+
 from tests.core.support import python
 
 CALL_EVERYTHING = """
@@ -62,3 +67,26 @@ print(calls > 20000)
 def test_no_call_shows_signatures_or_ends_the_process():
     run = python(CALL_EVERYTHING, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "True\n", "")
+
+
+def _needs_arguments(kernel):
+    parameters = inspect.signature(kernel).parameters.values()
+    return any(each.default is each.empty for each in parameters if each.kind != each.VAR_KEYWORD)
+
+
+KERNELS = [
+    each
+    for each in vars(mg).values()
+    if isinstance(each, type)
+    and issubclass(each, mg.Kernel)
+    and not issubclass(each, mg.Optimizer)  # they need one of two arguments first
+    and each.__module__ != "mpsgrad._core"
+    and not _needs_arguments(each)
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda each: each.__name__)
+def test_a_wrong_device_is_refused_by_the_class(kernel):
+    words = "device must be a Device, a kind or None, got int"
+    with pytest.raises(TypeError, match=f"^{kernel.__name__}: {words}$"):
+        kernel(device=3)

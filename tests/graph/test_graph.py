@@ -344,8 +344,8 @@ def test_inputs_are_checked_before_anything_is_encoded(device, queue, rng):
     good, other = batch(device, sample(rng)), batch(device, sample(rng, (3, 4, 3, 8)))
     short = batch(device, sample(rng, (2, 4, 2, 8)))
     cases = [
-        ([good], [], ValueError, "there are 2 source images, but 1 batches came"),
-        ([good, good], [[]], ValueError, "there are 0 source states, but 1 batches came"),
+        ([good], [], ValueError, "must hold 2, for 'x', 'y', got 1: none for 'y'"),
+        ([good, good], [[]], ValueError, "no node takes source_states, but 1 came"),
         (
             [good, short],
             [],
@@ -384,7 +384,7 @@ def test_labels_are_checked(device, queue, rng):
     wrong = mg.LossLabels.batch(device, sample(rng, (3, 4, 2, 4)))
     with pytest.raises(ValueError, match="Graph: LossNode: Loss: "):
         graph.encode_batch(command_buffer, [x], [wrong])
-    with pytest.raises(ValueError, match="there are 1 source states, but 0"):
+    with pytest.raises(ValueError, match="source_states must hold 1, for 'labels', got 0"):
         graph.encode_batch(command_buffer, [x])
 
 
@@ -405,10 +405,46 @@ def test_labels_of_a_batch_are_of_one_kind(device, queue, rng):
 
 def test_every_label_is_for_a_node(device, rng):
     x = sample(rng)
-    with pytest.raises(ValueError, match="labels must hold 1, an array for each loss, got 2"):
+    with pytest.raises(ValueError, match="labels must hold 1, for 'labels', got 2"):
         float_graph(device, [loss_of(g.ImageNode())])(x, [x, x])
-    with pytest.raises(ValueError, match="no node takes labels, but 1 arrays of them came"):
+    with pytest.raises(ValueError, match="no node takes labels, but 1 came"):
         float_graph(device, [linear(g.ImageNode())])(x, x)
+
+
+def test_what_is_wrong_with_arrays(device, rng):
+    x = sample(rng)
+    loss = loss_of(g.ImageNode("x"))
+    graph = float_graph(device, [loss])
+    with rejects(ValueError, "Graph: images must hold 1, for 'x', got 0: none for 'x'"):
+        graph()
+    with rejects(ValueError, "Graph: labels must hold 1, for 'labels', got 0: none for 'labels'"):
+        graph(x)
+    with rejects(ValueError, "Graph: labels must have length 3, as images has, got 2"):
+        graph(x, x[:2])
+    with rejects(ValueError, "labels['labels'] must have length 3, as images['x'] has, got 2"):
+        graph({"x": x}, {"labels": x[:2]})
+    for dtype in ("int64", "float16"):
+        with rejects(TypeError, f"Graph: labels must be float32, got {dtype}; np.asarray(labels, "):
+            graph(x, x.astype(dtype))
+    loss.input_labels.handle = None
+    with rejects(ValueError, "have none; set LossNode.input_labels.handle, before the graph is"):
+        float_graph(device, [loss])(x, {"labels": x})
+
+
+def test_what_is_wrong_with_several_arrays(device, rng):
+    x = sample(rng)
+    graph = float_graph(device, [g.AdditionNode(g.ImageNode("x"), g.ImageNode("x"))])
+    words = "for 'x', 'x', got 1: none for 'x'; 2 nodes have the handle 'x': use one node where it"
+    with rejects(ValueError, f"Graph: images must hold 2, {words}"):
+        graph(x)
+    with rejects(TypeError, "got float64; np.asarray(images[1], np.float32) makes it one"):
+        graph([x, x.astype(np.float64)])
+    assert_exact(graph({"x": x}).result, x + x)
+    graph = float_graph(device, [g.AdditionNode(g.ImageNode(), g.ImageNode("y"))])
+    with rejects(ValueError, "must hold 2, for a node without a handle, 'y', got 1: none for 'y'"):
+        graph(x)
+    with rejects(ValueError, "have none; ImageNode('name') makes one with a handle"):
+        graph({"y": x})
 
 
 def test_a_command_buffer_is_needed(device, rng):

@@ -933,3 +933,15 @@ def test_nodes_pickle():
     assert repr(again) == repr(node)
     assert again.source_images[0].producer.source_images[0].handle == "x"
     assert again.source_images[0].producer.result_image is again.source_images[0]
+
+
+def test_messages_about_a_shared_constructor_name_the_class():
+    nodes = {
+        name: cls
+        for name, cls in vars(g).items()
+        if isinstance(cls, type) and issubclass(cls, g.FilterNode) and not cls._is_abstract()
+    }
+    assert len(nodes) > 80
+    for name, cls in nodes.items():
+        with pytest.raises(TypeError, match=rf"^{name}\.__init__\(\) missing "):
+            cls()

@@ -4,7 +4,7 @@ Names are Apple's without ``MPS``, ``MPSCNN`` and ``MPSNN``: ``MPSCNNConvolution
 `mpsgrad.graph.ConvolutionNode`.
 """
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from mpsgrad._wording import no_such_name
 from mpsgrad.graph._graph import ArraysResult, EncodeResult, Graph, HandledList
@@ -140,9 +140,10 @@ from mpsgrad.graph.shape import (
     UpsamplingNearestNode,
 )
 
+if not TYPE_CHECKING:  # type checkers would take any name for one of the module's
 
-def __getattr__(name: str) -> NoReturn:
-    raise no_such_name("mpsgrad.graph", name, __all__)
+    def __getattr__(name: str) -> NoReturn:
+        raise no_such_name("mpsgrad.graph", name, __all__)
 
 
 __all__ = [

@@ -122,7 +122,7 @@ class Graph(Settings, _core.Graph):
         label: str | None = None,
         format: ChannelFormat | None = None,  # noqa: A002  Apple's word
     ) -> None:
-        super().__init__(resolve_device(device))
+        super().__init__(resolve_device(device, self))
         if (result_image is None) == (result_images is None):
             raise TypeError("Graph: give either result_image or result_images")
         if isinstance(result_image, list | tuple):
@@ -212,16 +212,37 @@ class Graph(Settings, _core.Graph):
         if hasattr(given, "keys"):
             return self._by_handle(what, given, nodes)
         handles = [node.handle for node in nodes]
-        return _listed(what, given, f"a list, or a dict, with an entry for each of {handles!r}")
+        values = _listed(what, given, f"a list, or a dict, with an entry for each of {handles!r}")
+        if len(values) != len(nodes):
+            raise ValueError(f"Graph: {_wrong_count(what, len(values), nodes)}")
+        return values
+
+    def _named_inputs(
+        self, what: str, given: Any, nodes: Sequence[ImageNode | StateNode]
+    ) -> list[tuple[str, Any]]:
+        """Return the inputs, each with what it is called in the caller's words."""
+        values = self._inputs(what, given, nodes)
+        if hasattr(given, "keys"):
+            names = [f"{what}[{node.handle!r}]" for node in nodes]
+        else:
+            names = [what] if len(nodes) == 1 else [f"{what}[{i}]" for i in range(len(nodes))]
+        return list(zip(names, values, strict=True))
 
     def _by_handle(
         self, what: str, given: Mapping[Any, Any], nodes: Sequence[ImageNode | StateNode]
     ) -> list[Any]:
         handles = [node.handle for node in nodes]
         if None in handles:
+            example = nodes[handles.index(None)]
+            setting = (
+                "ImageNode('name') makes one with a handle"
+                if isinstance(example, ImageNode)
+                else f"set {type(example._producer).__name__}.input_labels.handle, before the "
+                "graph is made"
+            )
             raise ValueError(
                 f"Graph: {what} cannot be given by handle, as {handles.count(None)} of the nodes "
-                "have none"
+                f"have none; {setting}"
             )
         missing = [handle for handle in handles if handle not in given]
         unknown = [handle for handle in given if handle not in handles]
@@ -329,23 +350,21 @@ class Graph(Settings, _core.Graph):
             images = [] if images is None else [images]
         if isinstance(labels, np.ndarray) or not isinstance(labels, (list, tuple, dict)):
             labels = [] if labels is None else [labels]
-        arrays = [
-            as_image_array(self, array, "images")
-            for array in self._inputs("images", images, compiled.input_images)
-        ]
+        sources = self._named_inputs("images", images, compiled.input_images)
+        targets = self._named_inputs("labels", labels, compiled.input_states)
+        arrays = [as_image_array(self, array, name) for name, array in sources]
         single = bool(arrays) and all(one for _, one in arrays)
-        given = self._inputs("labels", labels, compiled.input_states)
-        if len(given) != len(compiled.input_states):
-            takers = len(compiled.input_states)
-            raise ValueError(
-                f"Graph: labels must hold {takers}, an array for each loss, got {len(given)}"
-                if takers
-                else f"Graph: no node takes labels, but {len(given)} arrays of them came"
-            )
         states = [
-            self._labels(array, node)
-            for array, node in zip(given, compiled.input_states, strict=True)
+            self._labels(array, node, name)
+            for (name, array), node in zip(targets, compiled.input_states, strict=True)
         ]
+        names = [name for name, _ in (*sources, *targets)]
+        counts = [len(batch) for batch in (*(array for array, _ in arrays), *states)]
+        for name, count in zip(names, counts, strict=True):
+            if count != counts[0]:
+                raise ValueError(
+                    f"Graph: {name} must have length {counts[0]}, as {names[0]} has, got {count}"
+                )
         command_buffer = array_queue(self.device).command_buffer()
         batches = [batch_of(self.device, array) for array, _ in arrays]
         result, intermediates, _ = self.encode_batch(command_buffer, batches, states)
@@ -372,11 +391,11 @@ class Graph(Settings, _core.Graph):
             HandledList(losses, self.source_state_handles),
         )
 
-    def _labels(self, labels: Any, node: StateNode) -> Any:
+    def _labels(self, labels: Any, node: StateNode, name: str) -> Any:
         """Labels of one loss node as states."""
         if isinstance(labels, (list, tuple)) and labels and isinstance(labels[0], LossLabels):
             return list(labels)
-        array, _ = as_image_array(self, labels, "labels")
+        array, _ = as_image_array(self, labels, name, halves=False)
         producer = node._producer
         assert isinstance(producer, SelfGradientNode)
         whole = producer.loss_descriptor.reduction_type == ReductionType.NONE
@@ -454,7 +473,7 @@ class Graph(Settings, _core.Graph):
         device : Device or str, optional
             Where the copy runs; by default where this graph does.
         """
-        target = self.device if device is None else resolve_device(device)
+        target = self.device if device is None else resolve_device(device, self)
         sources: dict[int, Any] = {}
         for node in self._compiled.included:
             for attribute in _DATA_SOURCES:
@@ -610,6 +629,27 @@ def _listed(what: str, values: Any, wanted: str) -> list[Any]:
     if not isinstance(values, Iterable):
         raise TypeError(f"Graph: {what} must be {wanted}, got {type(values).__name__}")
     return list(values)
+
+
+def _wrong_count(what: str, count: int, nodes: Sequence[ImageNode | StateNode]) -> str:
+    if not nodes:
+        return f"no node takes {what}, but {count} came"
+    named = [
+        repr(node.handle)
+        if node.handle is not None
+        else "a node without a handle"
+        if isinstance(node, ImageNode)
+        else node._producer._name()
+        for node in nodes
+    ]
+    text = f"{what} must hold {len(nodes)}, for {', '.join(named)}, got {count}"
+    if missing := named[count:]:
+        text += f": none for {', '.join(missing)}"
+    handles = [node.handle for node in nodes if node.handle is not None]
+    for handle in dict.fromkeys(handles):
+        if (same := handles.count(handle)) > 1:
+            text += f"; {same} nodes have the handle {handle!r}: use one node where it is one input"
+    return text
 
 
 def _temporary(batch: Any) -> bool:

@@ -1,0 +1,50 @@
+"""What type checkers must say about calls and misspelt names; read by mypy, never run.
+
+An error that does not come is one as well: ``warn_unused_ignores`` is part of ``strict``.
+"""
+
+from typing import Any, assert_type
+
+import mpsgrad as mg
+import numpy as np
+import numpy.typing as npt
+from mpsgrad import NoSuchKernel  # type: ignore[attr-defined]  # noqa: F401
+from mpsgrad import graph as g
+from mpsgrad.graph import NoSuchNode  # type: ignore[attr-defined]  # noqa: F401
+
+Array = npt.NDArray[Any]
+
+
+def names(kernel: mg.PoolingMax, node: g.ImageNode, graph: g.Graph) -> None:
+    kernel.edge_mode = mg.EdgeMode.CLAMP
+    kernel.edge_mod = mg.EdgeMode.CLAMP  # type: ignore[attr-defined]
+    node.stop_gradient = True
+    node.stop_gradients = True  # type: ignore[attr-defined]
+    graph.format = mg.ChannelFormat.FLOAT32
+    graph.formats = mg.ChannelFormat.FLOAT32  # type: ignore[attr-defined]
+    mg.NoSuchName  # type: ignore[attr-defined]  # noqa: B018
+    g.NoSuchName  # type: ignore[attr-defined]  # noqa: B018
+    mg.DataType.FLOAT64  # type: ignore[attr-defined]  # noqa: B018
+
+
+def calls(source: mg.ArrayConvolutionDataSource, x: Array, with_state: bool) -> None:
+    source.weights_arrays = x  # type: ignore[attr-defined]
+    convolution = mg.Convolution(source)
+    assert_type(convolution(x), Array)
+    assert_type(convolution(x, out=x), Array)
+    assert_type(convolution(x, with_state=False), Array)
+    assert_type(convolution(x, with_state=True), tuple[Array, Any])
+    assert_type(convolution(x, with_state=with_state), Any)
+    assert_type(mg.Add()(x, x), Array)
+    assert_type(mg.Add()(x, x, with_state=True), tuple[Array, Any])
+    assert_type(mg.AddGradient(False)(x, x, []), Array)
+    assert_type(mg.Reshape()(x, (1, 2, 3)), Array)
+    assert_type(mg.Reshape()(x, (1, 2, 3), with_state=True), tuple[Array, Any])
+    transpose = mg.ConvolutionTranspose(source)
+    assert_type(transpose(x), Array)
+    assert_type(transpose(x, convolution_gradient_state=None, with_state=True), tuple[Array, Any])
+    normalization = mg.BatchNormalization(
+        mg.ArrayBatchNormalizationDataSource(np.ones(4), np.zeros(4))
+    )
+    assert_type(normalization(x), Array)
+    assert_type(normalization(x, with_state=True), tuple[Array, mg.BatchNormalizationState])
