@@ -29,8 +29,9 @@ class PySource final : public NormalizationDataSource {
     const py::gil_scoped_acquire locked;
     const py::object& source = *source_;
     const bool loads = protocol_.load || py::hasattr(source, "load");
-    require(!loads || py::bool_(source.attr("load")()), who, ": load() of ", type_name(source),
-            " returned false");
+    const py::object loaded = loads ? source.attr("load")() : py::bool_(true);
+    require(py::bool_(loaded), who, ": load() of ", type_name(source), " must return True, got ",
+            std::string(py::repr(loaded)));
     NormalizationSourceData data;
     try {
       data = read_loaded(who, wanted);

@@ -36,7 +36,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_queues.clear)  # a queue's thread stays in the parent
 
 
-def resolve_device(device: _core.Device | str | None, owner: object = None) -> _core.Device:
+def resolve_device(device: _core.Device | str | None, owner: object) -> _core.Device:
     """Return the device an argument means: a `Device`, its kind, or None for the default one.
 
     The message about anything else names the class of ``owner``.
@@ -244,9 +244,13 @@ class ArrayUnaryKernel:
         """
         return self._run(source, with_state, out)
 
+    def _check_array(self: Any, array: npt.NDArray[Any]) -> None:
+        """Refuse what an image may be but an array is by mistake."""
+
     def _run(self: Any, source: Any, with_state: bool, out: Any, **options: Any) -> Any:
         """Do what a call does, with more options of the encode."""
         array, single = as_image_array(self, source, "source")
+        self._check_array(array)
         sources = batch_of(self.device, array)
         command_buffer = array_queue(self.device).command_buffer()
         places: Any = _core.DEFAULT

@@ -528,6 +528,18 @@ class _ConvolutionKernel(KernelFacade):
 class _ForwardConvolution(_ConvolutionKernel):
     _own_settings: tuple[str, ...] = ("accumulator_precision",)
 
+    def _check_array(self: Any, array: npt.NDArray[Any]) -> None:
+        # Images may have more channels than the weights take; such an array is mostly one whose
+        # axes are in another order.
+        wanted = self.input_feature_channels
+        chosen = self.source_feature_channel_max_count is not None
+        if array.shape[3] > wanted and not chosen and self.source_feature_channel_offset == 0:
+            raise ValueError(
+                f"{type(self).__name__}: source must have {wanted} channels on its last axis, got "
+                f"{array.shape[3]} (shape {array.shape}); set source_feature_channel_max_count to "
+                f"{wanted} to read the first of them"
+            )
+
     @property
     def input_feature_channels(self) -> int:
         """Channels read."""

@@ -73,7 +73,9 @@ class Dropout(_DropoutFacade, ArrayUnaryKernel, _core.Dropout):
             raise TypeError("Dropout: give either a seed or an rng")
         if seed is None:
             seed = int(np.random.default_rng(rng).integers(2**64, dtype=np.uint64))
-        super().__init__(resolve_device(device), keep_probability, seed, mask_stride_in_pixels)
+        super().__init__(
+            resolve_device(device, self), keep_probability, seed, mask_stride_in_pixels
+        )
 
 
 class DropoutGradient(_DropoutFacade, ArrayGradientKernel, _core.DropoutGradient):
@@ -109,4 +111,6 @@ class DropoutGradient(_DropoutFacade, ArrayGradientKernel, _core.DropoutGradient
         *,
         device: _core.Device | str | None = None,
     ) -> None:
-        super().__init__(resolve_device(device), keep_probability, seed, mask_stride_in_pixels)
+        super().__init__(
+            resolve_device(device, self), keep_probability, seed, mask_stride_in_pixels
+        )

@@ -281,7 +281,9 @@ class StochasticGradientDescent(_OptimizerFacade, _core.StochasticGradientDescen
         device: _core.Device | str | None = None,
     ) -> None:
         settings = _settings(type(self).__name__, learning_rate, optimizer_descriptor)
-        super().__init__(resolve_device(device), settings, momentum_scale, use_nesterov_momentum)
+        super().__init__(
+            resolve_device(device, self), settings, momentum_scale, use_nesterov_momentum
+        )
 
     def __call__(
         self, gradient: Any, values: Any, momentum: Any = None, *, out: Any = None
@@ -361,7 +363,7 @@ class RMSProp(_OptimizerFacade, _core.RMSProp):
         device: _core.Device | str | None = None,
     ) -> None:
         settings = _settings(type(self).__name__, learning_rate, optimizer_descriptor)
-        super().__init__(resolve_device(device), settings, decay, epsilon)
+        super().__init__(resolve_device(device, self), settings, decay, epsilon)
 
     def __call__(
         self, gradient: Any, values: Any, sum_of_squares: Any, *, out: Any = None
@@ -445,7 +447,7 @@ class Adam(_OptimizerFacade, _core.Adam):
         device: _core.Device | str | None = None,
     ) -> None:
         settings = _settings(type(self).__name__, learning_rate, optimizer_descriptor)
-        super().__init__(resolve_device(device), settings, beta1, beta2, epsilon, time_step)
+        super().__init__(resolve_device(device, self), settings, beta1, beta2, epsilon, time_step)
 
     def __call__(
         self,

@@ -570,7 +570,7 @@ def test_a_source_that_refuses_to_load_is_not_purged(device):
     source = Recorded()
     source.loads = False
     with pytest.raises(
-        ValueError, match=r"BatchNormalization: load\(\) of Recorded returned false"
+        ValueError, match=r"BatchNormalization: load\(\) of Recorded must return True, got False"
     ):
         mg.BatchNormalization(source, device=device)
     assert source.asked == ["load"]
@@ -645,7 +645,7 @@ def test_a_source_that_refuses_a_reload(device):
         kernel.reload_gamma_and_beta_from_data_source,
         kernel.reload_mean_and_variance_from_data_source,
     ):
-        with pytest.raises(ValueError, match=r"load\(\) of Recorded returned false"):
+        with pytest.raises(ValueError, match=r"load\(\) of Recorded must return True, got False"):
             reload()
     assert source.asked == ["load", "load"]
     assert_same_bytes(kernel(X), before)

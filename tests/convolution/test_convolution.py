@@ -1157,9 +1157,34 @@ def test_apples_default_is_half_weights(device):
     assert kernel(row([1])).item() == np.float32(np.float16(0.1))
 
 
+@pytest.mark.parametrize("loaded", [False, None])
+def test_sources_that_do_not_load(device, loaded):
+    with rejects(RuntimeError, f"load() of Recorder must return True, got {loaded}"):
+        mg.Convolution(Recorder(loads=loaded), device=device)
+
+
+@pytest.mark.parametrize("cls", [mg.Convolution, mg.ConvolutionTranspose])
+def test_arrays_of_more_channels_than_the_weights_take(device, rng, cls):
+    """An array of channels, rows and columns would pass for one of rows, columns and channels."""
+    weights = rng.standard_normal((4, 1, 1, 3)).astype(np.float32)
+    kernel = cls(mg.ArrayConvolutionDataSource(weights), device=device)
+    x = rng.standard_normal((2, 3, 5, 8)).astype(np.float32)
+    words = (
+        f"{cls.__name__}: source must have 3 channels on its last axis, got 8 (shape (2, 3, 5, 8))"
+    )
+    with rejects(ValueError, words):
+        kernel(x)
+    expected = kernel(x[..., :3].copy())
+    kernel.source_feature_channel_max_count = 3
+    assert_same_bytes(kernel(x), expected)
+    kernel.source_feature_channel_max_count = None
+    kernel.source_feature_channel_offset = 4
+    assert_same_bytes(
+        kernel(x), cls(mg.ArrayConvolutionDataSource(weights), device=device)(x[..., 4:7].copy())
+    )
+
+
 def test_failing_sources(device):
-    with pytest.raises(RuntimeError, match=re.escape("load() of Recorder returned false")):
-        mg.Convolution(Recorder(loads=False), device=device)
     recorder = Recorder(fail_in="weights")
     with pytest.raises(KeyError, match="weights"):
         mg.Convolution(recorder, device=device)

@@ -584,8 +584,15 @@ def test_a_data_source_that_refuses_to_load(device):
     node = g.ConvolutionNode(g.ImageNode(), Refuses(np.ones((1, 1, 1, 1), np.float32)))
     other = g.GroupNormalizationNode(g.ImageNode(), RefusesToo(np.ones(4), number_of_groups=1))
     for result, words in (
-        (node, "ConvolutionNode: ConvolutionDataSource: load() of Refuses returned false"),
-        (other, "GroupNormalizationNode: GroupNormalization: load() of RefusesToo returned false"),
+        (
+            node,
+            "ConvolutionNode: ConvolutionDataSource: load() of Refuses must return True, got False",
+        ),
+        (
+            other,
+            "GroupNormalizationNode: GroupNormalization: load() of RefusesToo must return True, "
+            "got False",
+        ),
     ):
         with rejects(mg.errors.GraphError, words):
             g.Graph(device, result)
@@ -742,7 +749,9 @@ def test_a_data_source_is_purged_whatever_its_descriptor_is(make):
         make(node, g.ImageNode())
     assert (source.loads, source.purges) == (2, 2)
     source.refuses = True
-    with pytest.raises(mg.errors.GraphError, match=r"ConvolutionNode: load\(\) of Lazy returned F"):
+    with pytest.raises(
+        mg.errors.GraphError, match=r"ConvolutionNode: load\(\) of Lazy must return True, got F"
+    ):
         make(node, g.ImageNode())
     assert (source.loads, source.purges) == (2, 2)
 

@@ -697,7 +697,11 @@ def test_rejects_groups(device, groups):
 
 SOURCES = {
     "no source": (None, TypeError, "data_source must not be None"),
-    "refuses": (Loading(load=lambda: False), ValueError, "load() of Loading returned false"),
+    "refuses": (
+        Loading(load=lambda: False),
+        ValueError,
+        "load() of Loading must return True, got False",
+    ),
     "no channels": (
         Loading(channels=0),
         ValueError,

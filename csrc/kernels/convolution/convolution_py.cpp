@@ -54,9 +54,10 @@ class PyDataSource final : public ConvolutionDataSource {
   ConvolutionSourceData read() override {
     const py::gil_scoped_acquire locked;
     const py::object& source = *source_;
-    require<std::runtime_error>(source.attr("load")().cast<bool>(),
-                                "ConvolutionDataSource: load() of ", type_name(source),
-                                " returned false");
+    const py::object loaded = source.attr("load")();
+    require<std::runtime_error>(py::bool_(loaded), "ConvolutionDataSource: load() of ",
+                                type_name(source), " must return True, got ",
+                                std::string(py::repr(loaded)));
     ConvolutionSourceData data;
     try {
       data = read_loaded(source);

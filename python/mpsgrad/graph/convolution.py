@@ -63,8 +63,11 @@ def _descriptor_of(node: ConvolutionNode) -> Any:
     source = node._weights
     if getattr(type(source), "load", None) is ArraySource.load:
         return source.descriptor()
-    if not source.load():
-        raise GraphError(f"{node._name()}: load() of {type(source).__name__} returned False")
+    loaded = source.load()
+    if not loaded:
+        raise GraphError(
+            f"{node._name()}: load() of {type(source).__name__} must return True, got {loaded!r}"
+        )
     try:
         return source.descriptor()
     finally:
