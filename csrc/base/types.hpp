@@ -6,6 +6,8 @@
 #include <limits>
 #include <ostream>
 
+#include "base/channel_format.hpp"
+
 namespace mpsgrad {
 
 using Index = std::int64_t;
@@ -13,13 +15,6 @@ using Index = std::int64_t;
 // Stands for NSUIntegerMax and ULONG_MAX: "no limit".
 inline constexpr Index kUnlimited = std::numeric_limits<Index>::max();
 
-enum class ChannelFormat : std::uint32_t {
-  None = 0,
-  Unorm8 = 1,
-  Unorm16 = 2,
-  Float16 = 3,
-  Float32 = 4
-};
 enum class EdgeMode : std::uint32_t {
   Zero = 0,
   Clamp = 1,
