@@ -6,6 +6,8 @@
 #include <limits>
 #include <ostream>
 
+#include "base/channel_format.hpp"
+
 namespace mpsgrad {
 
 using Index = std::int64_t;
@@ -17,13 +19,6 @@ inline constexpr Index kUnlimited = std::numeric_limits<Index>::max();
 constexpr Index floor_div(Index a, Index b) { return a / b - (a % b < 0 ? 1 : 0); }
 constexpr Index ceil_div(Index a, Index b) { return a / b + (a % b > 0 ? 1 : 0); }
 
-enum class ChannelFormat : std::uint32_t {
-  None = 0,
-  Unorm8 = 1,
-  Unorm16 = 2,
-  Float16 = 3,
-  Float32 = 4
-};
 enum class EdgeMode : std::uint32_t {
   Zero = 0,
   Clamp = 1,

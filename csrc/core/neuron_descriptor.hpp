@@ -5,26 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace mpsgrad {
+#include "core/neuron_type.hpp"
 
-enum class NeuronType : std::int32_t {
-  None = 0,
-  ReLU,
-  Linear,
-  Sigmoid,
-  HardSigmoid,
-  TanH,
-  Absolute,
-  SoftPlus,
-  SoftSign,
-  ELU,
-  PReLU,
-  ReLUN,
-  Power,
-  Exponential,
-  Logarithm,
-  GeLU
-};
+namespace mpsgrad {
 
 struct NeuronDescriptor {
   NeuronType type = NeuronType::None;

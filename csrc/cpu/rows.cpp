@@ -16,8 +16,8 @@ const float* load_run(const CpuImages& images, Index sample, Index y, Index x, I
   if (images.is_float() && images.dense_pixels()) {
     return reinterpret_cast<const float*>(data);
   }
-  convert_loops().load_row(data, static_cast<int>(images.format), count, images.channels,
-                           images.pixel_stride, scratch);
+  convert_loops().load_row(data, images.format, count, images.channels, images.pixel_stride,
+                           scratch);
   return scratch;
 }
 
@@ -77,10 +77,9 @@ void stream_run(const CpuImages& images, std::byte* data, Index elements, const 
   }
   constexpr Index kPiece = 2048;
   alignas(64) std::array<std::byte, kPiece * sizeof(float)> piece;
-  const int format = static_cast<int>(images.format);
   for (Index i = 0; i < elements; i += kPiece) {
     const Index n = std::min(kPiece, elements - i);
-    convert_loops().store_row(run + i, piece.data(), format, 1, n, n);
+    convert_loops().store_row(run + i, piece.data(), images.format, 1, n, n);
     convert_loops().stream(piece.data(), data + i * item_size(images.format),
                            n * item_size(images.format));
   }
@@ -101,13 +100,12 @@ void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index
     return;
   }
   if (reinterpret_cast<const float*>(data) != run) {
-    convert_loops().store_row(run, data, static_cast<int>(images.format), count, images.channels,
+    convert_loops().store_row(run, data, images.format, count, images.channels,
                               images.pixel_stride);
   }
   if (images.tail > 0) {
-    convert_loops().zero_row(data + images.channels * item_size(images.format),
-                             static_cast<int>(images.format), count, images.tail,
-                             images.pixel_stride);
+    convert_loops().zero_row(data + images.channels * item_size(images.format), images.format,
+                             count, images.tail, images.pixel_stride);
   }
 }
 

@@ -13,19 +13,20 @@
 #include <string>
 #include <vector>
 
+#include "base/types.hpp"
 #include "check.hpp"
 #include "cpu/isa.hpp"
 
 namespace mpsgrad::test {
 namespace {
 
-constexpr int kUnorm8 = 1;
-constexpr int kUnorm16 = 2;
-constexpr int kFloat16 = 3;
-constexpr int kFloat32 = 4;
+constexpr auto kUnorm8 = ChannelFormat::Unorm8;
+constexpr auto kUnorm16 = ChannelFormat::Unorm16;
+constexpr auto kFloat16 = ChannelFormat::Float16;
+constexpr auto kFloat32 = ChannelFormat::Float32;
 constexpr unsigned char kGuard = 0xa5;
 
-std::size_t item_size(int format) { return format == kUnorm8 ? 1 : format == kFloat32 ? 4 : 2; }
+std::size_t bytes_of(ChannelFormat format) { return static_cast<std::size_t>(item_size(format)); }
 
 struct Set {
   Isa isa;
@@ -96,7 +97,8 @@ std::uint16_t unorm_bits(float x, double scale) {
   return static_cast<std::uint16_t>(std::nearbyint(std::fmin(value, 1.0) * scale));
 }
 
-std::uint16_t stored(const std::vector<unsigned char>& bytes, int format, std::size_t index) {
+std::uint16_t stored(const std::vector<unsigned char>& bytes, ChannelFormat format,
+                     std::size_t index) {
   if (format == kUnorm8) {
     return bytes[index];
   }
@@ -105,7 +107,7 @@ std::uint16_t stored(const std::vector<unsigned char>& bytes, int format, std::s
   return value;
 }
 
-std::uint16_t expected_bits(float x, int format) {
+std::uint16_t expected_bits(float x, ChannelFormat format) {
   return format == kFloat16 ? half_bits(x) : unorm_bits(x, format == kUnorm8 ? 255.0 : 65535.0);
 }
 
@@ -117,9 +119,9 @@ std::string text(float x) {
 
 // Every stored number of a format, loaded.
 void check_loads(Checks& checks, const Set& set) {
-  for (const int format : {kUnorm8, kUnorm16, kFloat16}) {
+  for (const ChannelFormat format : {kUnorm8, kUnorm16, kFloat16}) {
     const std::size_t count = format == kUnorm8 ? 256 : 65536;
-    std::vector<unsigned char> data(count * item_size(format));
+    std::vector<unsigned char> data(count * bytes_of(format));
     for (std::size_t i = 0; i < count; ++i) {
       const auto value = static_cast<std::uint16_t>(i);
       if (format == kUnorm8) {
@@ -139,9 +141,8 @@ void check_loads(Checks& checks, const Set& set) {
       const bool same = std::isnan(wanted) ? std::isnan(out[i])
                                            : std::bit_cast<std::uint32_t>(wanted) ==
                                                  std::bit_cast<std::uint32_t>(out[i]);
-      checks.expect(same, std::string(isa_name(set.isa)) + " loads format " +
-                              std::to_string(format) + ", number " + std::to_string(i) + ", as " +
-                              text(out[i]));
+      checks.expect(same, std::string(isa_name(set.isa)) + " loads format " + dtype_name(format) +
+                              ", number " + std::to_string(i) + ", as " + text(out[i]));
     }
   }
 }
@@ -157,7 +158,7 @@ void check_stores(Checks& checks, const std::vector<Set>& sets, std::uint64_t st
     for (; count < kBlock && pattern < (1ULL << 32U); ++count, pattern += step) {
       in[count] = std::bit_cast<float>(static_cast<std::uint32_t>(pattern));
     }
-    for (const int format : {kUnorm8, kUnorm16, kFloat16}) {
+    for (const ChannelFormat format : {kUnorm8, kUnorm16, kFloat16}) {
       std::vector<std::uint16_t> wanted(count);
       for (std::size_t i = 0; i < count; ++i) {
         wanted[i] = expected_bits(in[i], format);
@@ -167,7 +168,7 @@ void check_stores(Checks& checks, const std::vector<Set>& sets, std::uint64_t st
         for (std::size_t i = 0; i < count; ++i) {
           if (stored(out, format, i) != wanted[i]) {
             checks.expect(false, std::string(isa_name(set.isa)) + " stores " + text(in[i]) +
-                                     " in format " + std::to_string(format) + " as " +
+                                     " in format " + dtype_name(format) + " as " +
                                      std::to_string(stored(out, format, i)) + ", not " +
                                      std::to_string(wanted[i]));
           }
@@ -181,7 +182,7 @@ void check_stores(Checks& checks, const std::vector<Set>& sets, std::uint64_t st
 // The float32 values round which a stored number changes: midpoints of neighbours and their own
 // neighbours.
 void check_ties(Checks& checks, const std::vector<Set>& sets) {
-  for (const int format : {kUnorm8, kUnorm16, kFloat16}) {
+  for (const ChannelFormat format : {kUnorm8, kUnorm16, kFloat16}) {
     std::vector<float> in;
     const int last = format == kUnorm8 ? 255 : format == kUnorm16 ? 65535 : 0x7bff;
     for (int i = 0; i < last; ++i) {
@@ -202,7 +203,7 @@ void check_ties(Checks& checks, const std::vector<Set>& sets) {
       for (std::size_t i = 0; i < in.size(); ++i) {
         checks.expect(stored(out, format, i) == expected_bits(in[i], format),
                       std::string(isa_name(set.isa)) + " rounds " + text(in[i]) + " in format " +
-                          std::to_string(format));
+                          dtype_name(format));
       }
     }
   }
@@ -210,14 +211,14 @@ void check_ties(Checks& checks, const std::vector<Set>& sets) {
 
 // Windows of every small and some large widths: what lies between the windows must stay as it was.
 void check_windows(Checks& checks, const Set& set) {
-  for (const int format : {kUnorm8, kUnorm16, kFloat16, kFloat32}) {
-    const std::size_t size = item_size(format);
+  for (const ChannelFormat format : {kUnorm8, kUnorm16, kFloat16, kFloat32}) {
+    const std::size_t size = bytes_of(format);
     for (const std::int64_t channels :
          {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 64, 67, 511, 512, 513}) {
       for (const std::int64_t gap : {0, 1, 5}) {
         for (const std::int64_t pixels : {0, 1, 3, 37, 1100}) {
           const std::string name = std::string(isa_name(set.isa)) + ", format " +
-                                   std::to_string(format) + ", " + std::to_string(pixels) + " x " +
+                                   dtype_name(format) + ", " + std::to_string(pixels) + " x " +
                                    std::to_string(channels) + " + " + std::to_string(gap);
           const std::int64_t stride = channels + gap;
           const auto dense = static_cast<std::size_t>(pixels * channels);

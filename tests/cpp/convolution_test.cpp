@@ -76,8 +76,7 @@ class Storage {
           for (float& v : row) {
             v = value();
           }
-          convert_loops().store_row(row.data(), pixel(n, y, x), static_cast<int>(format_), 1,
-                                    channels_, channels_);
+          convert_loops().store_row(row.data(), pixel(n, y, x), format_, 1, channels_, channels_);
         }
       }
     }
@@ -88,8 +87,7 @@ class Storage {
     for (Index n = 0; n < batch_; ++n) {
       for (Index y = 0; y < height_; ++y) {
         for (Index x = 0; x < width_; ++x) {
-          convert_loops().load_row(pixel(n, y, x), static_cast<int>(format_), 1, channels_,
-                                   channels_, row.data());
+          convert_loops().load_row(pixel(n, y, x), format_, 1, channels_, channels_, row.data());
           all.insert(all.end(), row.begin(), row.end());
         }
       }

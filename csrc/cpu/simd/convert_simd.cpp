@@ -240,89 +240,56 @@ void zero_windows(T* data, Index pixels, Index channels, Index pixel_stride) {
   }
 }
 
-enum { kUnorm8 = 1, kUnorm16 = 2, kFloat16 = 3, kFloat32 = 4 };
-
-void load_row(const void* data, int format, Index pixels, Index channels, Index pixel_stride,
-              float* out) {
+// Calls visit with the struct of a format, or not at all if there are no elements.
+template <class Visit>
+MPSGRAD_INLINE void with_format(ChannelFormat format, Index pixels, Index channels,
+                                const Visit& visit) {
   if (pixels <= 0 || channels <= 0) {
     return;
   }
   switch (format) {
-    case kUnorm8:
-      return load_format<Unorm8>(static_cast<const std::uint8_t*>(data), pixels, channels,
-                                 pixel_stride, out);
-    case kUnorm16:
-      return load_format<Unorm16>(static_cast<const std::uint16_t*>(data), pixels, channels,
-                                  pixel_stride, out);
-    case kFloat16:
-      return load_format<Float16>(static_cast<const std::uint16_t*>(data), pixels, channels,
-                                  pixel_stride, out);
-    case kFloat32:
-      return load_format<Float32>(static_cast<const float*>(data), pixels, channels, pixel_stride,
-                                  out);
-    default:
+    case ChannelFormat::Unorm8:
+      return visit(Unorm8{});
+    case ChannelFormat::Unorm16:
+      return visit(Unorm16{});
+    case ChannelFormat::Float16:
+      return visit(Float16{});
+    case ChannelFormat::Float32:
+      return visit(Float32{});
+    case ChannelFormat::None:
       return;
   }
 }
 
-void store_row(const float* in, void* data, int format, Index pixels, Index channels,
+void load_row(const void* data, ChannelFormat format, Index pixels, Index channels,
+              Index pixel_stride, float* out) {
+  with_format(format, pixels, channels, [=]<class Format>(Format) MPSGRAD_MELT {
+    load_format<Format>(static_cast<const typename Format::Stored*>(data), pixels, channels,
+                        pixel_stride, out);
+  });
+}
+
+void store_row(const float* in, void* data, ChannelFormat format, Index pixels, Index channels,
                Index pixel_stride) {
-  if (pixels <= 0 || channels <= 0) {
-    return;
-  }
-  switch (format) {
-    case kUnorm8:
-      return store_format<Unorm8>(in, static_cast<std::uint8_t*>(data), pixels, channels,
-                                  pixel_stride);
-    case kUnorm16:
-      return store_format<Unorm16>(in, static_cast<std::uint16_t*>(data), pixels, channels,
-                                   pixel_stride);
-    case kFloat16:
-      return store_format<Float16>(in, static_cast<std::uint16_t*>(data), pixels, channels,
-                                   pixel_stride);
-    case kFloat32:
-      return store_format<Float32>(in, static_cast<float*>(data), pixels, channels, pixel_stride);
-    default:
-      return;
-  }
+  with_format(format, pixels, channels, [=]<class Format>(Format) MPSGRAD_MELT {
+    store_format<Format>(in, static_cast<typename Format::Stored*>(data), pixels, channels,
+                         pixel_stride);
+  });
 }
 
 void copy_row(const void* from, Index from_pixel_stride, void* to, Index to_pixel_stride,
-              int format, Index pixels, Index channels) {
-  if (pixels <= 0 || channels <= 0) {
-    return;
-  }
-  switch (format) {
-    case kUnorm8:
-      return copy_windows(static_cast<const std::uint8_t*>(from), from_pixel_stride,
-                          static_cast<std::uint8_t*>(to), to_pixel_stride, pixels, channels);
-    case kUnorm16:
-    case kFloat16:
-      return copy_windows(static_cast<const std::uint16_t*>(from), from_pixel_stride,
-                          static_cast<std::uint16_t*>(to), to_pixel_stride, pixels, channels);
-    case kFloat32:
-      return copy_windows(static_cast<const float*>(from), from_pixel_stride,
-                          static_cast<float*>(to), to_pixel_stride, pixels, channels);
-    default:
-      return;
-  }
+              ChannelFormat format, Index pixels, Index channels) {
+  with_format(format, pixels, channels, [=]<class Format>(Format) MPSGRAD_MELT {
+    using Stored = typename Format::Stored;
+    copy_windows(static_cast<const Stored*>(from), from_pixel_stride, static_cast<Stored*>(to),
+                 to_pixel_stride, pixels, channels);
+  });
 }
 
-void zero_row(void* data, int format, Index pixels, Index channels, Index pixel_stride) {
-  if (pixels <= 0 || channels <= 0) {
-    return;
-  }
-  switch (format) {
-    case kUnorm8:
-      return zero_windows(static_cast<std::uint8_t*>(data), pixels, channels, pixel_stride);
-    case kUnorm16:
-    case kFloat16:
-      return zero_windows(static_cast<std::uint16_t*>(data), pixels, channels, pixel_stride);
-    case kFloat32:
-      return zero_windows(static_cast<float*>(data), pixels, channels, pixel_stride);
-    default:
-      return;
-  }
+void zero_row(void* data, ChannelFormat format, Index pixels, Index channels, Index pixel_stride) {
+  with_format(format, pixels, channels, [=]<class Format>(Format) MPSGRAD_MELT {
+    zero_windows(static_cast<typename Format::Stored*>(data), pixels, channels, pixel_stride);
+  });
 }
 
 }  // namespace

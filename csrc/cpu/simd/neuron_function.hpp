@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/neuron_type.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/simd/half.hpp"
 #include "cpu/simd/results.hpp"
@@ -11,7 +12,7 @@
 namespace mpsgrad {
 
 struct NeuronFunction {
-  int type = 0;  // NeuronType
+  NeuronType type = NeuronType::None;
   float a = 0.0F, b = 0.0F, c = 0.0F;
   const float* data = nullptr;  // PReLU: one slope a channel
 };

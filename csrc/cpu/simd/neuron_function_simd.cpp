@@ -122,36 +122,36 @@ template <class Visit>
 void with_function(const NeuronFunction& f, const Visit& visit) {
   const float scale = f.c == -1.0F ? 1.0F : log(f.c);
   switch (f.type) {
-    case 1:
+    case NeuronType::ReLU:
       return visit(ReLU{f.a});
-    case 2:
+    case NeuronType::Linear:
       return visit(Linear{f.a, f.b});
-    case 3:
+    case NeuronType::Sigmoid:
       return visit(Sigmoid{});
-    case 4:
+    case NeuronType::HardSigmoid:
       return visit(HardSigmoid{f.a, f.b});
-    case 5:
+    case NeuronType::TanH:
       return visit(TanH{f.a, f.b});
-    case 6:
+    case NeuronType::Absolute:
       return visit(Absolute{});
-    case 7:
+    case NeuronType::SoftPlus:
       return visit(SoftPlus{f.a, f.b});
-    case 8:
+    case NeuronType::SoftSign:
       return visit(SoftSign{});
-    case 9:
+    case NeuronType::ELU:
       return visit(ELU{f.a});
-    case 11:
+    case NeuronType::ReLUN:
       return visit(ReLUN{f.a, f.b});
-    case 12:
+    case NeuronType::Power:
       return f.c == 1.0F   ? visit(Linear{f.a, f.b})
              : f.c == 2.0F ? visit(Square{f.a, f.b})
                            : visit(Power{f.a, f.b, f.c});
-    case 13:
+    case NeuronType::Exponential:
       return f.c == -1.0F ? visit(Exponential{f.a, f.b})
                           : visit(ExponentialOfBase{f.a, f.b, f.c, scale});
-    case 14:
+    case NeuronType::Logarithm:
       return visit(Logarithm{f.a, f.b, scale});
-    case 15:
+    case NeuronType::GeLU:
       return visit(GeLU{});
     default:
       return visit(None{});
@@ -170,8 +170,6 @@ MPSGRAD_INLINE void transform_numbers(const Function& /*function*/, std::int64_t
     transform_packs_run(count, y, value, x...);
   }
 }
-
-constexpr int kPReLU = 10;
 
 // y[i] = value(slope of i's channel, x[i]...), with the slopes of so many pixels at once that few
 // channels fill the registers too.
@@ -200,7 +198,7 @@ MPSGRAD_INLINE void in_pixels(const float* slopes, std::int64_t pixels, std::int
 template <class Element>
 void forward(const NeuronFunction& f, const Element* x, Results<Element> y, std::int64_t pixels,
              std::int64_t channels) {
-  if (f.type == kPReLU) {
+  if (f.type == NeuronType::PReLU) {
     return in_pixels(
         f.data, pixels, channels, y, [](ReLU relu, float value) { return relu.value(value); }, x);
   }
@@ -214,7 +212,7 @@ void forward(const NeuronFunction& f, const Element* x, Results<Element> y, std:
 template <class Element>
 void gradient(const NeuronFunction& f, const Element* g, const Element* x, Results<Element> y,
               std::int64_t pixels, std::int64_t channels) {
-  if (f.type == kPReLU) {
+  if (f.type == NeuronType::PReLU) {
     return in_pixels(
         f.data, pixels, channels, y,
         [](ReLU relu, float incoming, float value) { return incoming * relu.slope(value); }, g, x);

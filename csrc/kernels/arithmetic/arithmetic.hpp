@@ -7,19 +7,9 @@
 
 #include "core/binary_kernel.hpp"
 #include "core/gradient_kernel.hpp"
+#include "kernels/arithmetic/arithmetic_kind.hpp"
 
 namespace mpsgrad {
-
-enum class ArithmeticKind { Add, Subtract, Multiply, Divide, Compare };
-
-enum class ComparisonType : std::uint32_t {
-  Equal = 0,
-  NotEqual = 1,
-  Less = 2,
-  LessOrEqual = 3,
-  Greater = 4,
-  GreaterOrEqual = 5
-};
 
 // Of forward and gradient kernels.
 struct ArithmeticSettings {

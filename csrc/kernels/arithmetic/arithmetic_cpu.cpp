@@ -344,8 +344,8 @@ class CpuArithmetic final : public BinaryEncoder {
     const BinaryProperties& p = call.properties;
     const ArithmeticSettings& settings = arithmetic_settings(p);
     ArithmeticFunction f;
-    f.kind = static_cast<int>(kind_);
-    f.comparison = static_cast<int>(settings.comparison);
+    f.kind = kind_;
+    f.comparison = settings.comparison;
     f.a = settings.primary_scale;
     f.b = settings.secondary_scale;
     f.bias = settings.bias;

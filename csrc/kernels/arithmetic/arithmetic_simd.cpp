@@ -139,7 +139,7 @@ MPSGRAD_INLINE bool masked(const Operation& operation, const ArithmeticFunction&
   return all_set && kept == 0xffff;
 }
 
-template <int kComparison, class Element>
+template <ComparisonType kComparison, class Element>
 void compare(float threshold, const Element* x, const Element* y, Results<Element> out,
              Index count) {
   transform_run(
@@ -148,15 +148,15 @@ void compare(float threshold, const Element* x, const Element* y, Results<Elemen
         const float equal = __builtin_fabsf(first - second) <= threshold ? 1.0F : 0.0F;
         const float less = first < second ? 1.0F : 0.0F;
         const float greater = first > second ? 1.0F : 0.0F;
-        if constexpr (kComparison == 0) {
+        if constexpr (kComparison == ComparisonType::Equal) {
           return equal;
-        } else if constexpr (kComparison == 1) {
+        } else if constexpr (kComparison == ComparisonType::NotEqual) {
           return 1.0F - equal;
-        } else if constexpr (kComparison == 2) {
+        } else if constexpr (kComparison == ComparisonType::Less) {
           return less;
-        } else if constexpr (kComparison == 3) {
+        } else if constexpr (kComparison == ComparisonType::LessOrEqual) {
           return less > equal ? less : equal;
-        } else if constexpr (kComparison == 4) {
+        } else if constexpr (kComparison == ComparisonType::Greater) {
           return greater;
         } else {
           return greater > equal ? greater : equal;
@@ -168,10 +168,13 @@ void compare(float threshold, const Element* x, const Element* y, Results<Elemen
 template <class Element>
 void compare_all(const ArithmeticFunction& f, const Element* x, const Element* y,
                  Results<Element> out, Index count) {
+  // In the order of ComparisonType.
   constexpr void (*kComparisons[])(float, const Element*, const Element*, Results<Element>,
-                                   Index) = {&compare<0>, &compare<1>, &compare<2>,
-                                             &compare<3>, &compare<4>, &compare<5>};
-  kComparisons[f.comparison](f.threshold, x, y, out, count);
+                                   Index) = {
+      &compare<ComparisonType::Equal>,   &compare<ComparisonType::NotEqual>,
+      &compare<ComparisonType::Less>,    &compare<ComparisonType::LessOrEqual>,
+      &compare<ComparisonType::Greater>, &compare<ComparisonType::GreaterOrEqual>};
+  kComparisons[static_cast<int>(f.comparison)](f.threshold, x, y, out, count);
 }
 
 template <class Element>
@@ -192,13 +195,13 @@ void forward_piece(const ArithmeticFunction& f, const Element* x, const Element*
     }
   };
   switch (f.kind) {
-    case 0:
+    case ArithmeticKind::Add:
       return run(Sum{f.a, f.b, f.bias});
-    case 1:
+    case ArithmeticKind::Subtract:
       return run(Sum{f.a, -f.b, f.bias});
-    case 2:
+    case ArithmeticKind::Multiply:
       return run(Product{f.a, f.b, f.bias});
-    case 3:
+    case ArithmeticKind::Divide:
       return run(Quotient{f.a, f.b, f.bias});
     default:
       return compare_all(f, x, y, out, count);

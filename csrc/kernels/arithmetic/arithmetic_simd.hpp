@@ -6,15 +6,15 @@
 #include "cpu/isa.hpp"
 #include "cpu/simd/half.hpp"
 #include "cpu/simd/results.hpp"
+#include "kernels/arithmetic/arithmetic_kind.hpp"
 
 namespace mpsgrad {
 
-// One operation: `kind` is the number of an ArithmeticKind, `comparison` of a ComparisonType. The
-// result r of an operation is a x (+ - * /) b y + bias, clamped to [minimum, maximum]; NaN stays
-// NaN.
+// One operation. The result r of all but a comparison is a x (+ - * /) b y + bias, clamped to
+// [minimum, maximum]; NaN stays NaN.
 struct ArithmeticFunction {
-  int kind = 0;
-  int comparison = 0;
+  ArithmeticKind kind = ArithmeticKind::Add;
+  ComparisonType comparison = ComparisonType::Equal;
   float a = 1.0F;
   float b = 1.0F;
   float bias = 0.0F;

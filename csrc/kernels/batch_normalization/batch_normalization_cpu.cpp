@@ -8,7 +8,7 @@
 
 #include "cpu/channel_arrays.hpp"
 #include "cpu/cpu_calls.hpp"
-#include "cpu/simd/neuron_function.hpp"
+#include "cpu/neuron_function.hpp"
 #include "cpu/simd/standardize.hpp"
 #include "kernels/batch_normalization/batch_normalization.hpp"
 #include "kernels/batch_normalization/batch_normalization_simd.hpp"
@@ -19,6 +19,7 @@ namespace {
 using cpu::array_of;
 using cpu::ChannelArray;
 using cpu::coefficient_tiles;
+using cpu::function_of;
 using cpu::repeat_pixel;
 using cpu::thread_doubles;
 using cpu::tile_of;
@@ -31,10 +32,6 @@ constexpr int kScratchOfNeuron = 3;
 constexpr int kScratchOfSums = 5;
 constexpr int kScratchOfShifts = 6;
 constexpr int kScratchOfTotals = 7;
-
-NeuronFunction function_of(const NeuronDescriptor& neuron) {
-  return {static_cast<int>(neuron.type), neuron.a, neuron.b, neuron.c, neuron.data.data()};
-}
 
 struct Operands {
   ChannelArray gamma, beta, mean, variance;

@@ -5,8 +5,8 @@
 
 #include "cpu/cpu_buffer.hpp"
 #include "cpu/cpu_calls.hpp"
+#include "cpu/neuron_function.hpp"
 #include "cpu/simd/convert.hpp"
-#include "cpu/simd/neuron_function.hpp"
 #include "kernels/convolution/convolution.hpp"
 #include "kernels/convolution/convolution_engine.hpp"
 #include "kernels/convolution/convolution_transpose.hpp"
@@ -19,6 +19,7 @@ using cpu::ConvolutionGeometry;
 using cpu::ConvolutionImages;
 using cpu::ConvolutionWeights;
 using cpu::CpuImages;
+using cpu::function_of;
 
 // The weights that commands find when their turn comes. A reload from a data source makes a new
 // slot, so that work encoded before keeps the old one; a reload on a command buffer changes the
@@ -64,7 +65,7 @@ std::shared_ptr<const ConvolutionWeights> weights_over(std::shared_ptr<Block> bl
 void round_all_to_half(float* values, std::size_t count) {
   constexpr std::size_t kRun = 1024;
   std::uint16_t halves[kRun];
-  constexpr int kHalf = static_cast<int>(ChannelFormat::Float16);
+  constexpr ChannelFormat kHalf = ChannelFormat::Float16;
   for (std::size_t i = 0; i < count; i += kRun) {
     const auto run = static_cast<Index>(std::min(kRun, count - i));
     convert_loops().store_row(values + i, halves, kHalf, run, 1, 1);
@@ -224,20 +225,14 @@ void clear_tail(const CpuImages& destination, const Region& clip) {
   if (destination.tail == 0) {
     return;
   }
-  const int format = static_cast<int>(destination.format);
   for (Index n = 0; n < destination.count(); ++n) {
     for (Index y = clip.origin.y; y < clip.origin.y + clip.size.height; ++y) {
       std::byte* lanes = destination.pixel(n, y, clip.origin.x) +
                          destination.channels * item_size(destination.format);
-      convert_loops().zero_row(lanes, format, clip.size.width, destination.tail,
+      convert_loops().zero_row(lanes, destination.format, clip.size.width, destination.tail,
                                destination.pixel_stride);
     }
   }
-}
-
-NeuronFunction function_of(const NeuronDescriptor& neuron) {
-  return {static_cast<int>(neuron.type), neuron.a, neuron.b, neuron.c,
-          neuron.data.empty() ? nullptr : neuron.data.data()};
 }
 
 // What happens to results between the sums and the store: the fused neuron, and for a sub-pixel
@@ -250,7 +245,7 @@ struct Finish {
 
   static void apply(void* context, const ConvolutionTile& tile) {
     const auto& self = *static_cast<const Finish*>(context);
-    if (self.neuron.type != 0) {
+    if (self.neuron.type != NeuronType::None) {
       NeuronFunction f = self.neuron;
       f.data = f.data ? f.data + tile.channel : nullptr;
       for (Index p = 0; p < tile.pixels; ++p) {
@@ -287,15 +282,15 @@ struct Finish {
   void store(const ConvolutionTile& tile, Index channel, Index count, Index pixels, Index step,
              std::byte* out) const {
     const float* values = tile.values + (channel - tile.channel);
-    const int format = static_cast<int>(destination.format);
     if (destination.is_float()) {
-      convert_loops().copy_row(values, tile.value_step, out, step, format, pixels, count);
+      convert_loops().copy_row(values, tile.value_step, out, step, destination.format, pixels,
+                               count);
       return;
     }
     for (Index p = 0; p < pixels; ++p) {
       convert_loops().store_row(values + p * tile.value_step,
-                                out + p * step * item_size(destination.format), format, 1, count,
-                                count);
+                                out + p * step * item_size(destination.format), destination.format,
+                                1, count, count);
     }
   }
 };
@@ -310,7 +305,7 @@ void run_forward(ConvolutionGeometry g, const ConvolutionDescriptor& descriptor,
   g.destination_height = cpu::chunks_of(clip.size.height, scale);
   Finish finish{function_of(descriptor.neuron), scale, destination, clip};
   ConvolutionHook hook;
-  if (finish.neuron.type != 0 || scale > 1) {
+  if (finish.neuron.type != NeuronType::None || scale > 1) {
     hook = {&Finish::apply, &finish, scale == 1};
   }
   const auto written = samples_at(destination, clip.origin.x, clip.origin.y);
@@ -400,7 +395,7 @@ class CpuConvolutionTranspose final : public CpuConvolution {
                   const WeightSlot::Contents weights = slot->get();
                   Finish finish{function_of(descriptor->neuron), 1, destination, clip};
                   ConvolutionHook hook;
-                  if (finish.neuron.type != 0) {
+                  if (finish.neuron.type != NeuronType::None) {
                     hook = {&Finish::apply, &finish, true};
                   }
                   const auto written = samples_at(destination, clip.origin.x, clip.origin.y);

@@ -412,7 +412,7 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   task.bias = prepared.bias + first_channel;
   task.first_block = piece.block;
   task.last_block = piece.block + piece.blocks;
-  task.format = static_cast<int>(c.result.format);
+  task.format = c.result.format;
   task.hook = c.hook;
   task.runs = scratch.take<std::byte>(24 * kernel);
   // A direct row comes from memory, best as it lies there; a copied one is near, and its neighbours

@@ -8,14 +8,13 @@ namespace mpsgrad::cpu::convolution {
 void RowWindow::copy(Index sample, Index y, float* out) const {
   constexpr Index kAhead = 4;  // pixels, asked for before they are copied one by one
   const ConvertLoops& loops = convert_loops();
-  const int format = static_cast<int>(images->format);
   const Index item = item_size(images->format);
   const Index pixel = channels + gap;
   const std::byte* row = images->samples[sample] + (y * images->row_stride + channel) * item;
   const auto load = [&](Index x, Index pixels, float* to) {
     const std::byte* from = row + x * images->pixel_stride * item;
     if (gap == 0) {
-      loops.load_row(from, format, pixels, channels, images->pixel_stride, to);
+      loops.load_row(from, images->format, pixels, channels, images->pixel_stride, to);
       return;
     }
     for (Index i = 0; i < pixels; ++i) {
@@ -23,7 +22,7 @@ void RowWindow::copy(Index sample, Index y, float* out) const {
       for (Index byte = 0; byte < channels * item; byte += static_cast<Index>(kAlignment)) {
         __builtin_prefetch(ahead + byte);
       }
-      loops.load_row(from + i * images->pixel_stride * item, format, 1, channels,
+      loops.load_row(from + i * images->pixel_stride * item, images->format, 1, channels,
                      images->pixel_stride, to + i * pixel);
     }
   };

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "base/channel_format.hpp"
 #include "cpu/isa.hpp"
 
 namespace mpsgrad {
@@ -49,7 +50,7 @@ struct CorrelationTask {
   std::int64_t first_tap_y, first_tap_x, kernel_taps, kernel_width;  // which of the packed taps
   const float* bias;  // one value for every lane of every block
   std::int64_t first_block, last_block;
-  int format;  // of the result, number of a ChannelFormat
+  ChannelFormat format;  // of the result
   std::int64_t result_step;
   std::int64_t first_x, x_step;  // position of the results, for the hook
   ConvolutionHook hook;

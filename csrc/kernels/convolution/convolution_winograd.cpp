@@ -106,8 +106,8 @@ class Sink {
                        pixels, first_channel_, channels_, values, value_step()});
       }
       if (!direct_ && c_.hook.store) {
-        convert_loops().store_row(values, data(place, r), static_cast<int>(c_.result->format),
-                                  pixels, channels_, c_.result->pixel_stride * tiles_.x.dilation);
+        convert_loops().store_row(values, data(place, r), c_.result->format, pixels, channels_,
+                                  c_.result->pixel_stride * tiles_.x.dilation);
       }
     }
   }

@@ -7,8 +7,6 @@
 
 namespace mpsgrad::MPSGRAD_ISA {
 
-inline constexpr int kFloat16 = 3, kFloat32 = 4;  // numbers of a ChannelFormat
-
 inline constexpr Index kSinkValues = 4096;
 static_assert(kSinkValues >= kMaxRows * kMaxVecs * kLanes);
 
@@ -19,7 +17,7 @@ class TileSink {
 
   // Whether results go straight to their place.
   static bool is_direct(const CorrelationTask& task) {
-    return task.format == kFloat32 && task.hook.store;
+    return task.format == ChannelFormat::Float32 && task.hook.store;
   }
 
   // Results that do not go straight to their place are put `value` values into the room for them.
@@ -55,10 +53,10 @@ class TileSink {
     if (direct_ || !task_.hook.store) {
       return;
     }
-    const Index item = task_.format == 1 ? 1 : 2;
+    const Index item = task_.format == ChannelFormat::Unorm8 ? 1 : 2;
     auto* data = static_cast<unsigned char*>(task_.result[row].data) +
                  (x * task_.result_step + channel) * item;
-    if (task_.streamed && task_.format == kFloat16 && are_lines(data, channels)) {
+    if (task_.streamed && task_.format == ChannelFormat::Float16 && are_lines(data, channels)) {
       return stream_halves(values, reinterpret_cast<Half*>(data), pixels, channels);
     }
     convert_loops.store_row(values, data, task_.format, pixels, channels, task_.result_step);

@@ -190,7 +190,7 @@ class WinogradReader {
           }
           const std::byte* pixel =
               from + (x * images.pixel_stride + channel) * item_size(images.format);
-          convert_loops().load_row(pixel, static_cast<int>(images.format), run, channels_,
+          convert_loops().load_row(pixel, images.format, run, channels_,
                                    images.pixel_stride * dilation, to + i * channels_);
         }
       }

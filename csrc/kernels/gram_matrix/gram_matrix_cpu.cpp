@@ -74,8 +74,8 @@ void for_values(const CpuImages& images, Index sample, Index first, Index count,
       body(reinterpret_cast<const Half*>(data), images.pixel_stride, pixels, done);
     } else {
       float* converted = cpu::thread_scratch(kConverted, kBlockFloats);
-      convert_loops().load_row(data, static_cast<int>(images.format), pixels, channels,
-                               images.pixel_stride, converted);
+      convert_loops().load_row(data, images.format, pixels, channels, images.pixel_stride,
+                               converted);
       body(static_cast<const float*>(converted), channels, pixels, done);
     }
   });
@@ -84,7 +84,6 @@ void for_values(const CpuImages& images, Index sample, Index first, Index count,
 // Writes some channels of these pixels, `step` values apart.
 void store_values(const CpuImages& images, Index sample, Index first, Index count, Index channel,
                   Index channels, const float* values, Index step) {
-  const int format = static_cast<int>(images.format);
   const Index item = item_size(images.format);
   const bool streams = images.streamed && images.is_float();
   const Index together = step == channels && !streams ? count : 1;
@@ -97,7 +96,7 @@ void store_values(const CpuImages& images, Index sample, Index first, Index coun
                                channels * item);
         continue;
       }
-      convert_loops().store_row(values + (done + i) * step, data + i * stride * item, format,
+      convert_loops().store_row(values + (done + i) * step, data + i * stride * item, images.format,
                                 std::min(together, pixels - i), channels, stride);
     }
   });
@@ -109,9 +108,8 @@ void zero_tail(const CpuImages& images, Index sample, Index first, Index count, 
     return;
   }
   for_runs(images, sample, first, count, [&](std::byte* pixel, Index pixels, Index) {
-    convert_loops().zero_row(pixel + end * item_size(images.format),
-                             static_cast<int>(images.format), pixels, images.tail,
-                             images.pixel_stride);
+    convert_loops().zero_row(pixel + end * item_size(images.format), images.format, pixels,
+                             images.tail, images.pixel_stride);
   });
 }
 

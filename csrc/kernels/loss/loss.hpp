@@ -8,21 +8,10 @@
 
 #include "core/gradient_kernel.hpp"
 #include "core/unary_kernel.hpp"
+#include "kernels/loss/loss_type.hpp"
 
 namespace mpsgrad {
 
-enum class LossType : std::uint32_t {
-  MeanAbsoluteError = 0,
-  MeanSquaredError = 1,
-  SoftMaxCrossEntropy = 2,
-  SigmoidCrossEntropy = 3,
-  CategoricalCrossEntropy = 4,
-  Hinge = 5,
-  Huber = 6,
-  CosineDistance = 7,
-  Log = 8,
-  KullbackLeiblerDivergence = 9
-};
 enum class ReductionType : std::int32_t { None = 0, Sum = 1, Mean = 2, SumByNonZeroWeights = 3 };
 
 struct LossDescriptor {  // MPSCNNLossDescriptor

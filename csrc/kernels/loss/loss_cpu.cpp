@@ -13,7 +13,7 @@ namespace mpsgrad {
 
 LossFunction loss_function(const LossDescriptor& loss) {
   LossFunction f;
-  f.type = static_cast<int>(loss.type);
+  f.type = loss.type;
   if (loss.smooths()) {
     const auto s = static_cast<double>(loss.label_smoothing);
     const bool softmax = loss.type == LossType::SoftMaxCrossEntropy;

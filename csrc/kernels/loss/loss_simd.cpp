@@ -103,28 +103,26 @@ struct KullbackLeibler {
 template <class Visit>
 MPSGRAD_INLINE void with_loss(const LossFunction& f, const Visit& visit) {
   switch (f.type) {
-    case 0:
+    case LossType::MeanAbsoluteError:
       return visit(AbsoluteError{});
-    case 3:
+    case LossType::SigmoidCrossEntropy:
       return visit(SigmoidCrossEntropy{f.smooth_keep, f.smooth_add});
-    case 4:
+    case LossType::CategoricalCrossEntropy:
       return visit(CategoricalCrossEntropy{});
-    case 5:
+    case LossType::Hinge:
       return visit(Hinge{});
-    case 6:
+    case LossType::Huber:
       return visit(Huber{f.delta});
-    case 7:
+    case LossType::CosineDistance:
       return visit(CosineDistance{});
-    case 8:
+    case LossType::Log:
       return visit(LogLoss{f.epsilon});
-    case 9:
+    case LossType::KullbackLeiblerDivergence:
       return visit(KullbackLeibler{});
     default:
       return visit(SquaredError{});
   }
 }
-
-constexpr int kSoftMaxCrossEntropy = 2;
 
 // losses = -t logsoftmax(y), slopes = softmax(y) - t; `scratch` holds what no result has room for.
 MPSGRAD_INLINE void softmax_piece(auto lanes, auto vectors, const LossFunction& f, const float* y,
@@ -242,7 +240,7 @@ void softmax_label_slopes(const LossFunction& f, const float* y, float* slopes, 
 
 void elements(const LossFunction& f, const float* y, const float* t, float* losses, float* slopes,
               float* scratch, Index pixels, Index channels) {
-  if (f.type == kSoftMaxCrossEntropy) {
+  if (f.type == LossType::SoftMaxCrossEntropy) {
     return softmax_elements(f, y, t, losses, slopes, scratch, pixels, channels);
   }
   with_loss(f, [=](const auto loss) {
@@ -268,7 +266,7 @@ void elements(const LossFunction& f, const float* y, const float* t, float* loss
 
 void label_slopes(const LossFunction& f, const float* y, const float* t, float* slopes,
                   float* scratch, Index pixels, Index channels) {
-  if (f.type == kSoftMaxCrossEntropy) {
+  if (f.type == LossType::SoftMaxCrossEntropy) {
     return softmax_label_slopes(f, y, slopes, scratch, pixels, channels);
   }
   with_loss(f, [=](const auto loss) {

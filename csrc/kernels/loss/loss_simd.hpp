@@ -4,11 +4,12 @@
 #include <cstdint>
 
 #include "cpu/isa.hpp"
+#include "kernels/loss/loss_type.hpp"
 
 namespace mpsgrad {
 
 struct LossFunction {
-  int type = 0;              // LossType
+  LossType type = LossType::MeanAbsoluteError;
   float smooth_keep = 1.0F;  // labels are t * smooth_keep + smooth_add
   float smooth_add = 0.0F;
   float epsilon = 0.0F;

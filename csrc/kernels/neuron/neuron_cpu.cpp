@@ -3,21 +3,17 @@
 
 #include "cpu/cpu_calls.hpp"
 #include "cpu/isa.hpp"
-#include "cpu/simd/neuron_function.hpp"
+#include "cpu/neuron_function.hpp"
 #include "kernels/neuron/neuron.hpp"
 
 namespace mpsgrad {
 namespace {
 
-NeuronFunction function_of(const NeuronDescriptor& neuron) {
-  return {static_cast<int>(neuron.type), neuron.a, neuron.b, neuron.c, neuron.data.data()};
-}
-
 // The gradient as a function of the incoming one alone, where the slope is the same everywhere:
 // then nobody has to read the source. Adding -0 changes no product, adding 0 would change -0.
 std::optional<NeuronFunction> constant_slope(const NeuronDescriptor& neuron) {
   const auto linear = [](float slope) {
-    return NeuronFunction{static_cast<int>(NeuronType::Linear), slope, -0.0F, 0.0F, nullptr};
+    return NeuronFunction{NeuronType::Linear, slope, -0.0F, 0.0F, nullptr};
   };
   switch (neuron.type) {
     case NeuronType::None:
@@ -69,7 +65,7 @@ class CpuNeuron final : public UnaryEncoder {
                          source = cpu::PixelSource{cpu::view_source(call), call.properties.offset,
                                                    call.properties.edge_mode},
                          destination = cpu::view_destination(call), clip = call.clip] {
-          const NeuronFunction f = function_of(*neuron);
+          const NeuronFunction f = cpu::function_of(*neuron);
           const bool asks = asks_for(2, *neuron, destination);
           cpu::map_pixels(
               {source}, destination, clip,
@@ -107,7 +103,7 @@ class CpuNeuronGradient final : public GradientEncoder {
                 });
             return;
           }
-          const NeuronFunction f = function_of(*neuron);
+          const NeuronFunction f = cpu::function_of(*neuron);
           const bool asks = asks_for(3, *neuron, destination);
           cpu::map_pixels(
               {gradient, source}, destination, clip,

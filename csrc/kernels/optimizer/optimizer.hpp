@@ -11,10 +11,9 @@
 #include "core/convolution_states.hpp"
 #include "core/kernel.hpp"
 #include "device/vector.hpp"
+#include "kernels/optimizer/regularization_type.hpp"
 
 namespace mpsgrad {
-
-enum class RegularizationType : std::uint32_t { None = 0, L1 = 1, L2 = 2 };
 
 // MPSNNOptimizerDescriptor: what all optimizers have in common.
 struct OptimizerDescriptor {

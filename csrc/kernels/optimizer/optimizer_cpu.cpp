@@ -53,7 +53,7 @@ OptimizerStep::Rule rule_of(const OptimizerRule& rule, std::size_t histories) {
 OptimizerStep step_of(const OptimizerRule& rule, const OptimizerDescriptor& settings,
                       Index time_step) {
   OptimizerStep step;
-  step.regularization = static_cast<int>(settings.regularization_type);
+  step.regularization = settings.regularization_type;
   step.regularization_scale = settings.regularization_scale;
   step.clip = settings.apply_gradient_clipping;
   step.clip_min = settings.gradient_clip_min.value_or(0.0F);

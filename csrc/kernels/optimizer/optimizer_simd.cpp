@@ -122,9 +122,9 @@ void run_step(const OptimizerStep& step, const OptimizerRun& run, std::int64_t c
 template <class Rule>
 void with_penalty(const OptimizerStep& step, const OptimizerRun& run, std::int64_t count) {
   switch (step.regularization) {
-    case 1:
+    case RegularizationType::L1:
       return run_step<Rule, L1Penalty>(step, run, count);
-    case 2:
+    case RegularizationType::L2:
       return run_step<Rule, L2Penalty>(step, run, count);
     default:
       return run_step<Rule, NoPenalty>(step, run, count);

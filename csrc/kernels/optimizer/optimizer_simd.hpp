@@ -4,13 +4,14 @@
 #include <cstdint>
 
 #include "cpu/isa.hpp"
+#include "kernels/optimizer/regularization_type.hpp"
 
 namespace mpsgrad {
 
 struct OptimizerStep {
   enum Rule : int { kPlain, kMomentum, kNesterov, kRMSProp, kAdam, kAMSGrad };
-  int rule = kPlain;
-  int regularization = 0;  // RegularizationType
+  Rule rule = kPlain;
+  RegularizationType regularization = RegularizationType::None;
   bool clip = false;
   float clip_min = 0.0F, clip_max = 0.0F;
   float rescale = 1.0F;

@@ -35,10 +35,9 @@ std::byte* bytes_of_scratch(int slot, Index elements) {
 void copy_pixels(const Pixels& from, const Pixels& to, Index pixels, Index channels,
                  bool streamed) {
   const ConvertLoops& loops = convert_loops();
-  const int in_format = static_cast<int>(from.format), out_format = static_cast<int>(to.format);
   const bool same = from.format == to.format;
   if (same && !streamed) {
-    loops.copy_row(from.at, from.stride, to.at, to.stride, out_format, pixels, channels);
+    loops.copy_row(from.at, from.stride, to.at, to.stride, to.format, pixels, channels);
     return;
   }
   if (same && from.stride == channels) {
@@ -52,11 +51,11 @@ void copy_pixels(const Pixels& from, const Pixels& to, Index pixels, Index chann
     const Pixels place =
         streamed ? Pixels{bytes_of_scratch(kGathered, piece * channels), to.format, channels} : out;
     if (same) {
-      loops.copy_row(in.at, in.stride, place.at, place.stride, out_format, some, channels);
+      loops.copy_row(in.at, in.stride, place.at, place.stride, to.format, some, channels);
     } else {
       float* floats = cpu::thread_scratch(kFloats, piece * channels);
-      loops.load_row(in.at, in_format, some, channels, in.stride, floats);
-      loops.store_row(floats, place.at, out_format, some, channels, place.stride);
+      loops.load_row(in.at, from.format, some, channels, in.stride, floats);
+      loops.store_row(floats, place.at, to.format, some, channels, place.stride);
     }
     if (streamed) {
       loops.stream(place.at, out.at, some * channels * item_size(to.format));
@@ -215,20 +214,19 @@ Copier::Plan Copier::make_plan() const {
     FillValues values = fill_values;
     values.resize(static_cast<std::size_t>(channels), fill_values.front());
     plan.fill.resize(static_cast<std::size_t>(channels * item_size(destination.format)));
-    convert_loops().store_row(values.data(), plan.fill.data(), static_cast<int>(destination.format),
-                              1, channels, channels);
+    convert_loops().store_row(values.data(), plan.fill.data(), destination.format, 1, channels,
+                              channels);
   }
   return plan;
 }
 
 void Copier::fill(const Plan& plan, const Pixels& to, Index pixels, Index channel,
                   Index channels) const {
-  const auto format = static_cast<int>(to.format);
   const Index skipped = channel * item_size(to.format);
   if (plan.fill.empty()) {
-    convert_loops().zero_row(to.at + skipped, format, pixels, channels, to.stride);
+    convert_loops().zero_row(to.at + skipped, to.format, pixels, channels, to.stride);
   } else {
-    convert_loops().copy_row(plan.fill.data() + skipped, 0, to.at + skipped, to.stride, format,
+    convert_loops().copy_row(plan.fill.data() + skipped, 0, to.at + skipped, to.stride, to.format,
                              pixels, channels);
   }
 }
@@ -258,14 +256,13 @@ void Copier::copy(const Plan& plan, Index sample, Index row, const Run& run, Ind
 
 // A run of columns of a row of the clip, which is `row` of the source.
 void Copier::copy_run(const Plan& plan, Index sample, Index y, Index row, const Run& run) const {
-  const auto format = static_cast<int>(destination.format);
   const Index channels = destination.channels, stride = destination.pixel_stride;
   const Pixels to{destination.pixel(sample, clip.origin.y + y, clip.origin.x + run.first),
                   destination.format, stride};
   if (!destination.streamed) {
     copy(plan, sample, row, run, 0, to, run.count);
     if (destination.tail > 0) {
-      convert_loops().zero_row(to.at + channels * item_size(to.format), format, run.count,
+      convert_loops().zero_row(to.at + channels * item_size(to.format), to.format, run.count,
                                destination.tail, stride);
     }
     return;
@@ -453,8 +450,6 @@ void Folder::fold(Index sample, const Pixels& to, Index count, const Index* rows
 void Folder::fold_slowly(Index sample, const Pixels& to, Index count, const Index* rows,
                          Index row_count, const Index* columns, Index column_count,
                          const Copies& channels) const {
-  const auto in_format = static_cast<int>(gradient.format);
-  const auto out_format = static_cast<int>(to.format);
   const Index wide = gradient.channels;
   float* total = cpu::thread_scratch(kFloats, 4 * wide);
   float* const row = total + wide;
@@ -476,7 +471,7 @@ void Folder::fold_slowly(Index sample, const Pixels& to, Index count, const Inde
             gradient.samples[static_cast<std::size_t>(sample)] +
             (rows[r] + columns[i * column_count + c]) * item_size(gradient.format);
         const bool begins = c % kPadPart == 0;
-        convert_loops().load_row(pixel, in_format, 1, wide, wide, begins ? of_part : one);
+        convert_loops().load_row(pixel, gradient.format, 1, wide, wide, begins ? of_part : one);
         if (!begins) {
           add(of_part, one);
         }
@@ -497,7 +492,7 @@ void Folder::fold_slowly(Index sample, const Pixels& to, Index count, const Inde
       }
       out[k] = sum;
     }
-    convert_loops().store_row(out, to.from(i).at, out_format, 1, destination.channels,
+    convert_loops().store_row(out, to.from(i).at, to.format, 1, destination.channels,
                               destination.channels);
   }
 }
@@ -513,13 +508,12 @@ void Folder::run() const {
   const bool floats = gradient.is_float() && destination.is_float();
   const bool halves =
       gradient.format == ChannelFormat::Float16 && destination.format == ChannelFormat::Float16;
-  const auto format = static_cast<int>(destination.format);
   const Index height = clip.size.height, stride = destination.pixel_stride;
   for_items(clip.size.depth * height, clip.size.width * all.channels, [&](Index item) {
     const Index sample = item / height, j = item % height;
     const Index y = first_y + j;
     if (destination.channels < all.channels || all.tail > 0) {
-      convert_loops().zero_row(all.pixel(sample, clip.origin.y + j, clip.origin.x), format,
+      convert_loops().zero_row(all.pixel(sample, clip.origin.y + j, clip.origin.x), all.format,
                                clip.size.width, all.channels + all.tail, stride);
     }
     const Index row_count = rows.count(y);
@@ -529,7 +523,7 @@ void Folder::run() const {
       const Pixels to{destination.pixel(sample, clip.origin.y + j, clip.origin.x + segment.first),
                       destination.format, stride};
       if (row_count == 0 || column_count == 0) {
-        convert_loops().zero_row(to.at, format, segment.count, destination.channels, stride);
+        convert_loops().zero_row(to.at, to.format, segment.count, destination.channels, stride);
       } else if (row_count == 1 && column_count == 1 && !folds_channels) {
         const Pixels from{gradient.samples[static_cast<std::size_t>(sample)] +
                               (*rows.of(y) + *columns.of(x)) * item_size(gradient.format),
