@@ -145,6 +145,38 @@ def pair_of_arrays(
     return first_array, second_array, single
 
 
+def memory_of(who: str, given: Any, name: str) -> npt.NDArray[Any]:
+    """Return an array over the memory of an argument that is to be written to.
+
+    Raises
+    ------
+    TypeError
+        If it is no ndarray and has neither a buffer nor DLPack.
+    """
+    if isinstance(given, np.ndarray):
+        return given
+    images = isinstance(given, (_core.Image, _core.ImageBatch))  # of which arrays are copies
+    if images or not (hasattr(given, "__dlpack__") or has_buffer(given)):
+        raise TypeError(f"{who}: {name} must be an ndarray, got {type(given).__name__}")
+    return as_array(who, given, name)
+
+
+def require_writable(who: str, array: npt.NDArray[Any], name: str) -> None:
+    """Raise ValueError for an array that results cannot be written to where it lies."""
+    flags = array.flags
+    wanted = {
+        "writable": flags.writeable,
+        "aligned": flags.aligned,
+        "C-contiguous": flags.c_contiguous,
+    }
+    missing = [word for word, there in wanted.items() if not there]
+    if missing:
+        raise ValueError(
+            f"{who}: {name} must be writable, aligned and C-contiguous, got one that is not "
+            f"{' and not '.join(missing)}"
+        )
+
+
 def as_out_array(owner: object, out: Any, single: bool) -> npt.NDArray[Any]:
     """Return ``out`` as an ``(N, H, W, C)`` array to write a result into; encodes check its size.
 
@@ -156,28 +188,13 @@ def as_out_array(owner: object, out: Any, single: bool) -> npt.NDArray[Any]:
         If it has another number of axes, or is read-only, unaligned or not C-contiguous.
     """
     who = type(owner).__name__
-    if not isinstance(out, np.ndarray):
-        images = isinstance(out, (_core.Image, _core.ImageBatch))  # of which arrays are copies
-        if images or not (hasattr(out, "__dlpack__") or has_buffer(out)):
-            raise TypeError(f"{who}: out must be an ndarray, got {type(out).__name__}")
-        out = as_array(who, out, "out")  # a view of its memory
+    out = memory_of(who, out, "out")
     if out.dtype != np.float32 and out.dtype != np.float16:
         raise TypeError(f"{who}: out must be float32 or float16, got {out.dtype}")
     axes = "(H, W, C)" if single else "(N, H, W, C)"
     if out.ndim != len(axes.split(",")):
         raise ValueError(f"{who}: out must have shape {axes}, got {out.shape}")
-    flags = out.flags
-    wanted = {
-        "writable": flags.writeable,
-        "aligned": flags.aligned,
-        "C-contiguous": flags.c_contiguous,
-    }
-    missing = [name for name, there in wanted.items() if not there]
-    if missing:
-        raise ValueError(
-            f"{who}: out must be writable, aligned and C-contiguous, got one that is not "
-            f"{' and not '.join(missing)}"
-        )
+    require_writable(who, out, "out")
     result: npt.NDArray[Any] = out[np.newaxis] if single else out
     return result
 

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpsgrad import _core
-from mpsgrad._arrays import array_queue, as_array, resolve_device
+from mpsgrad._arrays import (
+    array_queue,
+    as_array,
+    memory_of,
+    require_writable,
+    resolve_device,
+)
 from mpsgrad._core import Optimizer, RegularizationType
 from mpsgrad._kernel import KernelFacade, Settings, shown
-from mpsgrad._wording import has_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,33 +128,21 @@ def _settings(
 
 def _array_to_read(who: str, given: Any, name: str) -> npt.NDArray[np.float32]:
     """Return what NumPy makes of a gradient or of values."""
-    hint = "" if isinstance(given, np.ndarray) else f"; np.asarray({name}, np.float32) makes it one"
     array = as_array(who, given, name)
     if array.dtype != np.float32:
-        raise TypeError(f"{who}: {name} must be float32, got {array.dtype}{hint}")
+        raise TypeError(
+            f"{who}: {name} must be float32, got {array.dtype}; np.asarray({name}, np.float32) "
+            "makes it one"
+        )
     return array
 
 
 def _array_to_write(who: str, given: Any, name: str) -> npt.NDArray[np.float32]:
     """Return a view of the memory of a history, or of what is to hold a result."""
-    if not isinstance(given, np.ndarray):
-        images = isinstance(given, (_core.Image, _core.ImageBatch))  # of which arrays are copies
-        if images or not (hasattr(given, "__dlpack__") or has_buffer(given)):
-            raise TypeError(f"{who}: {name} must be an ndarray, got {type(given).__name__}")
-    array = as_array(who, given, name)
+    array = memory_of(who, given, name)
     if array.dtype != np.float32:
         raise TypeError(f"{who}: {name} must be float32, got {array.dtype}")
-    wanted = {
-        "writable": array.flags.writeable,
-        "aligned": array.flags.aligned,
-        "C-contiguous": array.flags.c_contiguous,
-    }
-    missing = [word for word, there in wanted.items() if not there]
-    if missing:
-        raise ValueError(
-            f"{who}: {name} must be writable, aligned and C-contiguous, got one that is not "
-            f"{' and not '.join(missing)}"
-        )
+    require_writable(who, array, name)
     return array
 
 
