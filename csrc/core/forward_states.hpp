@@ -24,8 +24,7 @@ StateBatch make_states(std::size_t images, bool one_for_all, Make make) {
   return states;
 }
 
-// Each throws, naming the argument of an encode, unless its state was made
-// by a kernel of the same class with the same properties;
+// Throws unless a destination_state was made by a kernel of the same class and properties.
 template <class Snapshot, class Properties>
 void check_made_by(const KernelBase& kernel, const Snapshot& shot, const Properties& properties) {
   require<StateError>(shot.kernel_class == std::string_view(kernel.class_name()),
@@ -38,7 +37,8 @@ void check_made_by(const KernelBase& kernel, const Snapshot& shot, const Propert
       ": destination_state is of a kernel with other properties, or the kernel's properties "
       "changed after result_state(); make a new state");
 }
-// for images of this width, height and number of channels (the depth).
+// Throws, naming `operand`, unless it was made for images of this width, height and number of
+// channels (the depth).
 void check_made_for(const KernelBase& kernel, const char* operand, const Size& size,
                     const ImageBatch::Images& images);
 

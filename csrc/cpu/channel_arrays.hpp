@@ -43,11 +43,12 @@ inline void join_tile(double* sums, Index channels, Index tile, double* totals) 
   }
 }
 
-// Pixels of the about equal runs, of whole tiles, that rows of pixels are cut into where columns
-// of `floats` in all are summed. Loops read places far apart of a run, and what processors foresee
-// begins anew with each run: the longer the faster, if only the work can be shared out, in eight
-// runs that are not short, or in 32 that are long. What is not read in place is nearby only in
-// short runs. Of long tiles a run has so many that it is worth to load their sums.
+// How many pixels, whole tiles of them, the about equal runs have that rows of pixels are cut into
+// where columns are summed; `floats` are all that is summed. Runs are long where they are read in
+// place, for what processors foresee begins anew with each: an eighth of all if that is not much,
+// else down to a 32nd, so that the work can be shared out. They are short where they are converted
+// first, to stay in a near cache. Of long tiles a run has at least a few, or it would not be worth
+// to load their sums.
 constexpr Index pixels_of_runs(Index row_pixels, Index channels, Index floats, bool in_place) {
   constexpr Index kLeast = 16384;
   constexpr Index kLong = 65536;

@@ -21,8 +21,8 @@ class ReadCount {
   Index value() const { return value_; }
   std::shared_ptr<CommandBuffer> owner() const { return owner_.lock(); }
 
-  // Where an encode's list of reads has this object, if it has it: the list looks there. So a list
-  // is filled before the next one is begun.
+  // The index of this count among the entries of the Reads that is being filled, if it is there,
+  // which Reads checks. So one Reads is filled before the next is begun.
   std::size_t place = 0;
 
   // Throws unless the object can be read or written by work on `command_buffer`.

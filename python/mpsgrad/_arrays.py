@@ -47,8 +47,10 @@ def resolve_device(device: _core.Device | str | None, owner: object) -> _core.De
         return _core.Device()
     if isinstance(device, str):
         return _core.Device(device)
-    who = "" if owner is None else f"{type(owner).__name__}: "
-    raise TypeError(f"{who}device must be a Device, a kind or None, got {type(device).__name__}")
+    raise TypeError(
+        f"{type(owner).__name__}: device must be a Device, a kind or None, "
+        f"got {type(device).__name__}"
+    )
 
 
 def array_queue(device: _core.Device) -> _core.CommandQueue:

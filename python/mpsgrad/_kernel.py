@@ -14,7 +14,7 @@ import numpy as np
 
 from mpsgrad import _core
 
-__all__ = ["KernelFacade", "Settings", "name_after", "shown"]
+__all__ = ["KernelFacade", "Settings", "copied_source", "name_after", "shown"]
 
 _ANY_KERNEL = ("options", "label")
 _UNARY = (
@@ -90,7 +90,7 @@ def _declared(cls: type) -> set[str]:
     return {name for base in cls.__mro__ for name in getattr(base, "__annotations__", ())}
 
 
-def _copied(source: Any, device: _core.Device | None) -> Any:
+def copied_source(source: Any, device: _core.Device | None) -> Any:
     """Copy a data source as well as it can be: for a device, anyhow, or not at all."""
     if not hasattr(source, "copy"):
         return copy.copy(source) if hasattr(source, "__copy__") else source
@@ -198,7 +198,7 @@ class KernelFacade(Settings):
             if it can be.
         """
         arguments = {
-            name: _copied(value, device) if hasattr(value, "load") else value
+            name: copied_source(value, device) if hasattr(value, "load") else value
             for name, value in self._arguments().items()
         }
         chosen = device if device is not None else self.device  # type: ignore[attr-defined]

@@ -54,15 +54,15 @@ struct CorrelationTask {
   std::int64_t result_step;
   std::int64_t first_x, x_step;  // position of the results, for the hook
   ConvolutionHook hook;
-  // depthwise: how many neighbouring channels make a group, one, or 4, 8 and so on up to
-  // most_mixed; which of so many channels, in the packed weights, is the first; how many are
-  // finished before the next ones are begun; operands from operand[i] + first_operand to before
-  // operand[i] + last_operand are read, the others are zeros; and how far away the rows are that
-  // the next row of results needs anew, fresh_rows of them, or 0
+  // depthwise: neighbouring channels that make a group, 1, or 4, 8 and so on up to most_mixed
   std::int64_t mixed;
+  // depthwise: where the first channel is among those of the packed weights, and how many these are
   std::int64_t first_channel, weight_channels;
+  // depthwise: channels that are finished before the next ones are begun
   std::int64_t channels_at_once;
+  // depthwise: what is read from operand[i] on, first to before last; around it stand zeros
   std::int64_t first_operand, last_operand;
+  // depthwise: how far away the rows are that the next row of results needs anew, and how many (0)
   std::int64_t next_row, fresh_rows;
   // depthwise: operands and results lie as float16; operand[i] points at them, and steps count them
   bool halves;

@@ -12,7 +12,7 @@ import numpy as np
 from mpsgrad import _core
 from mpsgrad._arrays import array_queue, as_image_array, batch_of, resolve_device
 from mpsgrad._core import ChannelFormat
-from mpsgrad._kernel import Settings, _copied
+from mpsgrad._kernel import Settings, copied_source
 from mpsgrad.errors import GraphError
 from mpsgrad.graph._compiler import Compiler
 from mpsgrad.graph._flat import flatten, restore
@@ -479,7 +479,7 @@ class Graph(Settings, _core.Graph):
             for attribute in _DATA_SOURCES:
                 source = node.__dict__.get(attribute)
                 if source is not None and id(source) not in sources:
-                    sources[id(source)] = _copied(source, target)
+                    sources[id(source)] = copied_source(source, target)
         results = _copies(self._results, sources)
         return cast(
             "Self", self._rebuilt(type(self), target, results, self._needed, self._settings())
