@@ -8,10 +8,6 @@
 
 namespace mpsgrad::MPSGRAD_ISA {
 
-// So many elements of float16 are converted together. Compilers keep such an array in registers;
-// GCC takes loops of up to 16 turns apart, into single numbers, before it looks for vectors.
-inline constexpr std::int64_t kTogether = 32;
-
 // So many float32 results are made before the first of them is stored. Where results lie a little
 // ahead of what they are made of, as seen within their pages, loads behind each store would wait
 // for it: processors compare no more than the place in a page.
@@ -37,6 +33,10 @@ MPSGRAD_INLINE void transform(std::int64_t begin, std::int64_t end, float* y, co
     y[i] = value(i, x[i]...);
   }
 }
+
+// So many elements of float16 are converted together. Compilers keep such an array in registers;
+// GCC takes loops of up to 16 turns apart, into single numbers, before it looks for vectors.
+inline constexpr std::int64_t kTogether = 32;
 
 struct Tile {
   float values[kTogether];
