@@ -369,7 +369,8 @@ def _run(options: argparse.Namespace) -> int:
     except mg.errors.DeviceError as error:
         raise BenchError(str(error)) from error
 
-    from .tables import console, show_machine, show_results
+    from .tables import console, show_machine, show_results, show_targets
+    from .targets import targets
 
     records: list[dict[str, Any]] = []
     problems: dict[str, list[str]] = {"WRONG, not timed": [], "not supported": []}
@@ -403,6 +404,7 @@ def _run(options: argparse.Namespace) -> int:
             interrupted = True
     if records:
         show_results(records, out)
+        show_targets(targets(records), out)
         if options.plots:
             from .plots import write_plots
 
@@ -494,15 +496,15 @@ def _plot(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from .report import insert, markdown
+    from .report import RESULTS, insert, markdown
     from .results import read
     from .scaling import read_points
 
     points = read_points(options.scaling) if options.scaling else []
     records = read(options.results)
-    text = markdown(records, points)
+    sections = markdown(records, points)
     if options.into is None:
-        print(text)
+        print("\n\n".join(sections.values()))
         return 0
     page = Path(options.into)
     if any(record["ratios"] for record in records):
@@ -511,10 +513,11 @@ def _report(options: argparse.Namespace) -> int:
 
         title, figure = titled_families(records)
         drawing = page.with_suffix(".svg")
-        insert(page, f"![{title}]({drawing.name})\n\n{text}")
+        sections[RESULTS] = f"![{title}]({drawing.name})\n\n{sections[RESULTS]}"
+        insert(page, sections)
         write_svg(figure, drawing)
     else:
-        insert(page, text)
+        insert(page, sections)
     return 0
 
 

@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter
 
 from .results import geometric_mean, is_clear, peers_of, worst_first
 from .tables import amount, duration
+from .targets import targets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -356,6 +357,18 @@ def _means_table(records: Sequence[Record], peers: Sequence[str]) -> str:
     return _table(heads, rows)
 
 
+def _targets(records: Sequence[Record]) -> str:
+    rows = [
+        _cell(target.what)
+        + _cell(target.wanted)
+        + _cell(target.reached, kind="" if target.met else "slow")
+        for target in targets(records)
+    ]
+    if not rows:
+        return ""
+    return f"<h2>Targets</h2>{_table(['target', 'wanted', 'reached'], rows)}"
+
+
 def _cases_table(records: Sequence[Record], peers: Sequence[str]) -> str:
     rows = []
     for record in worst_first(records):
@@ -417,6 +430,7 @@ def _page(records: Sequence[Record], drawings: dict[str, Figure]) -> str:
 <p>Multiply-adds {machine["multiply_add"] / 1e9:.0f} GFLOP/s, copies {rate / 1e9:.1f} GB/s over
 {amount(size)}, an empty command buffer {duration(machine["empty_encode"])}: measured before the
 cases.</p>
+{_targets(records)}
 {means}
 {picture("families", "Every family", "A mark for each case, and the geometric mean.")}
 {picture("ratios", "Every case", "A mark for each case; kernels with the worst case come first.")}

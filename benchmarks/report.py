@@ -6,9 +6,19 @@ import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from .results import ALONE, ResultsError, geometric_mean, peers_of
+from .results import (
+    ALONE,
+    ResultsError,
+    geometric_mean,
+    is_clear,
+    is_gradient,
+    peers_of,
+    worst_first,
+    worst_ratio,
+)
 from .scaling import fits
 from .tables import amount, duration
+from .targets import targets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,9 +26,10 @@ if TYPE_CHECKING:
 
     from .results import Record
 
-__all__ = ["BEGIN", "END", "insert", "markdown"]
+__all__ = ["KERNELS", "RESULTS", "insert", "markdown", "markers"]
 
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+# Sections of a page. One that has no place for kernels has them among the results.
+RESULTS, KERNELS = "results", "kernels"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -69,23 +80,51 @@ def _kernels(records: Sequence[Record]) -> str:
     return _table(heads, rows)
 
 
-def _means(records: Sequence[Record]) -> str:
+def _targets(records: Sequence[Record]) -> str:
+    rows = [
+        [target.what, target.wanted, f"{target.reached}{'' if target.met else ' (not met)'}"]
+        for target in targets(records)
+    ]
+    return _table(["target", "wanted", "reached"], rows) if rows else ""
+
+
+def _of_peer(records: Sequence[Record], peer: str) -> list[str]:
+    """Return how many times as fast as a peer, and how many cases are slower."""
+    ratios = [record["ratios"][peer] for record in records if peer in record["ratios"]]
+    slower = sum(ratio < 1 for ratio in ratios)
+    return [f"{geometric_mean(ratios):.2f}", f"{slower} of {len(ratios)}"] if ratios else ["", ""]
+
+
+def _families(records: Sequence[Record]) -> str:
+    peers = peers_of(records)
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        groups[record["family"].replace("_", " ")].append(record)
+    groups["all"] = list(records)
+    groups["gradients alone"] = [record for record in records if is_gradient(record)]
+    rows = [
+        [name, str(len(group)), *(cell for peer in peers for cell in _of_peer(group, peer))]
+        for name, group in groups.items()
+        if any(record["ratios"] for record in group)
+    ]
+    heads = [head for peer in peers for head in (f"x {peer}", "slower")]
+    return _table(["family", "cases", *heads], rows)
+
+
+def _slower(records: Sequence[Record]) -> str:
     peers = peers_of(records)
     rows = []
-    for peer in peers:
-        found = {r["name"]: r["ratios"][peer] for r in records if peer in r["ratios"]}
-        worst = min(found, key=lambda name: found[name])
-        slower = sum(value < 1 for value in found.values())
-        rows.append(
-            [
-                peer,
-                str(len(found)),
-                f"{geometric_mean(found.values()):.2f}",
-                str(slower),
-                f"{found[worst]:.2f} ({worst})",
-            ]
-        )
-    return _table(["peer", "cases", "geometric mean", "slower", "worst"], rows)
+    for record in worst_first(records):
+        if worst_ratio(record) >= 1:
+            break
+        row = [record["name"], duration(record["seconds"]["median"] / record["calls_a_run"])]
+        for peer in peers:
+            about = "" if is_clear(record, peer) else "~"
+            ratio = record["ratios"].get(peer)
+            row.append("" if ratio is None else f"{about}{ratio:.2f}")
+        rows.append(row)
+    heads = ["slower than a peer", "time", *(f"x {peer}" for peer in peers)]
+    return _table(heads, rows) if rows else ""
 
 
 def _encodes(records: Sequence[Record]) -> str:
@@ -122,34 +161,59 @@ def _scaling(points: Sequence[dict[str, Any]]) -> str:
     return "\n\n".join([*told, _table(heads, rows)])
 
 
-def markdown(records: Sequence[Record], points: Sequence[dict[str, Any]]) -> str:
-    """Return the tables; `points` may be empty. Of a case that is there twice the last counts."""
+def markdown(records: Sequence[Record], points: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return the text of each section; `points` may be empty.
+
+    Of a case that is there twice the last counts.
+    """
     records = list({record["name"]: record for record in records}.values())
-    parts = [_machine(records[0])]
+    results = [_machine(records[0])]
     if records[0]["quick"]:
-        parts.append("**A trial with small layers and short times.**")
+        results.append("**A trial with small layers and short times.**")
+    results.append(_targets(records))
     if peers_of(records):
-        parts.append(_means(records))
-    parts.append(_kernels(records))
-    parts += [part for part in (_encodes(records), _notes(records)) if part]
+        results.append(_families(records))
+    results += [_encodes(records), _notes(records)]
     if points:
-        parts += ["### Scaling", _scaling(points)]
-    return "\n\n".join(parts)
+        results += ["### Scaling", _scaling(points)]
+    kernels = [_kernels(records), _slower(records)]
+    return {
+        name: "\n\n".join(part for part in parts if part)
+        for name, parts in ((RESULTS, results), (KERNELS, kernels))
+    }
 
 
-def insert(page: Path, text: str) -> None:
+def markers(section: str) -> tuple[str, str]:
+    """Return the lines of a page between which a section goes."""
+    return f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+
+
+def _replaced(text: str, section: str, new: str) -> str | None:
+    """Return the text with another section; None if it has not one of each marker, in order."""
+    begin, end = markers(section)
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    return f"{before}{begin}\n\n{new}\n\n{end}{after}" if found and closed else None
+
+
+def insert(page: Path, sections: dict[str, str]) -> None:
     """Replace what stands between the markers of a page.
 
     Raises
     ------
     ResultsError
-        If the page cannot be read or written, or has not one of each marker, in order.
+        If the page cannot be read or written, or has no place for the results.
     """
     try:
-        before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if not begin or not end:
-            raise ResultsError(f"{page}: must have the lines {BEGIN!r} and {END!r}")
-        page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
+        with_kernels = _replaced(text, KERNELS, sections[KERNELS])
+        results = sections[RESULTS]
+        if with_kernels is None:
+            results = f"{results}\n\n{sections[KERNELS]}"
+        whole = _replaced(with_kernels or text, RESULTS, results)
+        if whole is None:
+            begin, end = markers(RESULTS)
+            raise ResultsError(f"{page}: must have the lines {begin!r} and {end!r}")
+        page.write_text(whole, encoding="utf-8")
     except OSError as error:
         raise ResultsError(f"{page}: cannot be written ({error.strerror})") from error

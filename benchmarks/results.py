@@ -16,6 +16,7 @@ __all__ = [
     "ResultsError",
     "geometric_mean",
     "is_clear",
+    "is_gradient",
     "peers_of",
     "read",
     "worst_first",
@@ -100,6 +101,11 @@ def peers_of(records: Sequence[Record]) -> list[str]:
     """Return the names of all peers, PyTorch first."""
     names = {name for record in records for name in record["ratios"]}
     return sorted(names, key=lambda name: (name != "torch", name))
+
+
+def is_gradient(record: Record) -> bool:
+    """Whether a case is of gradients alone, without a forward pass."""
+    return "gradient" in record["kernel"] or record["kernel"] == "backward"
 
 
 def worst_ratio(record: Record) -> float:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .results import Record
+    from .targets import Target
 
 __all__ = [
     "console",
@@ -25,6 +26,7 @@ __all__ = [
     "show_machine",
     "show_results",
     "show_table",
+    "show_targets",
 ]
 
 LIMITS = {"arithmetic": "ops", "memory": "bytes"}  # as the table has them
@@ -155,6 +157,17 @@ def _show_means(records: Sequence[Record], peers: Sequence[str], out: Console) -
         table.add_row(family, *row)
     out.print()
     show_table(table, out)
+
+
+def show_targets(targets: Sequence[Target], out: Console) -> None:
+    """Print what the device is held to and what a run has reached."""
+    table = new_table("target", "wanted", "reached")
+    for target in targets:
+        style = "green" if target.met else "red"
+        table.add_row(target.what, target.wanted, f"[{style}]{target.reached}[/{style}]")
+    if targets:
+        out.print()
+        show_table(table, out)
 
 
 def show_comparison(

@@ -31,6 +31,9 @@ from mpsgrad.benchmarks import (
     timing,
 )
 from mpsgrad.benchmarks.check import Samples
+from mpsgrad.benchmarks.results import ResultsError
+from mpsgrad.benchmarks.tables import console, show_targets
+from mpsgrad.benchmarks.targets import targets
 from rich.console import Console
 
 FILTERS = ("encode/neuron_forward", "relu_gradient resnet50/conv5", "forward vgg16/conv5_1")
@@ -213,14 +216,18 @@ def test_differences_within_a_file_are_told(finished):
 
 def test_a_page_gets_the_tables(finished, tmp_path, capsys):
     page = tmp_path / "page.md"
-    page.write_text(f"# Title\n\n{report.BEGIN}\nold\n{report.END}\n\nthe end\n")
+    begin, end = report.markers(report.RESULTS)
+    page.write_text(f"# Title\n\n{begin}\nold\n{end}\n\nthe end\n")
     file = write(tmp_path / "peers.jsonl", with_peers(finished[2]))
     assert main(["bench", "report", file, "--into", str(page)]) == 0
     text = page.read_text()
     assert text.startswith("# Title\n\n")
     assert text.endswith("\n\nthe end\n")
     assert "old" not in text
-    assert "| torch | 3 | 1.23 | 1 | 0.50 (convolution/forward" in text
+    assert "| family | cases | x torch | slower | x jax | slower |" in text
+    assert "| all | 3 | 1.23 | 1 of 3 | 4.00 | 0 of 3 |" in text
+    assert "| slower than a peer | time | x torch | x jax |" in text
+    assert text.count("| 0.50 | 4.00 |\n") == 1
     assert "| neuron_forward |" in text
     assert "![Times as fast as PyTorch, family by family](page.svg)\n" in text
     drawn = (tmp_path / "page.svg").read_bytes()
@@ -239,10 +246,87 @@ def test_a_page_gets_the_tables(finished, tmp_path, capsys):
 def test_a_page_tells_batches_apart_and_what_peers_could_not(finished):
     records = with_peers(finished[2])[:1] * 2
     records += [{**records[0], "name": "other", "batch": 32, "notes": ["jax: no such thing"]}]
-    text = report.markdown(records, [])
-    for words in ("float32, batch 2 | 1 |", "float32, batch 32 | 1 |", "* other: jax: no such"):
-        assert words in text
-    assert "| torch | 2 |" in text
+    sections = report.markdown(records, [])
+    for words in ("float32, batch 2 | 1 |", "float32, batch 32 | 1 |"):
+        assert words in sections[report.KERNELS]
+    assert "* other: jax: no such" in sections[report.RESULTS]
+    assert "| all | 2 | 0.50 | 2 of 2 |" in sections[report.RESULTS]
+
+
+def test_kernels_go_where_a_page_has_a_place_for_them(finished, tmp_path):
+    page = tmp_path / "page.md"
+    (begin, end), (first, last) = map(report.markers, (report.RESULTS, report.KERNELS))
+    page.write_text(f"{begin}\n{end}\nbetween\n{first}\nold\n{last}\n")
+    report.insert(page, report.markdown(finished[2], []))
+    results, _, kernels = page.read_text().partition("between")
+    assert "| kernel | type |" not in results
+    assert "| kernel | type |" in kernels
+    assert "old" not in kernels
+    page.write_text(f"{first}\n{last}\n")
+    with pytest.raises(ResultsError, match="must have the lines '<!-- results: begin -->'"):
+        report.insert(page, report.markdown(finished[2], []))
+    assert page.read_text() == f"{first}\n{last}\n"
+
+
+# --- Targets ------------------------------------------------------------------------
+
+
+def case_of(kernel, seconds, *, family="neuron", limit=None, share=None, torch=None):
+    """A record with what targets look at."""
+    return {
+        "name": f"{family}/{kernel}",
+        "family": family,
+        "kernel": kernel,
+        "device": "cpu",
+        "quick": False,
+        "seconds": {"median": seconds},
+        "calls_a_run": 10,
+        "ratios": {} if torch is None else {"torch": torch},
+        **({} if limit is None else {"limit": limit, "fraction_now": share}),
+    }
+
+
+def test_targets_count_what_has_reached_them():
+    records = [
+        case_of("forward", 1, limit="arithmetic", share=0.74, torch=0.9),
+        case_of("gradient", 1, limit="arithmetic", share=0.75, torch=2.0),
+        case_of("backward", 1, limit="memory", share=0.84, torch=0.99),
+        case_of("weight_gradient", 1, limit="memory", share=0.85, torch=1.0),
+        case_of("gradient", 1, limit="memory", share=0.9),
+        case_of("step", 1, family="training", torch=1.5),
+        case_of("encoding_forward", 1e-5, family="encode"),
+        case_of("encoding_gradient", 2.1e-5, family="encode"),
+        case_of("gradient", 9e-5, family="encode"),
+    ]
+    found = {
+        target.what: (target.wanted, target.reached, target.met) for target in targets(records)
+    }
+    mean = (0.9 * 2 * 0.99 * 1.5) ** (1 / 5)
+    assert found == {
+        "times as fast as PyTorch, geometric mean of 5 cases": ("1.5", f"{mean:.2f}", False),
+        "times as fast as PyTorch, training/step": ("1.5", "1.50", True),
+        "gradients slower than PyTorch": ("none", "1 of 3", False),
+        "bound by arithmetic, at 75% of the multiply-add peak or more": ("all", "1 of 2", False),
+        "bound by memory, at 85% of a copy's speed or more": ("all", "2 of 3", False),
+        "longest of 2 encodes": ("2 us at most", "2.1 us", False),
+    }
+
+
+def test_targets_are_those_of_whole_layers_on_the_cpu_device(finished):
+    records = [case_of("gradient", 1, torch=2.0)]
+    assert all(target.met for target in targets(records))
+    assert len(targets(records)) == 2
+    assert targets([{**records[0], "quick": True}]) == []
+    assert targets([{**records[0], "device": "metal"}]) == []
+    assert targets(finished[2]) == []
+
+
+def test_targets_are_shown(finished, capsys):
+    records = [{**record, "quick": False} for record in with_peers(finished[2])]
+    show_targets(targets(records), console())
+    assert "1.5      1.23" in capsys.readouterr().out
+    text = report.markdown(records, [])[report.RESULTS]
+    assert "| times as fast as PyTorch, geometric mean of 3 cases | 1.5 | 1.23 (not met) |" in text
 
 
 def test_wrong_kernels_are_refused(monkeypatch):
