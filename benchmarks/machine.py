@@ -37,6 +37,8 @@ class Machine:
         Floating-point operations a second in registers, of all threads and of one.
     bandwidth : list of (int, float, float)
         Bytes read and written by a copy, and how many a second one thread and all threads move.
+    reading : list of (int, float, float)
+        The same of arrays that are only read.
     empty_encode : float
         Seconds to make, commit and await a command buffer without work.
     """
@@ -50,6 +52,7 @@ class Machine:
     multiply_add: float
     multiply_add_one: float
     bandwidth: list[tuple[int, float, float]]
+    reading: list[tuple[int, float, float]]
     empty_encode: float
 
     def copy_rate(self, size: float) -> float:
@@ -136,6 +139,13 @@ def _best_copy(count: int, size: int, seconds: float) -> float:
     )
 
 
+def _best_read(count: int, size: int, seconds: float) -> float:
+    """Return bytes a second that threads read which share ``size`` bytes."""
+    from mpsgrad import _core
+
+    return _together(count, lambda: _core.read_bandwidth(max(4, size // count), seconds))
+
+
 def _empty_encode(repeats: int) -> float:
     import mpsgrad as mg
 
@@ -151,7 +161,7 @@ def _empty_encode(repeats: int) -> float:
 
 
 def measure_machine(threads: int, *, cores: int | None = None, quick: bool = False) -> Machine:
-    """Measure peaks of arithmetic and of copying, and the cost of an empty command buffer.
+    """Measure peaks of arithmetic and of memory, and the cost of an empty command buffer.
 
     `cores` is how many processors there were before `use_threads` left fewer.
     """
@@ -162,6 +172,10 @@ def measure_machine(threads: int, *, cores: int | None = None, quick: bool = Fal
     cache = largest_cache()
     largest = 2**22 if quick else 2**29
     sizes = [2**exponent for exponent in range(14, 40, 2) if 2**exponent < largest] + [largest]
+
+    def rates(best: Callable[[int, int, float], float]) -> list[tuple[int, float, float]]:
+        return [(n, best(1, n, seconds / 2), best(threads, n, seconds / 2)) for n in sizes]
+
     return Machine(
         name=processor_name(),
         system=f"{platform.system()} {platform.release()}",
@@ -171,10 +185,8 @@ def measure_machine(threads: int, *, cores: int | None = None, quick: bool = Fal
         cache=cache,
         multiply_add=_together(threads, lambda: _core.fma_peak(seconds)),
         multiply_add_one=_core.fma_peak(seconds),
-        bandwidth=[
-            (size, _best_copy(1, size, seconds / 2), _best_copy(threads, size, seconds / 2))
-            for size in sizes
-        ],
+        bandwidth=rates(_best_copy),
+        reading=rates(_best_read),
         empty_encode=_empty_encode(200 if quick else 5000),
     )
 

@@ -105,6 +105,11 @@ def roofline(records: Sequence[Record]) -> Figure:
         sizes, [row[2] / 1e9 for row in bandwidth], color="black", linewidth=1.4, marker=".",
         label="a copy, all threads",
     )  # fmt: skip
+    if "reading" in machine:  # not in results of former versions
+        right.plot(
+            sizes, [row[2] / 1e9 for row in machine["reading"]], color="black", linewidth=1,
+            linestyle="--", label="reading alone",
+        )  # fmt: skip
     for family, colour in colours.items():
         own = [record for record in quiet if record["family"] == family]
         if own:
@@ -301,7 +306,9 @@ tbody tr:hover { background: color-mix(in srgb, CanvasText 8%, Canvas); }
 
 ROOFLINE = (
     "Left: operations a second, below the peak of multiply-adds and of copies. Right: bytes of "
-    "inputs and outputs a second, beside a copy of as many bytes."
+    "inputs and outputs a second, beside a copy of as many bytes; dashed, arrays that are only "
+    "read: a processor may write beside reading, so the more of its bytes a kernel reads, the "
+    "further it stays below a copy."
 )
 
 SCRIPT = """

@@ -37,6 +37,14 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _reading(machine: dict[str, Any]) -> str:
+    """Return the clause on arrays that are only read; former versions have not measured it."""
+    if "reading" not in machine:
+        return ""
+    _, one, every = machine["reading"][-1]
+    return f"; reading alone: {every / 1e9:.1f}, {one / 1e9:.1f} on one thread"
+
+
 def _machine(record: Record) -> str:
     machine = record["machine"]
     size, one, every = machine["bandwidth"][-1]
@@ -47,7 +55,8 @@ def _machine(record: Record) -> str:
         f"{machine['cores']} processors; {versions}{commit}; caches {record['caches']}.\n"
         f"Multiply-adds: {machine['multiply_add'] / 1e9:.0f} GFLOP/s, "
         f"{machine['multiply_add_one'] / 1e9:.0f} on one thread. Copies of {amount(size)}: "
-        f"{every / 1e9:.1f} GB/s, {one / 1e9:.1f} on one thread. An empty command buffer: "
+        f"{every / 1e9:.1f} GB/s, {one / 1e9:.1f} on one thread{_reading(machine)}. An empty "
+        "command buffer: "
         f"{duration(machine['empty_encode'])}."
     )
 

@@ -73,6 +73,7 @@ def _checked(record: Any) -> Record:
     numbers = [record[key] for key in NUMBERS]
     numbers += [record["machine"][key] for key in OF_MACHINE]
     numbers += [number for row in record["machine"]["bandwidth"] for number in row]
+    numbers += [number for row in record["machine"].get("reading", []) for number in row]
     positive = [record["seconds"][key] for key in ("q1", "median", "q3")]
     positive += record["ratios"].values()
     positive += [peer[key] for peer in record["peers"].values() for key in ("q1", "median", "q3")]

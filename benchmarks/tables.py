@@ -89,10 +89,13 @@ def show_machine(machine: Mapping[str, Any], out: Console) -> None:
         f"{machine['cores']} processors; {machine['system']}"
     )
     size, _, rate = machine["bandwidth"][-1]
+    reading = machine["reading"][-1][2]
     out.print(
         f"multiply-adds {machine['multiply_add'] / 1e9:.0f} GFLOP/s "
         f"({machine['multiply_add_one'] / 1e9:.0f} on one thread); copies {rate / 1e9:.1f} GB/s "
-        f"over {amount(size)}; an empty command buffer {duration(machine['empty_encode'])}"
+        f"over {amount(size)}, "
+        f"reading alone {reading / 1e9:.1f}; an empty command buffer "
+        f"{duration(machine['empty_encode'])}"
     )
 
 

@@ -314,6 +314,7 @@ Created ForwardBinaryKernel::make_destinations(const std::shared_ptr<CommandBuff
   reads.add(primaries);
   reads.add(secondaries);
   reads.check();
+  const Index method = padding()->method();  // before callbacks that may set another
   const ImageDescriptor descriptor =
       destination_descriptor({primaries.front(), secondaries.front()}, {});
   return {chosen,
@@ -322,7 +323,7 @@ Created ForwardBinaryKernel::make_destinations(const std::shared_ptr<CommandBuff
           descriptor,
           *this,
           static_cast<Index>(primaries.size()),
-          leaves_gaps(properties_, *command_buffer)};
+          leaves_gaps(properties_, method, *command_buffer)};
 }
 
 EncodeResult ForwardBinaryKernel::encode_creating(

@@ -53,11 +53,11 @@ class ConvolutionGradientState : public GradientState {
   const std::string& untrainable() const { return untrainable_; }
 
   // A forward encode has filled it, so that there is something to take a gradient of.
-  bool has_forward() const { return has_forward_; }
-  void note_forward() { has_forward_ = true; }
+  bool has_forward() const { return static_cast<bool>(forward_); }
+  void note_forward(const CommandBuffer& command_buffer) { forward_.by(command_buffer.work()); }
   // False before the first gradient encode: that one overwrites, the others add.
-  bool has_gradients() const { return has_gradients_; }
-  void note_gradients() { has_gradients_ = true; }
+  bool has_gradients() const { return static_cast<bool>(gradients_); }
+  void note_gradients(const CommandBuffer& command_buffer) { gradients_.by(command_buffer.work()); }
   // An optimizer has used the sums; a state serves one batch, so no gradient may be added any more.
   bool is_consumed() const { return is_consumed_; }
   void mark_consumed() { is_consumed_ = true; }
@@ -66,8 +66,7 @@ class ConvolutionGradientState : public GradientState {
   ConvolutionWeightShape shape_;
   std::shared_ptr<KernelBase> producer_;
   std::string untrainable_;
-  bool has_forward_ = false;
-  bool has_gradients_ = false;
+  Filled forward_, gradients_;
   bool is_consumed_ = false;
 };
 

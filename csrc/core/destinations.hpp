@@ -12,11 +12,13 @@ namespace mpsgrad {
 void check_produced_channels(const KernelBase& kernel, Index offset, Index produced,
                              const Operand& destination);
 
-// Whether an encode with these properties may leave texels of its destination unwritten.
+// Whether an encode with these properties may leave texels of its destination unwritten. A padding
+// policy of the caller's own may ask for more channels than there are results.
 template <class Properties>
-bool leaves_gaps(const Properties& properties, const CommandBuffer& command_buffer) {
+bool leaves_gaps(const Properties& properties, Index padding_method,
+                 const CommandBuffer& command_buffer) {
   return properties.clip_rect != Region{} || properties.destination_channel_offset != 0 ||
-         command_buffer.predicate;
+         (padding_method & padding_method::kCustom) != 0 || command_buffer.predicate;
 }
 
 // What an encode creates: unless it is taken, nobody hears of it, nor is warned of temporary images

@@ -226,6 +226,7 @@ void GradientKernel::encode_checked(const std::shared_ptr<CommandBuffer>& comman
   const Operand gradient{"source_gradient", &gradients, batch};
   const Operand source{"source", &sources, batch};
   const Operand destination{"destination", &destinations, batch};
+  command_buffer->require_encodable_on(device(), class_name());  // callbacks may have committed it
   check_destination(*this, *command_buffer, destination);
   require(gradients.size() == destinations.size(), class_name(), ": source_gradient has ",
           gradients.size(), " images, but destination has ", destinations.size());
@@ -303,11 +304,12 @@ std::shared_ptr<ImageBatch> GradientKernel::encode_creating(
   reads.add(sources);
   reads.add(states);
   reads.check();
+  const Index method = padding()->method();  // before callbacks that may set another
   const ImageDescriptor descriptor =
       configure_for(gradients.front(), sources.front(), states.front());
   Created result(chosen, allocator(), command_buffer, descriptor, *this,
                  static_cast<Index>(gradients.size()),
-                 !writes_whole_destination() || leaves_gaps(properties_, *command_buffer));
+                 !writes_whole_destination() || leaves_gaps(properties_, method, *command_buffer));
   encode_checked(command_buffer, gradients, sources, states, result.images(), batch, true);
   properties_guard.keep();
   configured_guard.keep();

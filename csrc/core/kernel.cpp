@@ -2,7 +2,9 @@
 #include "core/kernel.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <tuple>
 
 #include "base/errors.hpp"
 #include "core/reads_anywhere.hpp"
@@ -90,6 +92,41 @@ void check_operand(const KernelBase& kernel, const CommandBuffer& command_buffer
   }
 }
 
+namespace {
+
+// Whether two images lie in the same memory. Views of one image do if they begin at the same texel.
+bool share_memory(const ImageBatch::Images& images) {
+  const ImageStorage& front = images.front()->storage();
+  const auto follows = [&](const auto& a, const auto& b) {
+    return &b->storage() == &front && a->index() < b->index();
+  };
+  if (std::adjacent_find(images.begin(), images.end(), std::not_fn(follows)) == images.end()) {
+    return false;  // as in a batch that was made as one
+  }
+  struct Place {
+    std::pair<std::uintptr_t, std::uintptr_t> whole;  // of the image that it may be a view of
+    const Image* root;
+    std::uintptr_t first;
+  };
+  std::vector<Place> places;
+  places.reserve(images.size());
+  for (const auto& image : images) {
+    const Image* root = image.get();
+    while (root->parent()) {
+      root = root->parent().get();
+    }
+    places.push_back({image->extent(), root, image->storage().extent(image->index()).first});
+  }
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+    return std::tie(a.whole.first, a.root, a.first) < std::tie(b.whole.first, b.root, b.first);
+  });
+  return std::adjacent_find(places.begin(), places.end(), [](const Place& a, const Place& b) {
+           return b.whole.first < a.whole.second && (a.root != b.root || b.first == a.first);
+         }) != places.end();
+}
+
+}  // namespace
+
 void check_destination(const KernelBase& kernel, const CommandBuffer& command_buffer,
                        const Operand& operand) {
   check_operand(kernel, command_buffer, operand);
@@ -99,6 +136,8 @@ void check_destination(const KernelBase& kernel, const CommandBuffer& command_bu
   }
   require(all_distinct(*operand.images), kernel.class_name(), ": ", operand.name,
           " holds the same image twice");
+  require(!share_memory(*operand.images), kernel.class_name(), ": ", operand.name,
+          " holds two images of the same memory");
 }
 
 void check_aliasing(const KernelBase& kernel, const Operand& source, const Operand& destination) {

@@ -3,6 +3,7 @@
 
 #include <pybind11/numpy.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,6 +57,17 @@ inline std::string shape_text(const std::vector<py::ssize_t>& shape) {
 }
 inline std::string shape_text(const py::array& array) {
   return shape_text({array.shape(), array.shape() + array.ndim()});
+}
+
+// For memory that a device reads and writes in place.
+inline void require_usable_in_place(const py::array& array, const char* who, const char* name) {
+  require((array.flags() & py::array::c_style) != 0, who, ": ", name,
+          " must be C-contiguous to be used in place, got strides of ",
+          shape_text({array.strides(), array.strides() + array.ndim()}), " bytes");
+  require(reinterpret_cast<std::uintptr_t>(array.data()) %
+                  static_cast<std::uintptr_t>(array.itemsize()) ==
+              0,
+          who, ": ", name, " must be aligned to its items to be used in place");
 }
 
 // The owner of an array whose memory is `object`'s.

@@ -266,6 +266,7 @@ Created UnaryKernel::make_destinations(const std::shared_ptr<CommandBuffer>& com
   Reads reads;
   reads.add(sources);
   reads.check();
+  const Index method = padding_->method();  // before callbacks that may set another
   const ImageDescriptor descriptor = size_destination({sources.front()}, sizing);
   return {allocator,
           allocator_,
@@ -273,7 +274,7 @@ Created UnaryKernel::make_destinations(const std::shared_ptr<CommandBuffer>& com
           descriptor,
           *this,
           static_cast<Index>(sources.size()),
-          leaves_gaps(properties_, *command_buffer)};
+          leaves_gaps(properties_, method, *command_buffer)};
 }
 
 EncodeResult UnaryKernel::encode_creating(const std::shared_ptr<CommandBuffer>& command_buffer,

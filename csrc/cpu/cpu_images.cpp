@@ -80,7 +80,8 @@ void transfer_image(CpuImageStorage& storage, std::byte* view, DataLayout layout
   const ImageDescriptor& d = storage.descriptor();
   if (layout == DataLayout::HeightWidthChannels && storage.pixel_stride() == d.feature_channels) {
     const auto bytes = static_cast<std::size_t>(d.bytes_per_image());
-    out ? std::memcpy(tight, view, bytes) : std::memcpy(view, tight, bytes);
+    // The caller's array may be one of this very memory.
+    out ? std::memmove(tight, view, bytes) : std::memmove(view, tight, bytes);
     return;
   }
   const auto with = [&](auto item) {

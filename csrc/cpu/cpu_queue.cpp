@@ -360,6 +360,12 @@ void CpuQueue::check_usable() const {
 
 void CpuQueue::help(const Work& wanted) { core_->help(wanted); }
 
+void CpuQueue::help_at_exit(const Work& wanted) {
+  if (exiting.load()) {
+    core_->help(wanted);
+  }
+}
+
 std::shared_ptr<CommandBuffer> CpuQueue::new_command_buffer() {
   return std::make_shared<CpuCommandBuffer>(std::static_pointer_cast<CpuQueue>(shared_from_this()));
 }

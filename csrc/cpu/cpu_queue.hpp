@@ -27,6 +27,7 @@ class CpuQueue final : public CommandQueue {
   ~CpuQueue() override;
   void check_usable() const override;
   void help(const Work& wanted) override;
+  void help_at_exit(const Work& wanted) override;
   QueueCore& core() { return *core_; }
 
  protected:

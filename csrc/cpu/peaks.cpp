@@ -32,6 +32,31 @@ std::shared_ptr<Block> new_floats(std::size_t n) {
   return block;
 }
 
+std::size_t floats_of(const char* name, std::size_t bytes, double seconds) {
+  check_seconds(name, seconds);
+  const std::size_t n = bytes / sizeof(float);
+  require(n > 0, name, ": bytes is ", bytes, ", expected at least ", sizeof(float));
+  return n;
+}
+
+// Bytes a second that pass(), which goes over n floats, goes over in its best run. Small arrays get
+// several passes a run, because the clock takes time too.
+template <class Pass>
+double best_rate(std::size_t n, double seconds, const Pass& pass) {
+  const std::size_t repeats = std::max<std::size_t>(1, (1U << 20U) / n);
+  double best = 0.0;
+  const Clock::time_point start = Clock::now();
+  for (int runs = 0; runs < 3 || seconds_since(start) < seconds; ++runs) {
+    const Clock::time_point run = Clock::now();
+    for (std::size_t i = 0; i < repeats; ++i) {
+      pass();
+    }
+    const auto bytes = static_cast<double>(repeats * n * sizeof(float));
+    best = std::max(best, bytes / seconds_since(run));
+  }
+  return best;
+}
+
 }  // namespace
 
 double fma_peak(double seconds) {
@@ -51,26 +76,21 @@ double fma_peak(double seconds) {
 }
 
 double copy_bandwidth(std::size_t bytes, bool streaming, double seconds) {
-  check_seconds("copy_bandwidth", seconds);
-  const std::size_t n = bytes / sizeof(float);
-  require(n > 0, "copy_bandwidth: bytes is ", bytes, ", expected at least ", sizeof(float));
+  const std::size_t n = floats_of("copy_bandwidth", bytes, seconds);
   const auto copy = streaming ? peak_loops().copy_streaming : peak_loops().copy;
   const std::shared_ptr<Block> blocks[] = {new_floats(n), new_floats(n)};
   const auto* from = reinterpret_cast<const float*>(blocks[0]->data());
   auto* to = reinterpret_cast<float*>(blocks[1]->data());
-  // Small arrays are copied several times a run, because the clock takes time too.
-  const std::size_t repeats = std::max<std::size_t>(1, (1U << 20U) / n);
-  double best = 0.0;
-  const Clock::time_point start = Clock::now();
-  for (int runs = 0; runs < 3 || seconds_since(start) < seconds; ++runs) {
-    const Clock::time_point run = Clock::now();
-    for (std::size_t i = 0; i < repeats; ++i) {
-      copy(from, to, static_cast<std::int64_t>(n));
-    }
-    const double moved = 2.0 * static_cast<double>(repeats * n * sizeof(float));
-    best = std::max(best, moved / seconds_since(run));
-  }
-  return best;
+  return 2.0 * best_rate(n, seconds, [&] { copy(from, to, static_cast<std::int64_t>(n)); });
+}
+
+double read_bandwidth(std::size_t bytes, double seconds) {
+  const std::size_t n = floats_of("read_bandwidth", bytes, seconds);
+  const auto read = peak_loops().read;
+  const std::shared_ptr<Block> block = new_floats(n);
+  const auto* from = reinterpret_cast<const float*>(block->data());
+  volatile float sink = 0.0F;  // the sum cannot be left out
+  return best_rate(n, seconds, [&] { sink = read(from, static_cast<std::int64_t>(n)); });
 }
 
 }  // namespace mpsgrad::cpu

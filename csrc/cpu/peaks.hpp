@@ -14,4 +14,7 @@ double fma_peak(double seconds);
 // together, at least three.
 double copy_bandwidth(std::size_t bytes, bool streaming, double seconds);
 
+// Bytes a second when an array of `bytes` is only read. The best of several runs, as before.
+double read_bandwidth(std::size_t bytes, double seconds);
+
 }  // namespace mpsgrad::cpu

@@ -51,6 +51,27 @@ Raises
 ValueError
     If ``bytes`` is below 4 or ``seconds`` is not a positive number.
 )");
+  m.def("read_bandwidth", &cpu::read_bandwidth, py::arg("bytes"), py::arg("seconds"),
+        py::call_guard<py::gil_scoped_release>(),
+        R"(Measure how fast one thread reads an array of which it writes nothing.
+
+Parameters
+----------
+bytes : int
+    Size of the array.
+seconds : float
+    How long to measure; there are at least three runs.
+
+Returns
+-------
+float
+    Bytes a second, the best of the runs.
+
+Raises
+------
+ValueError
+    If ``bytes`` is below 4 or ``seconds`` is not a positive number.
+)");
 }
 
 }  // namespace mpsgrad

@@ -335,7 +335,11 @@ Shared& shared() {
   static std::once_flag once;
   std::call_once(once, [] {
     current.store(new Shared);
-    pthread_atfork(nullptr, nullptr, [] { current.store(new Shared); });
+    pthread_atfork(nullptr, nullptr, [] {
+      auto* own = new Shared;
+      own->wanted.store(current.load()->wanted.load());
+      current.store(own);
+    });
   });
   return *current.load();
 }

@@ -182,6 +182,7 @@ bool CommandBuffer::wait_until_scheduled(std::chrono::milliseconds limit) {
   require<CommandBufferError>(
       !root->is_open(), "CommandBuffer: wait_until_scheduled() before commit() would never return");
   queue_->check_usable();
+  queue_->help_at_exit(*root);
   return root->wait_scheduled(limit);
 }
 

@@ -51,6 +51,9 @@ class CommandQueue : public std::enable_shared_from_this<CommandQueue> {
   virtual void check_usable() const {}
   // A chance for a thread that is about to wait for some work to run it, and what comes before.
   virtual void help(const Work&) {}
+  // The same for one that waits for less than the end: it runs the work only where nobody else
+  // will.
+  virtual void help_at_exit(const Work&) {}
 
   std::string label;
 

@@ -349,7 +349,9 @@ RuntimeError
             const Index bytes = dense.nbytes();
             require(offset >= 0 && offset <= static_cast<Index>(self.size()) - bytes,
                     "Buffer: ", bytes, " bytes at offset ", offset, " do not fit ", self.size());
-            std::memcpy(self.for_writing() + offset, dense.data(), static_cast<std::size_t>(bytes));
+            // which may be an array of this buffer
+            std::memmove(self.for_writing() + offset, dense.data(),
+                         static_cast<std::size_t>(bytes));
           },
           "data"_a, "offset"_a = 0, R"(Copy an array's bytes into the buffer.
 

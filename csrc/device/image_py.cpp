@@ -82,12 +82,8 @@ std::shared_ptr<ImageBatch> batch_from_array(const std::shared_ptr<Device>& devi
   const py::array& array = given.array;
   require(array.ndim() == 4, "ImageBatch: array must have shape (N, H, W, C), got ", array.ndim(),
           " axes");
-  require((array.flags() & py::array::c_style) != 0, "ImageBatch: array must be C-contiguous");
   const ChannelFormat format = format_of(array);
-  require(reinterpret_cast<std::uintptr_t>(array.data()) %
-                  static_cast<std::uintptr_t>(item_size(format)) ==
-              0,
-          "ImageBatch: array must be aligned to its items");
+  require_usable_in_place(array, "ImageBatch", "array");
   ImageDescriptor d;
   d.height = array.shape(1);
   d.width = array.shape(2);
@@ -115,14 +111,20 @@ std::vector<py::ssize_t> batch_shape(const ImageBatch& batch) {
   return {batch.size(), d.height, d.width, d.feature_channels};
 }
 
-// The batch's own memory where the device keeps it as one dense array, else None.
+// The batch's own memory where the device keeps it as one dense array, else None. Throws
+// std::invalid_argument where there is no array of the images.
 py::object batch_memory(const std::shared_ptr<ImageBatch>& batch) {
+  const ImageDescriptor& d = (*batch)[0]->descriptor();
+  for (const auto& image : batch->images()) {
+    require(image->descriptor().same_kind(d) && d.number_of_images == 1,
+            "ImageBatch: an array holds images of one kind that hold one image each, got ", d,
+            " and ", image->descriptor());
+  }
   ImageStorage* storage = batch->whole_storage();
   if (storage && !(*batch)[0]->is_temporary()) {
     (*batch)[0]->require_readable();
     if (void* data = storage->dense_memory()) {
-      py::array result(dtype_of((*batch)[0]->descriptor().channel_format), batch_shape(*batch),
-                       data, keep_alive(batch));
+      py::array result(dtype_of(d.channel_format), batch_shape(*batch), data, keep_alive(batch));
       if (storage->is_read_only()) {
         result.attr("flags").attr("writeable") = false;
       }
@@ -475,6 +477,8 @@ The CPU device returns its own memory, 64-byte aligned and writable, where the b
 
 Raises
 ------
+ValueError
+    If the images differ in size or format, or hold several each.
 RuntimeError
     If the work that writes the batch has not been waited for.
 )")

@@ -192,6 +192,13 @@ bool Work::finished() const {
   return is_over();
 }
 
+void Filled::by(const std::shared_ptr<Work>& work) {
+  for_good_ = for_good_ || (last_ && !last_->is_open());
+  last_ = work;
+}
+
+void Filled::by_cpu() { for_good_ = true; }
+
 void UseLedger::add(const std::shared_ptr<Work>& work, bool writes) {
   const std::lock_guard lock(mutex_);
   if (!uses_.empty() && uses_.back().work == work) {

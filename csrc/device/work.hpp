@@ -96,6 +96,18 @@ class Work {
   std::shared_ptr<QueueClock> clock_;
 };
 
+// Whether an encode has filled something. One on a command buffer that was dropped has not.
+class Filled {
+ public:
+  void by(const std::shared_ptr<Work>& work);
+  void by_cpu();
+  explicit operator bool() const { return for_good_ || (last_ && !last_->abandoned()); }
+
+ private:
+  bool for_good_ = false;
+  std::shared_ptr<Work> last_;  // null: none has
+};
+
 class UseLedger {
  public:
   void add(const std::shared_ptr<Work>& work, bool writes);

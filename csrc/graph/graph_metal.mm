@@ -549,7 +549,7 @@ class MetalGraph final : public GraphRunner {
           note_uses(command_buffer, {labels.weights()}, false);
         }
         note_uses(command_buffer, {labels.loss()}, true);
-        labels.note_encoded();
+        labels.note_encoded(command_buffer);
       }
     }
   }

@@ -274,7 +274,10 @@ class TurnGuard {
         return;
       }
       graph_.end_turn();
-      wait_interruptibly([&](auto limit) { return work->wait_finished(limit); });
+      wait_interruptibly([&](auto limit) {
+        command_buffer.queue()->help_at_exit(*work);
+        return work->wait_finished(limit);
+      });
     }
   }
   ~TurnGuard() { graph_.end_turn(); }

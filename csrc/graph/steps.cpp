@@ -2,6 +2,7 @@
 #include "graph/steps.hpp"
 
 #include "base/errors.hpp"
+#include "core/destinations.hpp"
 #include "kernels/pooling/pooling.hpp"
 
 namespace mpsgrad::graph_steps {
@@ -68,9 +69,9 @@ void BatchNormalizationTraining::encode(GraphRun& run) {
   const ImageBatch::Images& sources = run.images(source_);
   const auto count = static_cast<Index>(sources.size());
   const ImageDescriptor descriptor = kernel_->destination_descriptor({sources.front()}, {});
-  std::shared_ptr<ImageBatch> result =
-      run.allocator(result_).allocate(run.command_buffer(), descriptor, *kernel_, count,
-                                      run.command_buffer()->predicate != nullptr);
+  std::shared_ptr<ImageBatch> result = run.allocator(result_).allocate(
+      run.command_buffer(), descriptor, *kernel_, count,
+      leaves_gaps(kernel_->properties(), kernel_->padding()->method(), *run.command_buffer()));
   run.begin_result(result_, result);
   StateBatch states = kernel_->result_states(
       sources, result->images(), run.is_temporary_state(state_) ? run.command_buffer() : nullptr);

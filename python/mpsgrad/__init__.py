@@ -143,6 +143,7 @@ from mpsgrad.loss import (
     ReductionType,
     YOLOLoss,
     YOLOLossDescriptor,
+    one_hot,
 )
 from mpsgrad.neuron import Neuron, NeuronDescriptor, NeuronGradient, NeuronType
 from mpsgrad.optimizer import (
@@ -401,6 +402,7 @@ __all__ = [
     "increment_read_count",
     "iterate",
     "memory_statistics",
+    "one_hot",
     "release_cached_memory",
     "resource_size",
     "set_num_threads",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -225,6 +226,38 @@ def finish(
     return result[0] if single else result
 
 
+def _image_of_shape(kernel: Any, shape: Any, name: str) -> _core.Image:
+    """Return an image as one of an array of the shape; it has no memory until that is used."""
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ()
+    if len(sizes) not in (3, 4) or not all(isinstance(size, Integral) for size in sizes):
+        raise TypeError(
+            f"{type(kernel).__name__}: {name} must be a shape (N, H, W, C), or (H, W, C) of one "
+            f"image, got {shape!r}"
+        )
+    height, width, channels = map(int, sizes[-3:])
+    descriptor = _core.ImageDescriptor(width, height, channels)
+    return _core.Image(kernel.device, descriptor)
+
+
+def _result_shape(kernel: Any, offsets: tuple[str, ...], **shapes: Any) -> tuple[int, ...]:
+    """Return the shape of a call's result; the kernel keeps its offsets."""
+    images = [_image_of_shape(kernel, shape, name) for name, shape in shapes.items()]
+    counts = {name: tuple(shape[:-3]) for name, shape in shapes.items()}
+    count, *others = counts.values()
+    if any(other != count for other in others):
+        raise ValueError(
+            f"{type(kernel).__name__}: {' and '.join(shapes)} must be shapes of one image, or of "
+            f"batches of one length, got {' and '.join(map(str, shapes.values()))}"
+        )
+    before = {name: getattr(kernel, name) for name in offsets}
+    try:
+        result = kernel.destination_descriptor(images)
+    finally:
+        for name, offset in before.items():
+            setattr(kernel, name, offset)
+    return (*map(int, count), result.height, result.width, result.feature_channels)
+
+
 class ArrayUnaryKernel:
     """Mixed into facades of `UnaryKernel` classes: calling the kernel with an array runs it."""
 
@@ -262,6 +295,28 @@ class ArrayUnaryKernel:
             If an array has the wrong dtype or shape.
         """
         return self._run(source, with_state, out)
+
+    def result_shape(self: Any, source_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape that a call's result would have; nothing runs, and nothing is changed.
+
+        Parameters
+        ----------
+        source_shape : tuple of int
+            (N, H, W, C) or (H, W, C).
+
+        Returns
+        -------
+        tuple of int
+            With as many axes.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is no such shape, or of a source that the kernel does not take.
+        """
+        shape = _result_shape(self, ("offset",), source_shape=source_shape)
+        self._check_array(np.broadcast_to(np.float32(), (1, *source_shape)[-4:]))
+        return shape
 
     def _check_array(self: Any, array: npt.NDArray[Any]) -> None:
         """Refuse what an image may be but an array is by mistake."""
@@ -351,6 +406,31 @@ class ArrayBinaryKernel:
         if states is not None and (single or self.is_result_state_reused_across_batch):
             states = states[0]
         return result, states
+
+    def result_shape(
+        self: Any, primary_shape: tuple[int, ...], secondary_shape: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Return the shape that a call's result would have; nothing runs, and nothing is changed.
+
+        Parameters
+        ----------
+        primary_shape, secondary_shape : tuple of int
+            (N, H, W, C) or (H, W, C).
+
+        Returns
+        -------
+        tuple of int
+            With as many axes.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If they are no such shapes, or of sources that the kernel does not take.
+        """
+        offsets = "primary_offset", "secondary_offset"
+        return _result_shape(
+            self, offsets, primary_shape=primary_shape, secondary_shape=secondary_shape
+        )
 
 
 class ArrayGradientKernel:

@@ -35,6 +35,7 @@ __all__ = [
     "ReductionType",
     "YOLOLoss",
     "YOLOLossDescriptor",
+    "one_hot",
 ]
 
 _FIELDS = (
@@ -193,6 +194,43 @@ def _part(name: str, summary: str) -> property:
         self.__dict__[name] = part if isinstance(part, LossDescriptor) else _copied(part)
 
     return property(read, write, doc=summary)
+
+
+def one_hot(classes: Any, count: int) -> npt.NDArray[np.float32]:
+    """Return labels for losses over classes: 1 in the channel of each class, 0 in the others.
+
+    Parameters
+    ----------
+    classes : array_like of int, shape (N,) or (N, H, W)
+        A class for each image, or for each pixel; from 0 on.
+    count : int
+        How many classes there are.
+
+    Returns
+    -------
+    ndarray of float32, shape (N, 1, 1, count) or (N, H, W, count)
+
+    Raises
+    ------
+    TypeError
+        If the classes are no integers.
+    ValueError
+        If they have another number of axes, or one of them is below 0 or not below ``count``.
+    """
+    array = as_array("one_hot", classes, "classes")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"one_hot: classes must be integers, got {array.dtype}")
+    if array.ndim not in (1, 3):
+        raise ValueError(f"one_hot: classes must have shape (N,) or (N, H, W), got {array.shape}")
+    if array.ndim == 1:
+        array = array[:, np.newaxis, np.newaxis]
+    if array.size and not 0 <= array.min() <= array.max() < count:
+        raise ValueError(
+            f"one_hot: classes must be from 0 to {count - 1}, got {array.min()} to {array.max()}"
+        )
+    labels = np.zeros((*array.shape, count), np.float32)
+    np.put_along_axis(labels, array[..., np.newaxis].astype(np.intp), 1, axis=3)
+    return labels
 
 
 def _as_labels(

@@ -735,6 +735,31 @@ def test_rejects_states_that_no_encode_has_filled(device):
         gradient.encode(buffer, result, image, states)
 
 
+def test_rejects_states_of_a_dropped_command_buffer(device):
+    kernel, gradient = mg.Add(device=device), mg.AddGradient(False, device=device)
+    x = mg.ImageBatch.from_array(device, np.ones((1, 2, 3, 4), np.float32))
+    dropped = device.command_queue().command_buffer()
+    _, state = kernel.encode_batch(dropped, x, x, with_state=True, allocator=mg.DEFAULT)
+    del dropped
+    buffer = device.command_queue().command_buffer()
+    with rejects(StateError, "no forward encode has filled this state"):
+        gradient.encode_batch(buffer, x, x, state, allocator=mg.DEFAULT)
+
+
+def test_rejects_one_state_of_a_batch_for_a_container(device):
+    """It knows the elements of its own image alone."""
+    x = np.ones((3, 2, 3, 4), np.float32)
+    _, states = mg.Add(device=device)(x, x, with_state=True)
+    g = filled(device, x, kind="container")
+    source, result = (empty(device, x.shape, kind="container") for _ in range(2))
+    gradient = mg.AddGradient(False, device=device)
+    for state in states:
+        gradient.configure(g, source, state)
+        buffer = device.command_queue().command_buffer()
+        with rejects(ValueError, "AddGradient: the state is of one image of a batch of 3"):
+            gradient.encode(buffer, g, source, state, result)
+
+
 def test_rejects_strides_that_are_not_the_forward_ones(device):
     kernel, gradient = mg.Add(device=device), mg.AddGradient(True, device=device)
     kernel.secondary_stride_in_pixels_x = 0

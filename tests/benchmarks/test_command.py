@@ -372,8 +372,11 @@ def test_one_that_raises_does_not_end_the_run(monkeypatch):
 
 
 LIMITS = machine.Machine(
-    "test", "test", "test", 2, 2, 2**20, 1e9, 5e8, [(2**10, 1e9, 2e9), (2**20, 5e8, 1e9)], 1e-6
-)
+    "test", "test", "test", 2, 2, 2**20, 1e9, 5e8,
+    bandwidth=[(2**10, 1e9, 2e9), (2**20, 5e8, 1e9)],
+    reading=[(2**10, 1e9, 2e9), (2**20, 5e8, 1e9)],
+    empty_encode=1e-6,
+)  # fmt: skip
 
 
 class Fake:
@@ -576,7 +579,9 @@ def test_a_machine_is_measured():
     assert found.multiply_add > 1e8
     sizes = [size for size, *_ in found.bandwidth]
     assert sizes == sorted(sizes)
-    assert all(one > 0 and every > 0 for _, one, every in found.bandwidth)
+    assert [size for size, *_ in found.reading] == sizes
+    rates = (*found.bandwidth, *found.reading)
+    assert all(one > 0 and every > 0 for _, one, every in rates)
     assert found.cache >= 2**15
 
 

@@ -1732,6 +1732,28 @@ def test_stale_properties_are_refused(queue):
     command_buffer.wait_until_completed()
 
 
+def test_what_a_dropped_command_buffer_was_to_do_is_not_done(device, queue):
+    """Its states were never filled, and gradients that it was to sum are not there."""
+    x = mg.ImageBatch.from_array(device, np.ones((1, 4, 4, 4), np.float32))
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32))
+    forward = mg.Convolution(source, device=device)
+    backward = mg.ConvolutionGradient(source, device=device)
+    dropped = queue.command_buffer()
+    _, state = forward.encode_batch(dropped, x, with_state=True, allocator=mg.DEFAULT)
+    del dropped
+    command_buffer = queue.command_buffer()
+    with pytest.raises(mg.errors.StateError, match="no forward encode has filled this state"):
+        backward.encode_batch(command_buffer, x, x, state, allocator=mg.DEFAULT)
+    _, state = forward.encode_batch(command_buffer, x, with_state=True, allocator=mg.DEFAULT)
+    dropped = queue.command_buffer()
+    backward.encode_batch(dropped, x, x, state, allocator=mg.DEFAULT)
+    del dropped
+    weights = mg.ConvolutionWeightsAndBiasesState.for_descriptor(device, source.descriptor())
+    rule = mg.StochasticGradientDescent(0.5, device=device)
+    with pytest.raises(mg.errors.StateError, match="no gradients yet"):
+        rule.encode_convolution(command_buffer, state[0], weights, None, weights)
+
+
 def test_gradients_are_refused_before_they_are_done(queue):
     data_source = pointwise(2)
     forward = mg.Convolution(data_source, device=queue.device)

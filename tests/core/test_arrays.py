@@ -358,3 +358,66 @@ def test_a_gradient_needs_the_state_of_the_forward_call(device):
     words = "NeuronGradient: state must be what the forward call returned with with_state=True, got"
     with pytest.raises(TypeError, match=f"^{words} None$"):
         linear_gradient(device)(x, x, None)
+
+
+# --- shapes of results ----------------------------------------------------------
+
+
+def of_weights(*shape, **options):
+    return mg.ArrayConvolutionDataSource(np.ones(shape, np.float32), **options)
+
+
+SIZED = {
+    "neuron": linear,
+    "convolution": lambda d: mg.Convolution(of_weights(8, 3, 3, 4, stride_in_pixels_x=2), device=d),
+    "transposed": lambda d: mg.ConvolutionTranspose(
+        of_weights(8, 3, 3, 4, stride_in_pixels_y=2), device=d
+    ),
+    "fully connected": lambda d: mg.FullyConnected(of_weights(8, 7, 9, 4), device=d),
+    "pooling": lambda d: mg.PoolingMax(3, 2, 2, 2, device=d),
+    "reduction": lambda d: mg.ReduceRowSum(device=d),
+    "channels": lambda d: mg.ReduceFeatureChannelsMax(device=d),
+    "upsampling": lambda d: mg.UpsamplingBilinear(3, 2, device=d),
+    "pad": lambda d: mg.Pad((1, 2, 0), (0, 1, 4), device=d),
+    "Gram matrix": lambda d: mg.GramMatrixCalculation(device=d),
+}
+
+
+@pytest.mark.parametrize("shape", [(7, 9, 4), (3, 7, 9, 4)], ids=str)
+@pytest.mark.parametrize("make", SIZED.values(), ids=SIZED)
+def test_the_shape_of_a_result_is_known_before(device, make, shape):
+    kernel = make(device)
+    kernel.offset = (1, 2, 0)
+    assert kernel.result_shape(shape) == make(device)(np.ones(shape, np.float32)).shape
+    assert kernel.offset == mg.Offset(1, 2, 0)
+
+
+def test_the_shape_of_a_sum_is_known_before(device):
+    kernel = mg.Add(device=device)
+    kernel.secondary_offset = (1, 2, 0)
+    assert kernel.result_shape((2, 3, 4, 5), (2, 3, 4, 5)) == (2, 3, 4, 5)
+    assert kernel.result_shape((3, 4, 5), [3, 4, 5]) == (3, 4, 5)
+    assert kernel.secondary_offset == mg.Offset(1, 2, 0)
+    with rejects(ValueError, "Add: primary_shape and secondary_shape must be shapes of one image"):
+        kernel.result_shape((2, 3, 4, 5), (1, 3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("shape", "error", "words"),
+    [
+        ((3, 4), TypeError, "must be a shape (N, H, W, C), or (H, W, C) of one image, got (3, 4)"),
+        (np.ones((3, 4, 5)), TypeError, "must be a shape (N, H, W, C)"),
+        ((3, 4.0, 5), TypeError, "got (3, 4.0, 5)"),
+        (None, TypeError, "got None"),
+        ((3, 0, 4), ValueError, "width must be between 1"),
+        ((9, 9, 8), ValueError, "Convolution: source must have 4 channels on its last axis, got 8"),
+        ((9, 9, 2), ValueError, "Convolution: source offers 2 channels"),
+    ],
+    ids=str,
+)
+def test_shapes_that_no_source_has(device, shape, error, words):
+    kernel = mg.Convolution(of_weights(8, 3, 3, 4), device=device)
+    kernel.offset = (1, 2, 0)
+    with rejects(error, words):
+        kernel.result_shape(shape)
+    assert kernel.offset == mg.Offset(1, 2, 0)

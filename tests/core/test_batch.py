@@ -15,6 +15,7 @@ from tests.core.support import (
     linear,
     spend,
 )
+from tests.rejects import rejects
 
 
 def test_a_batch_is_a_sequence_of_images(device):
@@ -83,6 +84,51 @@ def test_a_batch_of_separate_images_is_copied(device):
     assert np.array_equal(result, counting(3, 2, 3, 4)[::-1])
     result[...] = 0
     assert images[0].read().all()
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        lambda device: blank(device, 64, 4096, 4),
+        lambda device: blank(device, 1, 1, 4),
+        lambda device: blank(device, 2, 3, 8),
+        lambda device: blank(device, 2, 3, 4, channel_format="float16"),
+    ],
+    ids=["larger", "smaller", "channels", "format"],
+)
+@pytest.mark.parametrize("call", [mg.ImageBatch.to_array, np.asarray, np.from_dlpack])
+def test_there_is_no_array_of_images_that_differ(device, others, call):
+    batch = mg.ImageBatch([blank(device, 2, 3, 4), others(device)])
+    with rejects(ValueError, "ImageBatch: an array holds images of one kind"):
+        call(batch)
+
+
+def test_there_is_no_array_of_containers(device):
+    with rejects(ValueError, "that hold one image each"):
+        mg.ImageBatch([blank(device, 2, 2, 3, 4)]).to_array()
+
+
+def test_a_batch_of_results_lies_in_memory_of_its_own(device, queue):
+    """Two threads would write to it at once."""
+    array = counting(1, 2, 3, 8)
+    sources = images_of(device, counting(2, 2, 3, 8))
+    whole = blank(device, 2, 3, 8)
+    for _ in range(2):
+        container = blank(device, 2, 2, 3, 8)
+        same = [container.batch_representation()[0] for _ in range(2)]
+        command_buffer = queue.command_buffer()
+        with rejects(ValueError, "Neuron: destination holds two images of the same memory"):
+            linear(device).encode(command_buffer, sources, same)
+    if device.kind == "cpu":  # another device copies the array
+        same = [mg.ImageBatch.from_array(device, array)[0] for _ in range(2)]
+        with rejects(ValueError, "Neuron: destination holds two images of the same memory"):
+            linear(device).encode(command_buffer, sources, same)
+    assert np.array_equal(array, counting(1, 2, 3, 8))
+    halves = [whole.sub_image_with_feature_channel_range(first, 4) for first in (4, 0)]
+    pairs = images_of(device, counting(2, 2, 3, 4))
+    linear(device).encode(command_buffer, pairs, halves)
+    finish(command_buffer, whole)
+    assert np.array_equal(whole.read(), np.concatenate(counting(2, 2, 3, 4)[::-1], axis=2))
 
 
 @pytest.mark.parametrize(

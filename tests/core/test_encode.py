@@ -131,6 +131,60 @@ def test_an_allocator_may_set_another(device, queue, kind):
         command_buffer.wait_until_completed()
 
 
+@pytest.mark.parametrize("end", ["commit", "commit_and_continue"])
+@pytest.mark.parametrize("kind", ["unary", "binary", "gradient"])
+def test_an_allocator_may_not_commit(device, queue, kind, end):
+    """What is encoded after a commit would be lost, or run while it is being recorded."""
+    image = image_of(device, counting(2, 3, 4))
+    _, state = forward(device, queue.command_buffer(), image)
+    kernel, operands = {
+        "unary": (linear(device), (image,)),
+        "binary": (mg.Add(device=device), (image, image)),
+        "gradient": (linear_gradient(device, 2.0), (image, image, state)),
+    }[kind]
+    command_buffer = queue.command_buffer()
+
+    def allocate(_, descriptor, _kernel):
+        getattr(command_buffer, end)()
+        return mg.Image(device, descriptor)
+
+    if end == "commit":
+        with rejects(mg.errors.CommandBufferError, "the command buffer is already"):
+            kernel.encode(command_buffer, *operands, allocator=allocate)
+    else:  # a new part of the buffer takes what comes
+        result = kernel.encode(command_buffer, *operands, allocator=allocate)
+        finish(command_buffer, result)
+        assert result.read().all()
+
+
+@pytest.mark.parametrize("kind", ["unary", "binary", "gradient"])
+def test_channels_that_a_policy_adds_are_zero(device, queue, kind):
+    class Wide(mg.Padding):
+        def padding_method(self):
+            return mg.PaddingMethod.SIZE_SAME | mg.PaddingMethod.CUSTOM
+
+        def destination_descriptor(self, _sources, _states, _kernel, suggested):
+            suggested.feature_channels = 12
+            return suggested
+
+    image = image_of(device, counting(64, 64, 4))
+    _, state = forward(device, queue.command_buffer(), image)
+    kernel, operands = {
+        "unary": (linear(device), (image,)),
+        "binary": (mg.Add(device=device), (image, image)),
+        "gradient": (linear_gradient(device), (image, image, state)),
+    }[kind]
+    kernel.padding = Wide()
+    for _ in range(2):  # the second has memory that the first gave back
+        command_buffer = queue.command_buffer()
+        result = kernel.encode(command_buffer, *operands, allocator=mg.DEFAULT)
+        texels = read(command_buffer, result)
+        assert texels[..., :4].all()
+        assert not texels[..., 4:].any()
+        result.write(np.full((64, 64, 12), 7, np.float32))
+        del result
+
+
 def test_an_allocator_of_ones_own(device, command_buffer):
     calls = []
 

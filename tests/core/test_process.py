@@ -136,6 +136,50 @@ for _ in range(10):
 @NEEDS_FORK
 @NO_THREAD_SANITIZER
 @NO_LEAK_CHECK
+def test_a_child_has_the_number_of_threads_that_was_set():
+    done = python(
+        SETUP
+        + """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+for count in (1, 3):
+    mg.set_num_threads(count)
+    child = os.fork()
+    if child == 0:
+        os._exit(mg.get_num_threads())
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert done.stdout == "1\n3\n"
+
+
+def test_a_child_convolves_though_its_parent_was_packing_weights():
+    """The fork may come while a thread packs; that thread is not there in the child."""
+    done = python(
+        SETUP
+        + """
+import time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+weights = mg.ArrayConvolutionDataSource(np.ones((256, 3, 3, 512), np.float32))
+kernel = mg.Convolution(weights, device=device)
+x = np.ones((1, 8, 8, 512), np.float32)
+sources = mg.ImageBatch.from_array(device, x)
+for turn in range(8):
+    kernel.reload_weights_and_biases_from_data_source()
+    command_buffer = queue.command_buffer()
+    kernel.encode(command_buffer, sources, allocator=mg.DEFAULT)
+    command_buffer.commit()
+    time.sleep(0.0005 * turn)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if kernel(x)[0, 4, 4, 0] == 9 * 512 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    command_buffer.wait_until_completed()
+"""
+    )
+    assert done.returncode == 0
+
+
 def test_a_child_does_not_wait_for_handlers_of_its_parent():
     python("import time, warnings" + SETUP + FORK_UNDER_A_HANDLER)
 
@@ -262,6 +306,24 @@ def late():  # registered first, called last
         + "holder.append(queue)\n"
     )
     assert done.stdout == "['COMPLETED'] (8, 8, 16) True\n"
+
+
+def test_exit_functions_need_not_wait_for_the_end():
+    """No worker schedules what they commit: committing has to."""
+    done = python(
+        """
+import atexit
+@atexit.register
+def late():  # registered first, called last
+    command_buffer = queue.command_buffer()
+    encode(command_buffer)
+    command_buffer.commit()
+    command_buffer.wait_until_scheduled()
+    print(command_buffer.status.name)
+"""
+        + SETUP
+    )
+    assert done.stdout == "COMPLETED\n"
 
 
 def test_exit_while_threads_wait():

@@ -561,6 +561,37 @@ def test_label_arrays_are_copied(device):
         assert_exact(lent[1].labels, np.full((1, 1, 2), 5.0))
 
 
+def test_labels_that_are_used_in_place_are_contiguous(device):
+    for array, words in (
+        (
+            np.zeros((2, 3, 4, 6), np.float32)[..., ::2],
+            "LossLabels: labels must be C-contiguous to be used in place",
+        ),
+        (np.zeros(97, np.uint8)[1:].view(np.float32).reshape(2, 1, 4, 3), "must be aligned"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            mg.LossLabels.batch(device, array, copy=False)
+        assert len(mg.LossLabels.batch(device, array)) == 2
+
+
+def test_a_dropped_command_buffer_leaves_no_loss(device, queue):
+    kind = mg.LossDescriptor(mg.LossType.MEAN_SQUARED_ERROR, mg.ReductionType.SUM)
+    labels = mg.LossLabels.batch(device, np.zeros((1, 1, 1, 2), np.float32))
+    x = mg.ImageBatch.from_array(device, np.full((1, 1, 1, 2), 2, np.float32))
+    dropped = queue.command_buffer()
+    mg.Loss(kind, device=device).encode(dropped, x, labels, allocator=mg.DEFAULT)
+    labels[0].synchronize(dropped)
+    del dropped
+    with pytest.raises(RuntimeError, match="undefined until a loss kernel has written it"):
+        _ = labels[0].loss
+    again = queue.command_buffer()
+    mg.Loss(kind, device=device).encode(again, x, labels, allocator=mg.DEFAULT)
+    labels[0].synchronize(again)
+    again.commit()
+    again.wait_until_completed()
+    assert labels[0].loss.item() == 8
+
+
 def test_read_counts(device, queue):
     """Sources, labels and weights lose a count; the gradient starts with one."""
     command_buffer = queue.command_buffer()
@@ -990,3 +1021,35 @@ def test_descriptors_compare_and_show(device):
     assert repr(d) == "LossDescriptor(LossType.HUBER, ReductionType.SUM, delta=0.25)"
     assert d != descriptor(cases.VARIED[5])
     assert repr(mg.Loss(d, device=device)) == f"Loss(descriptor={d!r}, device={device.kind!r})"
+
+
+# --- Classes ------------------------------------------------------------------------
+
+
+def test_one_hot_labels_of_classes(device):
+    pixels = np.array([[[0, 2], [1, 2]], [[2, 2], [0, 0]]], np.uint8)
+    labels = mg.one_hot(pixels, 3)
+    assert labels.dtype == np.float32
+    assert_exact(labels, np.eye(3)[pixels])
+    assert_exact(mg.one_hot([1, 0], 2), np.array([[0, 1], [1, 0]]).reshape(2, 1, 1, 2))
+    assert mg.one_hot(np.zeros(0, int), 2).shape == (0, 1, 1, 2)
+    kind = mg.LossDescriptor(mg.LossType.SOFT_MAX_CROSS_ENTROPY, mg.ReductionType.SUM)
+    scores = np.zeros((2, 2, 2, 3), np.float32)
+    _, losses = mg.Loss(kind, device=device)(scores, labels)
+    assert losses == pytest.approx(4 * np.log(3), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("classes", "error", "words"),
+    [
+        ([0.5], TypeError, "one_hot: classes must be integers, got float64"),
+        ([True], TypeError, "one_hot: classes must be integers, got bool"),
+        ([[0, 1]], ValueError, "one_hot: classes must have shape (N,) or (N, H, W), got (1, 2)"),
+        ([0, 3], ValueError, "one_hot: classes must be from 0 to 2, got 0 to 3"),
+        ([-1, 2], ValueError, "one_hot: classes must be from 0 to 2, got -1 to 2"),
+        ("cat", TypeError, "one_hot: classes must be an array of numbers, got str"),
+    ],
+)
+def test_one_hot_rejects(classes, error, words):
+    with rejects(error, words):
+        mg.one_hot(classes, 3)

@@ -17,6 +17,8 @@ struct PeakLoops {
   void (*copy)(const float* from, float* to, std::int64_t n);
   // The same with stores that bypass the caches; `to` is 64-byte aligned.
   void (*copy_streaming)(const float* from, float* to, std::int64_t n);
+  // Returns the sum of n floats, in as many chains as hide the latency of additions.
+  float (*read)(const float* from, std::int64_t n);
 };
 
 MPSGRAD_LOOPS(PeakLoops, peak_loops)

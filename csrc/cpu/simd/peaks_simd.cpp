@@ -140,8 +140,30 @@ void copy_streaming(const float* from, float* to, std::int64_t n) {
 #endif
 }
 
+float read(const float* from, std::int64_t n) {
+  constexpr int kSums = 8;
+  Vector sums[kSums] = {};
+  std::int64_t i = 0;
+  for (; i + kSums * kLanes <= n; i += kSums * kLanes) {
+    for (int k = 0; k < kSums; ++k) {
+      sums[k] += load(from + i + k * kLanes);
+    }
+  }
+  for (int k = 1; k < kSums; ++k) {
+    sums[0] += sums[k];
+  }
+  float total = 0.0F;
+  for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+    total += sums[0][lane];
+  }
+  for (; i < n; ++i) {
+    total += from[i];
+  }
+  return total;
+}
+
 }  // namespace
 
-const PeakLoops peak_loops{multiply_add, copy, copy_streaming};
+const PeakLoops peak_loops{multiply_add, copy, copy_streaming, read};
 
 }  // namespace mpsgrad::MPSGRAD_ISA

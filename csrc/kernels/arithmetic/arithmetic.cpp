@@ -100,7 +100,8 @@ void Arithmetic::encode_on_device(CommandBuffer& command_buffer, const BinaryCal
     const Index index = call.batch ? call.clip.origin.z + i : 0;
     auto& state =
         static_cast<ArithmeticGradientState&>(*call.states[static_cast<std::size_t>(index)]);
-    state.filled = true;
+    state.filled.by(command_buffer.work());
+    state.images = call.batch ? 1 : call.images();
   }
 }
 
@@ -218,10 +219,14 @@ void ArithmeticGradient::check_call(const GradientCall& call) const {
           call.first_gradient + call.images(), " are asked for");
   for (Index i = 0; i < call.images(); ++i) {
     const Index index = call.batch ? call.first_gradient + i : 0;
+    const ArithmeticGradientState& state =
+        own_arithmetic_state(call.states[static_cast<std::size_t>(index)].get());
     require<StateError>(
-        own_arithmetic_state(call.states[static_cast<std::size_t>(index)].get()).filled,
-        class_name(),
+        static_cast<bool>(state.filled), class_name(),
         ": no forward encode has filled this state; encode the forward kernel with it first");
+    require(call.batch || state.images == shot.clip.size.depth, class_name(),
+            ": the state is of one image of a batch of ", shot.clip.size.depth,
+            ", but one state for ", call.images(), " images has to be of an image that holds them");
   }
 }
 

@@ -51,7 +51,8 @@ class ArithmeticGradientState final : public BinaryGradientState {
   using BinaryGradientState::BinaryGradientState;
   const char* class_name() const override { return "ArithmeticGradientState"; }
 
-  bool filled = false;  // by a forward encode
+  Filled filled;     // by a forward encode
+  Index images = 0;  // of that encode whose elements it knows: one of a batch, all of one image
 };
 
 class Arithmetic : public ForwardBinaryKernel {

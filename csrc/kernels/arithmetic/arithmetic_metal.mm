@@ -260,7 +260,8 @@ StateAdopter arithmetic_state_adopter(const State& like) {
     auto result =
         std::make_shared<ArithmeticGradientState>(adoption.device, adoption.owner(), snapshot);
     result->payload = adoption.payload(made);
-    result->filled = true;
+    result->filled.by(adoption.command_buffer->work());
+    result->images = 1;
     return result;
   };
 }

@@ -210,7 +210,7 @@ void Convolution::check_call(const UnaryCall& call) const {
 void Convolution::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
   encoder_->encode(command_buffer, call, accumulator_precision());
   if (!call.states.empty()) {
-    static_cast<ConvolutionGradientState&>(*call.states.front()).note_forward();
+    static_cast<ConvolutionGradientState&>(*call.states.front()).note_forward(command_buffer);
   }
 }
 
@@ -360,12 +360,13 @@ void ConvolutionGradient::encode_on_device(CommandBuffer& command_buffer,
   if (!has_weights_) {
     if (const auto* producer = dynamic_cast<const Convolution*>(state.producer().get())) {
       read_weights(producer->data_source());
+      command_buffer.require_encodable(class_name());  // the source may have committed it
     }
     has_weights_ = true;
   }
   encoder_->encode(command_buffer, call, option_, state, state.has_gradients());
   if (option_ != ConvolutionGradientOption::Data) {
-    state.note_gradients();
+    state.note_gradients(command_buffer);
     for (const auto& buffer : {state.gradient_for_weights(), state.gradient_for_biases()}) {
       buffer->note_use(command_buffer.work(), true);
     }

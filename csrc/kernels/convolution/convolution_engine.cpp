@@ -730,13 +730,24 @@ bool merge_positions(ConvolutionGeometry& g, ConvolutionImages& source,
 
 }  // namespace convolution
 
-const float* ConvolutionWeights::packed(const Form& form) const {
-  const std::lock_guard lock(mutex_);
+const float* ConvolutionWeights::find(const Form& form) const {
   for (const Packed& packed : packed_) {
     if (packed.form == form) {
       return reinterpret_cast<const float*>(packed.block->data());
     }
   }
+  return nullptr;
+}
+
+const float* ConvolutionWeights::packed(const Form& form) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const float* found = find(form)) {
+      return found;
+    }
+  }
+  // Without the mutex, which a fork() meanwhile would leave locked in the child for ever. Of two
+  // threads that pack the same form one has done so in vain.
   const auto height = static_cast<Index>(form.taps_y.size());
   const auto width = static_cast<Index>(form.taps_x.size());
   const Index taps = height * width;
@@ -812,6 +823,10 @@ const float* ConvolutionWeights::packed(const Form& form) const {
       const Index count = operands * lanes;
       winograd_loops().weights(weights, count, out + b * count, blocks * count);
     });
+  }
+  const std::lock_guard lock(mutex_);
+  if (const float* found = find(form)) {
+    return found;
   }
   packed_.push_back({form, std::move(block)});
   return out;

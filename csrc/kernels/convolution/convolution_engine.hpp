@@ -80,6 +80,8 @@ class ConvolutionWeights {
     Form form;
     std::shared_ptr<Block> block;
   };
+  const float* find(const Form& form) const;  // with the mutex held; null: nobody has packed it
+
   const float* values_;
   std::shared_ptr<const void> alive_;
   mutable std::mutex mutex_;

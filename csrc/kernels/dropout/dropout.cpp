@@ -43,9 +43,8 @@ Index DropoutGradientState::resource_size() const {
 }
 
 void DropoutGradientState::note_forward(const CommandBuffer& command_buffer) {
-  filled_ = true;
-  filler_ = command_buffer.work();
-  uses_.add(filler_, true);
+  filled_.by(command_buffer.work());
+  uses_.add(command_buffer.work(), true);
 }
 
 void DropoutGradientState::note_gradient(const CommandBuffer& command_buffer) {
@@ -120,8 +119,7 @@ void DropoutGradientState::write_mask(const float* in) {
                             device()->kind(),
                             "' draws its masks itself and takes none; give its mask to a state of "
                             "the CPU device instead");
-  filled_ = true;
-  filler_.reset();
+  filled_.by_cpu();
 }
 
 // ---- forward

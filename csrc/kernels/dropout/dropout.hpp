@@ -51,7 +51,7 @@ class DropoutGradientState final : public GradientState {
   MaskShape shape() const;
   Index resource_size() const override;
 
-  bool is_filled() const { return filled_ && !(filler_ && filler_->abandoned()); }
+  bool is_filled() const { return static_cast<bool>(filled_); }
   void note_forward(const CommandBuffer& command_buffer);
   void note_gradient(const CommandBuffer& command_buffer);
 
@@ -65,8 +65,7 @@ class DropoutGradientState final : public GradientState {
  private:
   void require_ordinary(const char* what) const;
 
-  bool filled_ = false;
-  std::shared_ptr<Work> filler_;  // of the last forward encode; null: the mask was given
+  Filled filled_;
   UseLedger uses_;
 };
 

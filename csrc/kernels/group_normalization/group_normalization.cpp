@@ -55,12 +55,12 @@ StateBase::GroupNormalizationGradientStateBase(const char* name, std::shared_ptr
 }
 
 void StateBase::require_gradients(const char* what) const {
-  require<StateError>(has_gradients_, class_name(), ": there is no ", what,
+  require<StateError>(has_gradients(), class_name(), ": there is no ", what,
                       " before a gradient encode with this state");
 }
 
 void StateBase::require_complete_gradients(const char* who) const {
-  require<StateError>(has_gradients_, who, ": the ", class_name(),
+  require<StateError>(has_gradients(), who, ": the ", class_name(),
                       " has no gradients yet; encode the gradient kernel with it first");
 }
 
@@ -135,7 +135,7 @@ void GroupNormalizationBase::encode_on_device(CommandBuffer& command_buffer,
   note_use(command_buffer, weights_->first(), false);
   note_use(command_buffer, weights_->second(), false);
   for (const auto& state : call.states) {
-    own_of(*state).note_encoded();
+    own_of(*state).note_encoded(command_buffer);
   }
 }
 
@@ -215,7 +215,7 @@ void GroupNormalizationGradientBase::encode_on_device(CommandBuffer& command_buf
     note_use(command_buffer, own.beta(), false);
     note_use(command_buffer, own.gamma_sums(), true);
     note_use(command_buffer, own.beta_sums(), true);
-    own.note_gradients();
+    own.note_gradients(command_buffer);
   }
 }
 

@@ -53,10 +53,10 @@ class GroupNormalizationGradientStateBase : public GradientState, public GammaAn
   Index channels() const override { return snapshot().consumed_channels; }
   void require_complete_gradients(const char* who) const override;
 
-  bool was_encoded() const { return was_encoded_; }
-  void note_encoded() { was_encoded_ = true; }
-  void note_gradients() { has_gradients_ = true; }
-  bool has_gradients() const { return has_gradients_; }
+  bool was_encoded() const { return static_cast<bool>(forward_); }
+  void note_encoded(const CommandBuffer& command_buffer) { forward_.by(command_buffer.work()); }
+  void note_gradients(const CommandBuffer& command_buffer) { gradients_.by(command_buffer.work()); }
+  bool has_gradients() const { return static_cast<bool>(gradients_); }
 
  protected:
   GroupNormalizationGradientStateBase(const char* name, std::shared_ptr<Device> device,
@@ -73,8 +73,7 @@ class GroupNormalizationGradientStateBase : public GradientState, public GammaAn
   std::shared_ptr<KernelBase> producer_;
   std::shared_ptr<const NormalizationPair> weights_;
   GroupNormalizationSettings settings_;
-  bool was_encoded_ = false;
-  bool has_gradients_ = false;
+  Filled forward_, gradients_;
 };
 
 class InstanceNormalizationGradientState final : public GroupNormalizationGradientStateBase {

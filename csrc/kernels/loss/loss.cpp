@@ -125,16 +125,19 @@ Index LossLabels::resource_size() const {
 void LossLabels::synchronize(CommandBuffer& command_buffer) {
   State::synchronize(command_buffer);
   loss_->synchronize(command_buffer);
-  if (contents_ == Contents::Encoded) {
-    contents_ = Contents::Synchronized;
-  }
+  is_synchronized_ = static_cast<bool>(has_loss_);
+}
+
+void LossLabels::note_encoded(const CommandBuffer& command_buffer) {
+  has_loss_.by(command_buffer.work());
+  is_synchronized_ = false;
 }
 
 void LossLabels::require_loss() const {
-  require<std::runtime_error>(contents_ != Contents::Undefined,
+  require<std::runtime_error>(static_cast<bool>(has_loss_),
                               "LossLabels: the loss is undefined until a loss kernel has written "
                               "it");
-  require<std::runtime_error>(contents_ == Contents::Synchronized,
+  require<std::runtime_error>(is_synchronized_,
                               "LossLabels: the loss can be read only after "
                               "synchronize(command_buffer), encoded after the loss kernel");
 }
@@ -279,7 +282,7 @@ void LabelledLoss::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   note_uses(*command_buffer, destinations, true);
   note_uses(*command_buffer, losses, true);
   for (const auto& labels : own) {
-    labels->note_encoded();
+    labels->note_encoded(*command_buffer);
   }
   reads.spend();
 }
@@ -489,7 +492,8 @@ std::shared_ptr<ImageBatch> LossGradient::encode_creating(
   descriptor.feature_channels = properties().destination_channel_offset + channels;
   descriptor.channel_format = gradients.front()->descriptor().channel_format;
   Created result(chosen, allocator(), command_buffer, descriptor, *this,
-                 static_cast<Index>(sources.size()), leaves_gaps(properties(), *command_buffer));
+                 static_cast<Index>(sources.size()),
+                 leaves_gaps(properties(), padding()->method(), *command_buffer));
   encode(command_buffer, gradients, sources, labels, states, result.images());
   return result.take().images;
 }

@@ -71,16 +71,16 @@ class LossLabels final : public State {
   Index resource_size() const override;
   void synchronize(CommandBuffer& command_buffer) override;
 
-  void note_encoded() { contents_ = Contents::Encoded; }
+  void note_encoded(const CommandBuffer& command_buffer);
   // Throws std::runtime_error unless a kernel has written the loss and it was synchronised after.
   void require_loss() const;
 
   const std::shared_ptr<StatePayload> payload;  // what the device keeps beside the images
 
  private:
-  enum class Contents { Undefined, Encoded, Synchronized };
   std::shared_ptr<Image> labels_, weights_, loss_;
-  Contents contents_ = Contents::Undefined;
+  Filled has_loss_;
+  bool is_synchronized_ = false;
 };
 
 // The images of one loss encode besides sources and destinations; `weights` may be empty.

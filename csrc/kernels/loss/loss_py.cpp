@@ -221,8 +221,8 @@ ImageDescriptor float_descriptor(Index height, Index width, Index channels) {
   return d;
 }
 
-// A C-contiguous float32 array of `axes` axes; nothing is converted.
-py::array float_array(const py::object& object, const char* name, py::ssize_t axes) {
+// A C-contiguous float32 array of `axes` axes; nothing is converted. With `copy` another order is.
+py::array float_array(const py::object& object, const char* name, py::ssize_t axes, bool copy) {
   const py::array array = GivenArray::of(object).array;
   require<TypeError>(static_cast<bool>(array), "LossLabels: ", name,
                      " must be an array, a LossDataDescriptor or an Image, got ",
@@ -230,11 +230,14 @@ py::array float_array(const py::object& object, const char* name, py::ssize_t ax
   require<TypeError>(py::isinstance<py::array_t<float>>(array), "LossLabels: ", name,
                      " must be float32, got ", std::string(py::str(array.dtype())),
                      array.dtype().kind() == 'i' || array.dtype().kind() == 'u'
-                         ? "; of classes, np.eye(number_of_classes, dtype=np.float32)[classes]"
+                         ? "; mg.one_hot(classes, count) makes such labels of classes"
                          : "");
   require(array.ndim() == axes, "LossLabels: ", name, " must have shape ",
           axes == 3 ? "(H, W, C)" : "(N, H, W, C)", ", got ", shape_text(array));
   require(array.size() > 0, "LossLabels: ", name, " must not be empty");
+  if (!copy) {
+    require_usable_in_place(array, "LossLabels", name);
+  }
   return py::array::ensure(array, py::array::c_style);
 }
 
@@ -269,7 +272,7 @@ std::shared_ptr<ImageBatch> label_image(const std::shared_ptr<Device>& device,
   if (py::isinstance<LossData>(object)) {
     return copied(device, dense(object.cast<const LossData&>()));
   }
-  return copied(device, float_array(object, name, 3));
+  return copied(device, float_array(object, name, 3, true));
 }
 
 // (H, W, C) float32, whatever the format; unorm codes become 0 to 1.
@@ -326,7 +329,7 @@ ValueError
           [](const std::shared_ptr<Device>& device, const py::object& labels,
              const py::object& weights, const py::sequence& loss_image_size, bool copy) {
             const auto images = [&](const py::object& object, const char* name) {
-              const py::array array = float_array(object, name, 4);
+              const py::array array = float_array(object, name, 4, copy);
               return copy ? copied(device, array) : lent(device, array);
             };
             const auto own = images(labels, "labels");
@@ -346,7 +349,7 @@ weights : ndarray of float32, shape (N, H, W, C), optional
 loss_image_size : (width, height, channels), default (1, 1, 1)
     The source's size if the loss has no reduction.
 copy : bool, default True
-    False: the CPU device reads the arrays themselves, when the kernel runs.
+    False: the CPU device reads the arrays themselves, which must be C-contiguous, when the kernel runs.
 
 Returns
 -------

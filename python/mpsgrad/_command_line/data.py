@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import mpsgrad as mg
 from mpsgrad._command_line.report import UserError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Examples:
 
     def one_hot(self) -> npt.NDArray[np.float32]:
         """Return the labels as a loss takes them, shape (N, 1, 1, classes)."""
-        return np.eye(self.classes, dtype=np.float32)[self.y][:, np.newaxis, np.newaxis, :]
+        return mg.one_hot(self.y, self.classes)
 
 
 @dataclass(frozen=True)
