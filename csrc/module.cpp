@@ -110,10 +110,13 @@ ValueError
         result["system_requests"] = statistics.system_requests;
         return result;
       },
-      R"(Return what the CPU device's storage takes, as a dict.
+      R"(Return what the CPU device's storage takes.
 
-``in_use`` and ``cached`` bytes now, ``peak`` bytes ever, and ``system_requests``, how often memory was taken from the
-system: it stands still while a program repeats the same step.
+Returns
+-------
+dict of int
+    ``in_use`` and ``cached`` bytes now, ``peak`` bytes ever, and ``system_requests``, how often memory was taken from
+    the system: it stands still while a program repeats the same step.
 )");
   m.def(
       "release_cached_memory", [] { cpu::MemoryPool::instance().release_cached(); },

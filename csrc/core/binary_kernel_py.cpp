@@ -44,21 +44,23 @@ py::object result_states(Kernel& self, const std::shared_ptr<CommandBuffer>& tem
 }
 
 void bind_states(py::class_<Kernel, BinaryKernel, py::smart_holder>& c) {
-  const char* doc =
-      "Return the state that the gradient kernels need, None for a kernel without one; every "
-      "property must have its final value.";
+  const auto doc = [](bool batch, bool temporary) {
+    return result_state_form(batch, temporary,
+                             batch ? "primaries, secondaries" : "primary, secondary", "Not used.");
+  };
   const auto ordinary = [](Kernel& self, const py::object& primary, const py::object& secondary,
                            const py::object& destination, const py::object& states) {
     return result_states(self, nullptr, primary, secondary, destination, states);
   };
   c.def("result_state", ordinary, "primary"_a, "secondary"_a, "destination"_a,
-        "source_states"_a = py::none(), doc);
+        "source_states"_a = py::none(), doc(false, false).c_str());
   c.def("result_state_batch", ordinary, "primaries"_a, "secondaries"_a, "destinations"_a,
-        "source_states"_a = py::none(), doc);
+        "source_states"_a = py::none(), doc(true, false).c_str());
   c.def("temporary_result_state", &result_states, "command_buffer"_a.none(false), "primary"_a,
-        "secondary"_a, "destination"_a, "source_states"_a = py::none(), doc);
+        "secondary"_a, "destination"_a, "source_states"_a = py::none(), doc(false, true).c_str());
   c.def("temporary_result_state_batch", &result_states, "command_buffer"_a.none(false),
-        "primaries"_a, "secondaries"_a, "destinations"_a, "source_states"_a = py::none(), doc);
+        "primaries"_a, "secondaries"_a, "destinations"_a, "source_states"_a = py::none(),
+        doc(true, true).c_str());
 }
 
 void bind_encodes(py::class_<Kernel, BinaryKernel, py::smart_holder>& c) {
@@ -118,7 +120,7 @@ Image or ImageBatch, or with ``with_state`` a pair of it and the state or list o
                    "secondaries"_a, "destinations"_a = py::none(), py::kw_only(),
                    "destination_states"_a = py::none(), "with_state"_a = false,
                    "temporary_state"_a = false, "allocator"_a = py::none(),
-                   "Encode a batch in one call; see `encode`.");
+                   forward_batch_form().c_str());
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace mpsgrad {
 
 // What the documentation of every encode ends in,
 inline constexpr const char* kWorkRaises = R"(ReadCountError
-    If a temporary image or state has been read as often as was announced.
+    If a temporary argument has been read as often as was announced.
 CommandBufferError
     If the command buffer has been committed.
 )";
@@ -30,6 +30,73 @@ TypeError, ValueError
     If a state to fill was made by a kernel of another class or with other properties.
 )",
               kWorkRaises);
+}
+
+// The documentation of an encode_batch, beside that of the class's encode. `states`: which ones go with
+// a batch; `returns` their part of what comes back.
+inline std::string batch_form(const char* states, const char* returns = "ImageBatch") {
+  return text(R"(Encode a batch in one call, whatever its length.
+
+Takes what `encode` takes, and raises what it raises, with batches in place of images: `ImageBatch` objects or lists of
+images. )",
+              states, R"(
+
+Returns
+-------
+)",
+              returns, R"(
+    The destinations: what was given as such, or a new batch. Nothing in it is valid before the command buffer has
+    completed.
+)");
+}
+
+// Of one that may be given states to fill, or make them.
+inline std::string forward_batch_form() {
+  return batch_form(
+      R"(All are of one length, and so is the list of states: one for each image, or where
+`is_result_state_reused_across_batch` one and the same as often.)",
+      "ImageBatch, or with ``with_state`` a pair of it and the list of states, None for a kernel "
+      "without any");
+}
+
+// The documentation of a call that returns states to fill. `sources`: the names of the images it takes
+// beside the destination's; `use`: what it does with source states.
+inline std::string result_state_form(bool batch, bool temporary, const char* sources,
+                                     const char* use) {
+  return text(
+      batch ? "Return the states of a batch that the gradient kernels need."
+            : "Return the state that the gradient kernels need.",
+      R"(
+
+Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+Parameters
+----------
+)",
+      temporary ? "command_buffer : CommandBuffer\n    Where the work will be encoded; the result "
+                  "lives no longer.\n"
+                : "",
+      sources, batch ? ", destinations : batch of images\n" : ", destination : Image\n",
+      R"(    What the encode will be given.
+source_states : State or list of State, optional
+    )",
+      use, R"(
+
+Returns
+-------
+)",
+      batch ? R"(list of State, or None for a kernel without any
+    One for each image, or one and the same as often where `is_result_state_reused_across_batch`.
+)"
+            : "State, or None for a kernel without one\n",
+      R"(
+Raises
+------
+TypeError, ValueError
+    If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+    value that does not suit the images.
+)",
+      temporary ? "CommandBufferError\n    If the command buffer has been committed.\n" : "");
 }
 
 // And of calls that return the descriptor of a destination.
@@ -91,10 +158,11 @@ py::object encode_or_create(const KernelBase& kernel, const char* sources, bool 
   return created_result(create(allocator.get()), batch, given.with_state);
 }
 
-// The four calls by which kernels with one source make states. `make` takes the kernel, a command
-// buffer or null, sources, destinations, and source states as a StateBatch.
+// The four calls by which kernels with one source make states. `use`: what they do with source states.
+// `make` takes the kernel, a command buffer or null, sources, destinations, and source states as a
+// StateBatch.
 template <class Class, class Make>
-void bind_result_states(Class& c, const char* doc, Make make) {
+void bind_result_states(Class& c, const char* use, Make make) {
   using Kernel = typename Class::type;
   using namespace pybind11::literals;
   const auto temporary = [make](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
@@ -111,13 +179,16 @@ void bind_result_states(Class& c, const char* doc, Make make) {
                                     const py::object& destinations, const py::object& states) {
     return temporary(self, nullptr, sources, destinations, states);
   };
-  c.def("result_state", ordinary, "source"_a, "destination"_a, "source_states"_a = py::none(), doc);
+  c.def("result_state", ordinary, "source"_a, "destination"_a, "source_states"_a = py::none(),
+        result_state_form(false, false, "source", use).c_str());
   c.def("result_state_batch", ordinary, "sources"_a, "destinations"_a,
-        "source_states"_a = py::none(), doc);
+        "source_states"_a = py::none(), result_state_form(true, false, "sources", use).c_str());
   c.def("temporary_result_state", temporary, "command_buffer"_a.none(false), "source"_a,
-        "destination"_a, "source_states"_a = py::none(), doc);
+        "destination"_a, "source_states"_a = py::none(),
+        result_state_form(false, true, "source", use).c_str());
   c.def("temporary_result_state_batch", temporary, "command_buffer"_a.none(false), "sources"_a,
-        "destinations"_a, "source_states"_a = py::none(), doc);
+        "destinations"_a, "source_states"_a = py::none(),
+        result_state_form(true, true, "sources", use).c_str());
 }
 
 }  // namespace mpsgrad

@@ -109,7 +109,13 @@ py::object limit_out(Index value) {
 }
 
 void bind_geometry(py::module_& m) {
-  py::class_<Offset>(m, "Offset", "Signed pixels (``MPSOffset``); z selects an image.")
+  py::class_<Offset>(m, "Offset", R"(Signed pixels (``MPSOffset``); z selects an image.
+
+Parameters
+----------
+x, y, z : int, default 0
+    Or all in one tuple, which is taken wherever an `Offset` is: (x, y) or (x, y, z).
+)")
       .def(py::init<Index, Index, Index>(), "x"_a = 0, "y"_a = 0, "z"_a = 0)
       .def(py::init([](const py::tuple& values) {
         const auto [x, y, z] = three(values, "Offset", 0);
@@ -418,8 +424,7 @@ states : State or list of State, optional
            kDescriptorReturns)
           .c_str());
   bind_result_states(
-      c,
-      "Return the state that the gradient kernel needs; every property must have its final value.",
+      c, "Not used.",
       [](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
          const ImageBatch::Images& sources, const ImageBatch::Images& destinations,
          const StateBatch&) {  // only a transposed convolution reads them
@@ -460,7 +465,7 @@ Image or ImageBatch, or with ``with_state`` a pair of it and the state or list o
                    "destinations"_a = py::none(), py::kw_only(),
                    "destination_states"_a = py::none(), "with_state"_a = false,
                    "temporary_state"_a = false, "allocator"_a = py::none(),
-                   "Encode a batch in one call; see `encode`.");
+                   forward_batch_form().c_str());
 }
 
 // ---- binary and gradient
@@ -701,7 +706,9 @@ StateError
   def_often_called(c, "encode_batch", &encode_gradient, "command_buffer"_a.none(false),
                    "source_gradients"_a, "sources"_a, "states"_a, "destinations"_a = py::none(),
                    py::kw_only(), "configure"_a = true, "allocator"_a = py::none(),
-                   "Encode a batch in one call; see `encode`.");
+                   batch_form("All are of one length, and so is ``states`` unless it is one for "
+                              "the whole batch.")
+                       .c_str());
 
   py::class_<GradientState, State, py::smart_holder> state(
       m, "GradientState",

@@ -148,7 +148,13 @@ void bind_commands(py::module_& m, py::class_<Device, py::smart_holder>& device)
   // Classes first, then methods: a signature shows only those Python names that exist already.
   py::class_<CommandQueue, py::smart_holder> queue(
       m, "CommandQueue",
-      "Runs command buffers in the order they are enqueued (``MTLCommandQueue``).");
+      R"(Runs command buffers in the order they are enqueued (``MTLCommandQueue``).
+
+Parameters
+----------
+device : Device
+    What runs them.
+)");
   py::class_<CommandBuffer, py::smart_holder> command_buffer(
       m, "CommandBuffer",
       R"(Work that is encoded now and runs after `commit` (``MPSCommandBuffer``).

@@ -205,9 +205,15 @@ Parameters
 width, height : int, default 1
     Pixels, 1 to 16384.
 feature_channels : int, default 1
+    Channels of one image.
 number_of_images : int, default 1
     Images in one container; at most 2048 slices of four channels in all.
 channel_format : ChannelFormat, default FLOAT32
+    Storage of the texels; not NONE.
+storage_mode : StorageMode, default MANAGED
+    Python can read and write the texels of SHARED and MANAGED images only.
+usage : int, default SHADER_READ and SHADER_WRITE
+    Bits of `TextureUsage`, those two among them.
 
 Raises
 ------
@@ -400,9 +406,26 @@ ReadCountError
     If it is a temporary image whose texels are gone.
 )")
       .def("sub_image_with_feature_channel_range", &Image::sub_image_with_feature_channel_range,
-           "first"_a, "channels"_a,
-           "Return a view of some channels; both numbers are multiples of 4, over-long ranges are "
-           "cut.")
+           "first"_a, "channels"_a, R"(Return a view of some channels of every image.
+
+Parameters
+----------
+first : int
+    The first channel that is shown, a multiple of 4.
+channels : int
+    How many are, a positive multiple of 4; those beyond the last are left out.
+
+Returns
+-------
+Image
+
+Raises
+------
+ValueError
+    If a number is no such multiple, or the image does not have the first channel.
+ReadCountError
+    If it is a temporary image whose texels are gone.
+)")
       .def("synchronize", &Image::synchronize, "command_buffer"_a.none(false),
            "Make the device's results visible to the CPU when the command buffer has completed.")
       .def("__repr__",
@@ -448,7 +471,25 @@ descriptor : ImageDescriptor
           [](const std::shared_ptr<Device>& device, const ImageDescriptor& descriptor,
              Index count) { return ImageBatch::make(device, descriptor, count, true); },
           "device"_a.none(false), "descriptor"_a, "count"_a,
-          "Return ``count`` new zero-filled images, one allocation where the device can.")
+          R"(Return a batch of new zero-filled images, in one allocation where the device can.
+
+Parameters
+----------
+device : Device
+descriptor : ImageDescriptor
+    Of each of them, with one image.
+count : int
+    How many, at least 1.
+
+Returns
+-------
+ImageBatch
+
+Raises
+------
+ValueError
+    If a number is out of range.
+)")
       .def_static(
           "temporary",
           [](const std::shared_ptr<CommandBuffer>& command_buffer,
@@ -456,7 +497,28 @@ descriptor : ImageDescriptor
             return ImageBatch::make_temporary(command_buffer, descriptor, count, true);
           },
           "command_buffer"_a.none(false), "descriptor"_a, "count"_a,
-          "Return ``count`` temporary images of a command buffer.")
+          R"(Return a batch of new `TemporaryImage` objects.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+    They live on it.
+descriptor : ImageDescriptor
+    Of each of them, with one image.
+count : int
+    How many, at least 1.
+
+Returns
+-------
+ImageBatch
+
+Raises
+------
+ValueError
+    If a number is out of range.
+CommandBufferError
+    If the command buffer has been committed.
+)")
       .def_static("from_array", &batch_from_array, "device"_a.none(false), "array"_a,
                   R"(Return a batch over an array.
 
@@ -520,7 +582,23 @@ RuntimeError
 }
 
 void bind_states(py::module_& m) {
-  py::class_<TextureInfo>(m, "TextureInfo", "Texture of a state (``MPSStateTextureInfo``).")
+  py::class_<TextureInfo>(m, "TextureInfo", R"(Texture of a state (``MPSStateTextureInfo``).
+
+Its numbers are checked when a `State` is made with it.
+
+Parameters
+----------
+width : int
+    Columns in texels.
+height, depth, array_length : int, default 1
+    Rows in texels, layers of a 3D texture, slices of a texture array.
+pixel_format : int, default 55
+    ``MTLPixelFormat`` number; 55 is one float32 a texel.
+texture_type : int, default 2
+    ``MTLTextureType`` number; 2 is 2D.
+usage : int, default 3
+    Bits of `TextureUsage`: SHADER_READ and SHADER_WRITE.
+)")
       .def(py::init<Index, Index, Index, Index, Index, Index, Index>(), "width"_a, "height"_a = 1,
            "depth"_a = 1, "array_length"_a = 1, "pixel_format"_a = 55, "texture_type"_a = 2,
            "usage"_a = 3)
@@ -593,14 +671,34 @@ resources : int, TextureInfo, ResourceList or Buffer
             return std::make_shared<State>(command_buffer, list_of(resources));
           },
           "command_buffer"_a.none(false), "resources"_a = py::none(),
-          "Return a state that lives on one command buffer.")
+          R"(Return a state that lives on one command buffer.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+resources : int, TextureInfo or ResourceList, optional
+    As for the constructor.
+
+Returns
+-------
+State
+
+Raises
+------
+TypeError, ValueError
+    If ``resources`` is something else, or one of its numbers is out of range.
+CommandBufferError
+    If the command buffer has been committed.
+)")
       .def_property_readonly("device", &State::device,
                              "`Device` that holds the resources; read only.")
       .def_property_readonly("is_temporary", &State::is_temporary,
                              "Whether it lives on one command buffer; a plain `State` without "
                              "resources never does. Read only.")
       .def_property("read_count", &State::read_count, &State::set_read_count,
-                    "0 for an ordinary state.")
+                    "How many more encodes may read a temporary state, 1 at first; at 0 its contents "
+                    "are gone, and any change is a ReadCountError. 0 for an ordinary state, which "
+                    "has no count to set: RuntimeError.")
       .def_readwrite("label", &State::label, "Free text, empty by default.")
       .def_property_readonly("resource_count", &State::resource_count,
                              "How many buffers and textures it has; read only.")
@@ -609,12 +707,35 @@ resources : int, TextureInfo, ResourceList or Buffer
            "Return the `StateResourceType` of one resource; IndexError if there is none of that "
            "index.")
       .def("buffer_size_at", &State::buffer_size_at, "index"_a,
-           "Bytes, or 0 if it is not a buffer.")
+           "Return the bytes of one resource, 0 if it is not a buffer; IndexError if there is none "
+           "of that index.")
       .def("texture_info_at", &State::texture_info_at, "index"_a,
-           "All zero if it is not a texture.")
+           "Return the `TextureInfo` of one resource, all zero if it is not a texture; IndexError "
+           "if there is none of that index.")
       .def("resource_at", &State::resource_at, "index"_a, "allocate"_a = true,
-           "Return the resource's memory, or None if it does not exist yet and ``allocate`` is "
-           "false.")
+           R"(Return the memory of one resource.
+
+Parameters
+----------
+index : int
+    Which one, textures first.
+allocate : bool, default True
+    Make the memory if it does not exist yet.
+
+Returns
+-------
+Buffer or None
+    None if it does not exist yet and ``allocate`` is False.
+
+Raises
+------
+IndexError
+    If there is no resource of that index.
+ReadCountError
+    If the memory of a temporary state would have to be made, and its read count is 0.
+CommandBufferError
+    If it would have to be made, and the command buffer of the state has been committed.
+)")
       .def("synchronize", &State::synchronize, "command_buffer"_a.none(false),
            "Make the device's results visible to the CPU when the command buffer has completed.")
       .def("__repr__", [](const State& self) {

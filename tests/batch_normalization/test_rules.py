@@ -902,7 +902,7 @@ def test_a_changed_epsilon(device):
     kernels = Kernels(device)
     kernels.forward.epsilon = 0.5
     with Work(device) as work:
-        with rejects(RuntimeError, "epsilon is 0.5, but was 0.001 when the state was made"):
+        with rejects(mg.errors.StateError, "epsilon is 0.5, but was 0.001 when the state was made"):
             kernels.encode(work.buffer, "N")
         kernels.forward.epsilon = 1e-3
         kernels.encode(work.buffer, "N")

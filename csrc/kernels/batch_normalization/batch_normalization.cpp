@@ -186,9 +186,8 @@ void BatchNormalization::encode_with_state(const std::shared_ptr<CommandBuffer>&
   state.require_usable(class_name(), *command_buffer);
   require(state.producer().get() == this, class_name(),
           ": the state was made by another BatchNormalization");
-  require<std::runtime_error>(epsilon_ == state.epsilon(), class_name(), ": epsilon is ", epsilon_,
-                              ", but was ", state.epsilon(),
-                              " when the state was made; make a new state");
+  require<StateError>(epsilon_ == state.epsilon(), class_name(), ": epsilon is ", epsilon_,
+                      ", but was ", state.epsilon(), " when the state was made; make a new state");
   require<StateError>(state.snapshot().properties == properties, class_name(),
                       ": the kernel's properties changed after result_state(); make a new state");
   state.require_size(class_name(), sources.front()->descriptor());

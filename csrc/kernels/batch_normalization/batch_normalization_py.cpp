@@ -1,5 +1,6 @@
 // bind_batch_normalization: the four kernels and their state; python/mpsgrad/batch_normalization.py
 // documents the kernels.
+#include "core/forward_encode_py.hpp"
 #include "core/normalization_py.hpp"
 #include "core/often_called_py.hpp"
 #include "kernels/batch_normalization/batch_normalization.hpp"
@@ -103,7 +104,7 @@ void bind_batch_normalization(py::module_& m) {
                               one_state(self, state));
           },
           "command_buffer"_a.none(false), "source_images"_a, "batch_normalization_state"_a,
-          R"(Encode the statistics of some images of the batch.
+          text(R"(Encode the statistics of some images of the batch.
 
 Added to what the state holds, unless it has been used since: then a new batch starts.
 
@@ -120,9 +121,9 @@ Raises
 TypeError, ValueError
     If an argument is of another class, device or size, has other channels than the kernel that made the state, or
     ``offset`` or ``clip_rect`` is set.
-ReadCountError
-    If a temporary image has been read as often as was announced.
-)");
+)",
+               kWorkRaises)
+              .c_str());
   py::class_<BatchNormalization, UnaryKernel, py::smart_holder> normalization(m,
                                                                               "BatchNormalization");
   normalization
@@ -177,7 +178,7 @@ ReadCountError
   def_often_called(normalization, "encode", &encode_forward, "command_buffer"_a.none(false),
                    "source"_a, "destination"_a = py::none(), py::kw_only(),
                    "batch_normalization_state"_a = py::none(), "allocator"_a = py::none(),
-                   R"(Encode the kernel.
+                   text(R"(Encode the kernel.
 
 Parameters
 ----------
@@ -199,17 +200,22 @@ Image or ImageBatch
 
 Raises
 ------
+TypeError, ValueError
+    If an argument is of another kind, device or command buffer, an image has other channels than the kernel or another
+    size than its batch, a destination is read-only or shares memory with a source, or the state was made by another
+    kernel or comes without a destination.
 StateError
-    If there are no statistics to normalize with: neither in the state nor stored in the kernel.
-RuntimeError
-    If `epsilon` is not what it was when the state was made.
-ValueError
-    If the state was made by another kernel, or an image has other channels or another size than its batch.
-)");
+    If there are no statistics to normalize with, neither in the state nor stored in the kernel, or if `epsilon` or
+    another property is not what it was when the state was made.
+)",
+                        kWorkRaises)
+                       .c_str());
   def_often_called(normalization, "encode_batch", &encode_forward, "command_buffer"_a.none(false),
                    "sources"_a, "destinations"_a = py::none(), py::kw_only(),
                    "batch_normalization_state"_a = py::none(), "allocator"_a = py::none(),
-                   "Encode a batch in one call; see `encode`.");
+                   batch_form("All are of one length. ``batch_normalization_state`` is one for the "
+                              "whole batch, or a list that repeats it.")
+                       .c_str());
   py::class_<BatchNormalizationStatisticsGradient, GradientKernel, py::smart_holder>(
       m, "BatchNormalizationStatisticsGradient")
       .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a.none(false),
@@ -227,7 +233,7 @@ ValueError
           },
           "command_buffer"_a.none(false), "source_gradients"_a, "source_images"_a,
           "batch_normalization_state"_a,
-          R"(Encode the sums over some images of the batch, in any order and any partition.
+          text(R"(Encode the sums over some images of the batch, in any order and any partition.
 
 The first encode of a batch overwrites the state's gradients, later ones add to them. Nothing else is written.
 
@@ -247,10 +253,10 @@ TypeError, ValueError
     If an argument is of another class, device, size or number of channels, or a property other than the channel
     windows is set.
 StateError
-    If the state has no statistics, or those of fewer images.
-ReadCountError
-    If a temporary image or state has been read as often as was announced.
-)");
+    If the state has no statistics, or those of fewer images, or `BatchNormalizationGradient` has used its sums.
+)",
+               kWorkRaises)
+              .c_str());
   py::class_<BatchNormalizationGradient, GradientKernel, py::smart_holder>(
       m, "BatchNormalizationGradient")
       .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a.none(false),

@@ -430,8 +430,23 @@ constexpr const char* kSourceDoc =
 constexpr const char* kReloadFromSourceDoc =
     "Read the data source again; work that is encoded already keeps the weights it was encoded "
     "with.";
-constexpr const char* kReloadDoc =
-    "Encode a copy of a state's weights into the kernel, for the encodes after it.";
+std::string reload_doc() {
+  return text(R"(Encode a copy of a state's weights and biases into the kernel, for the encodes after it.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+state : ConvolutionWeightsAndBiasesState
+    Read once. If it has no biases, those of the kernel stay.
+
+Raises
+------
+TypeError, ValueError
+    If an argument is of another class, device or command buffer, or the state has more or fewer weights or biases than
+    the kernel.
+)",
+              kWorkRaises);
+}
 
 template <class Class>
 void bind_constructor(Class& c) {
@@ -459,15 +474,29 @@ void bind_forward(py::class_<Class, UnaryKernel, py::smart_holder>& c) {
       .def("reload_weights_and_biases_from_data_source", &Class::reload_from_data_source,
            kReloadFromSourceDoc)
       .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a.none(false),
-           "state"_a.none(false), kReloadDoc)
+           "state"_a.none(false), reload_doc().c_str())
       .def("export_weights_and_biases", &Class::export_weights, "command_buffer"_a.none(false),
            "temporary_ok"_a = false,
-           R"(Encode a copy of the weights the kernel multiplies with, as float32.
+           R"(Encode a copy of the weights and biases the kernel computes with, as float32.
+
+Parameters
+----------
+command_buffer : CommandBuffer
+temporary_ok : bool, default False
+    Whether the state may live on the command buffer.
 
 Returns
 -------
 ConvolutionWeightsAndBiasesState
-    Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none.
+    Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none. The numbers are there once
+    the command buffer has completed.
+
+Raises
+------
+TypeError, ValueError
+    If the command buffer is none, or on another device.
+CommandBufferError
+    If the command buffer has been committed.
 )");
 }
 
@@ -489,7 +518,7 @@ void bind_backward(py::class_<Class, GradientKernel, py::smart_holder>& c) {
       .def("reload_weights_and_biases_from_data_source", &Class::reload_from_data_source,
            kReloadFromSourceDoc)
       .def("reload_weights_and_biases", &Class::reload, "command_buffer"_a.none(false),
-           "state"_a.none(false), kReloadDoc);
+           "state"_a.none(false), reload_doc().c_str());
 }
 
 // States of a convolution, where one stands for all images.
@@ -552,9 +581,7 @@ states : ConvolutionGradientState, or list of it, optional
            kDescriptorReturns)
           .c_str());
   bind_result_states(
-      c,
-      "Return the state that the gradient kernel needs; every property must have its final value. "
-      "``source_states``: of the convolution that is undone.",
+      c, "`ConvolutionGradientState` of the convolution that is undone, where there is one.",
       [](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
          const ImageBatch::Images& sources, const ImageBatch::Images& destinations,
          const StateBatch& states) {
@@ -601,7 +628,7 @@ Image or ImageBatch, or with ``with_state`` a pair of it and the state or list o
                    "destination_states"_a = py::none(),
                    "convolution_gradient_states"_a = py::none(), "with_state"_a = false,
                    "temporary_state"_a = false, "allocator"_a = py::none(),
-                   "Encode a batch in one call; see `encode`.");
+                   forward_batch_form().c_str());
 
   py::class_<ConvolutionTransposeGradient, GradientKernel, py::smart_holder> gradient(
       m, "ConvolutionTransposeGradient");

@@ -487,7 +487,8 @@ TypeError, ValueError
                        .c_str());
   def_often_called(c, "encode_batch", &encode_loss, "command_buffer"_a.none(false), "sources"_a,
                    "labels"_a, "destinations"_a = py::none(), py::kw_only(),
-                   "allocator"_a = py::none(), "Encode a batch in one call; see `encode`.");
+                   "allocator"_a = py::none(),
+                   batch_form("All are of one length, and so is ``labels``.").c_str());
   py::class_<Loss, LabelledLoss, py::smart_holder> loss(m, "Loss");
   loss.def(py::init<std::shared_ptr<Device>, const LossDescriptor&>(), "device"_a.none(false),
            "descriptor"_a);

@@ -2,7 +2,7 @@
 // python/mpsgrad/optimizer.py.
 #include <pybind11/native_enum.h>
 
-#include "core/arguments_py.hpp"
+#include "core/forward_encode_py.hpp"
 #include "kernels/optimizer/optimizer.hpp"
 
 namespace mpsgrad {
@@ -28,6 +28,7 @@ const std::vector<std::shared_ptr<Vector>>* list_of(const VectorList& vectors) {
   return vectors ? &*vectors : nullptr;
 }
 
+// `documented` adds kWorkRaises to each.
 constexpr const char* kArraysDoc = R"(Encode one update.
 
 Parameters
@@ -42,8 +43,6 @@ Raises
 ------
 TypeError, ValueError
     If an argument is of another kind, shape or device, or shares memory with a history.
-ReadCountError
-    If a temporary one has been read as often as was announced.
 )";
 
 constexpr const char* kStatesDoc = R"(Encode one update of a convolution's weights and biases.
@@ -115,7 +114,7 @@ StateError
 
 // The docstring of one method: its vectors or matrices, its histories.
 std::string documented(const char* pattern, const char* array, const char* histories) {
-  std::string result = pattern;
+  std::string result = text(pattern, kWorkRaises);
   const auto replace = [&](const std::string& from, const std::string& to) {
     for (std::size_t at = 0; (at = result.find(from, at)) != std::string::npos; at += to.size()) {
       result.replace(at, from.size(), to);

@@ -72,7 +72,7 @@ void bind_reshape_kernels(py::module_& m) {
                    "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
                    "reshaped_width"_a = py::none(), "reshaped_height"_a = py::none(),
                    "reshaped_feature_channels"_a = py::none(),
-                   R"(Encode the kernel, as `UnaryKernel.encode` and with a shape.
+                   text(R"(Encode the kernel, as `UnaryKernel.encode` and with a shape.
 
 Parameters
 ----------
@@ -94,18 +94,17 @@ Returns
 -------
 Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
     The destination. Nothing in it is valid before the command buffer has completed.
-
-Raises
-------
-ValueError
-    If source and result differ in their number of elements, or a part of an image is chosen.
-)");
+)",
+                        forward_raises(R"(    Source and result must have equally many elements, and be taken whole.
+    A shape is given complete, and without a destination.
+)"))
+                       .c_str());
   def_often_called(
       reshape, "encode_batch", &encode_reshape, "command_buffer"_a.none(false), "sources"_a,
       "destinations"_a = py::none(), py::kw_only(), "destination_states"_a = py::none(),
       "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
       "reshaped_width"_a = py::none(), "reshaped_height"_a = py::none(),
-      "reshaped_feature_channels"_a = py::none(), "Encode a batch in one call; see `encode`.");
+      "reshaped_feature_channels"_a = py::none(), forward_batch_form().c_str());
   py::class_<ReshapeGradient, GradientKernel, py::smart_holder>(m, "ReshapeGradient")
       .def(py::init<Device>(), "device"_a.none(false));
 
@@ -114,7 +113,7 @@ ValueError
   def_often_called(slice, "encode", &encode_slice, "command_buffer"_a.none(false), "source"_a,
                    "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
                    "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
-                   R"(Encode the kernel, as `UnaryKernel.encode`, and `offset` stays as it is.
+                   text(R"(Encode the kernel, as `UnaryKernel.encode`, and `offset` stays as it is.
 
 Parameters
 ----------
@@ -135,17 +134,14 @@ Returns
 -------
 Image or ImageBatch, or with ``with_state`` a pair of it and None
     The destination. Nothing in it is valid before the command buffer has completed.
-
-Raises
-------
-ValueError
-    If the box is empty.
-)");
+)",
+                        forward_raises("    The box must hold a pixel.\n"))
+                       .c_str());
   def_often_called(slice, "encode_batch", &encode_slice, "command_buffer"_a.none(false),
                    "sources"_a, "destinations"_a = py::none(), py::kw_only(),
                    "destination_states"_a = py::none(), "with_state"_a = false,
                    "temporary_state"_a = false, "allocator"_a = py::none(),
-                   "Encode a batch in one call; see `encode`.");
+                   forward_batch_form().c_str());
 }
 
 void bind_pad_kernels(py::module_& m) {

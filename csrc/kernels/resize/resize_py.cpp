@@ -109,7 +109,10 @@ TypeError, ValueError
                    "destinations"_a = py::none(), py::kw_only(),
                    "destination_states"_a = py::none(), "with_state"_a = false,
                    "temporary_state"_a = false, "allocator"_a = py::none(),
-                   "Encode a batch in one call; see `encode`.");
+                   batch_form("``destinations`` holds one for each source and region. There are no "
+                              "states.",
+                              "ImageBatch, or with ``with_state`` a pair of it and None")
+                       .c_str());
 }
 
 }  // namespace
