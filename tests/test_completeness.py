@@ -18,6 +18,8 @@ NOT_FAMILIES = {"benchmarks", "enums", "errors", "graph"}
 OURS = {
     "ArrayBatchNormalizationDataSource",
     "ArrayConvolutionDataSource",
+    "ArrayGroupNormalizationDataSource",
+    "ArrayInstanceNormalizationDataSource",
     "DeviceArray",
     "ExplicitPadding",
     "ForwardLossState",

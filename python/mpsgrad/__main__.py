@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit code: 0, or 2 for bad input, after one line that says what is wrong.
+        Exit code: 0; 1 if a benchmark finds a wrong result; 2 for bad input, after one line that
+        says what is wrong; 130 if interrupted.
     """
     parser = argparse.ArgumentParser(
         prog="mpsgrad",

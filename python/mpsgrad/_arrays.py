@@ -63,11 +63,12 @@ def array_queue(device: _core.Device) -> _core.CommandQueue:
 
 
 def as_image_array(
-    owner: object, array: Any, name: str, *, halves: bool = True
+    owner: object, array: Any, name: str, *, halves: bool = True, labels: bool = False
 ) -> tuple[npt.NDArray[Any], bool]:
     """Return ``array`` as a C-contiguous ``(N, H, W, C)`` array, and whether it was one image.
 
-    Messages name the class of ``owner``, and ``name``.
+    Messages name the class of ``owner``, and ``name``. Integers in place of ``labels`` are taken
+    for classes.
 
     Raises
     ------
@@ -80,9 +81,11 @@ def as_image_array(
         array = as_array(type(owner).__name__, array, name)
     if array.dtype != np.float32 and not (halves and array.dtype == np.float16):
         kinds = "float32 or float16" if halves else "float32"
+        remedy = f"np.asarray({name}, np.float32) makes it one"
+        if labels and array.dtype.kind in "iu":
+            remedy = "of classes (N, H, W), np.eye(number_of_classes, dtype=np.float32)[classes]"
         raise TypeError(
-            f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}; "
-            f"np.asarray({name}, np.float32) makes it one"
+            f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}; {remedy}"
         )
     if array.ndim not in (3, 4):
         raise ValueError(

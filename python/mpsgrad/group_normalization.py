@@ -134,7 +134,7 @@ class _Arrays(ArraySource, InstanceNormalizationDataSource):
 
 
 class ArrayInstanceNormalizationDataSource(_Arrays):
-    """Numbers in NumPy arrays (``MPSCNNInstanceNormalizationDataSource``).
+    """Numbers in NumPy arrays.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ class ArrayInstanceNormalizationDataSource(_Arrays):
 
 
 class ArrayGroupNormalizationDataSource(_Arrays, GroupNormalizationDataSource):
-    """Numbers in NumPy arrays (``MPSCNNGroupNormalizationDataSource``).
+    """Numbers in NumPy arrays.
 
     Parameters
     ----------

@@ -237,7 +237,7 @@ def _as_labels(
     owner: object, labels: Any, name: str, like: npt.NDArray[Any], single: bool
 ) -> npt.NDArray[Any]:
     """Return labels or weights as a float32 ``(N, H, W, C)`` array of the predictions' shape."""
-    array, one = as_image_array(owner, labels, name, halves=False)
+    array, one = as_image_array(owner, labels, name, halves=False, labels=name == "labels")
     if array.shape != like.shape or one != single:
         shape = like.shape[1:] if single else like.shape
         raise ValueError(

@@ -423,9 +423,14 @@ def test_what_is_wrong_with_arrays(device, rng):
         graph(x, x[:2])
     with rejects(ValueError, "labels['labels'] must have length 3, as images['x'] has, got 2"):
         graph({"x": x}, {"labels": x[:2]})
-    for dtype in ("int64", "float16"):
-        with rejects(TypeError, f"Graph: labels must be float32, got {dtype}; np.asarray(labels, "):
-            graph(x, x.astype(dtype))
+    with rejects(TypeError, "Graph: labels must be float32, got float16; np.asarray(labels, "):
+        graph(x, x.astype(np.float16))
+    with rejects(
+        TypeError,
+        "Graph: labels must be float32, got int64; of classes (N, H, W), "
+        "np.eye(number_of_classes, dtype=np.float32)[classes]",
+    ):
+        graph(x, np.zeros(3, np.int64))
     loss.input_labels.handle = None
     with rejects(ValueError, "have none; set LossNode.input_labels.handle, before the graph is"):
         float_graph(device, [loss])(x, {"labels": x})

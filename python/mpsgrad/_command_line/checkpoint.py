@@ -59,7 +59,7 @@ class Checkpoint:
             if settings.get(name) != value:
                 raise UserError(
                     f"{self.path}: {name} was {settings.get(name)} there, and is {value} now; "
-                    "training goes on with the same alone"
+                    "training can only continue with the same settings"
                 )
         try:
             network.restore(arrays, steps)

@@ -1,4 +1,4 @@
-"""How the commands talk: errors a user can mend, JSON, and text for people."""
+"""How the commands talk: errors a user can fix, JSON, and text for people."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save",
         metavar="FILE.npz",
-        help="write the trained weights, (O, H, W, I) in layers",
+        help="write what was trained: each layer's weights (O, H, W, I) and biases, and with "
+        "--batch-norm gamma, beta, mean and variance",
     )
     parser.add_argument(
         "--checkpoint",

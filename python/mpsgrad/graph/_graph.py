@@ -395,7 +395,7 @@ class Graph(Settings, _core.Graph):
         """Labels of one loss node as states."""
         if isinstance(labels, (list, tuple)) and labels and isinstance(labels[0], LossLabels):
             return list(labels)
-        array, _ = as_image_array(self, labels, name, halves=False)
+        array, _ = as_image_array(self, labels, name, halves=False, labels=True)
         producer = node._producer
         assert isinstance(producer, SelfGradientNode)
         whole = producer.loss_descriptor.reduction_type == ReductionType.NONE
