@@ -36,6 +36,20 @@ KERNELS = [name for name in CLASSES if issubclass(getattr(mpsgrad, name), mpsgra
 MADE_BY_USERS = [
     name for name in KERNELS if not getattr(mpsgrad, name).__module__.endswith("_core")
 ]
+# Nodes of graphs that can be made.
+NODES = [
+    cls
+    for cls in (getattr(mpsgrad.graph, name) for name in mpsgrad.graph.__all__)
+    if inspect.isclass(cls)
+    and issubclass(cls, mpsgrad.graph.FilterNode)
+    and not cls._is_abstract()
+]
+CONSTRUCTED = [
+    *(getattr(mpsgrad, name) for name in MADE_BY_USERS),
+    *NODES,
+    mpsgrad.graph.ImageNode,
+    mpsgrad.graph.Graph,
+]
 ON_METAL = [
     family for family in FAMILIES if (ROOT / f"csrc/kernels/{family}/{family}_metal.mm").exists()
 ]
@@ -126,13 +140,24 @@ def test_every_public_method_and_property_has_a_docstring():
     assert sorted(missing) == []
 
 
-@pytest.mark.parametrize("name", MADE_BY_USERS)
-def test_docstring_of_a_constructor_names_every_parameter(name):
-    cls = getattr(mpsgrad, name)
+def parameters_of(cls):
+    """Return the names that a constructor takes, those of a gradient node's ``**`` among them."""
+    for parameter in list(inspect.signature(cls.__init__).parameters.values())[1:]:
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            yield parameter.name
+            continue
+        yield from cls._repeats
+        yield from cls._joint_repeats
+        if cls._takes_policy:
+            yield "padding_policy"
+
+
+@pytest.mark.parametrize("cls", CONSTRUCTED, ids=lambda cls: cls.__name__)
+def test_docstring_of_a_constructor_names_every_parameter(cls):
     documented = inspect.getdoc(cls) or ""
-    for parameter in list(inspect.signature(cls.__init__).parameters)[1:]:
+    for parameter in parameters_of(cls):
         assert re.search(rf"^\s*(\w+, )*{parameter}(, \w+)* : ", documented, re.MULTILINE), (
-            f"{name}: {parameter} is not among the Parameters of the docstring"
+            f"{cls.__name__}: {parameter} is not among the Parameters of the docstring"
         )
 
 

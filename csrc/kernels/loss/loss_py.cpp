@@ -453,7 +453,7 @@ py::object encode_loss(LabelledLoss& self, const std::shared_ptr<CommandBuffer>&
 
 void bind_combined(py::module_& m) {
   py::class_<LabelledLoss, UnaryKernel, py::smart_holder> c(
-      m, "LabelledLoss", "What `Loss` and `YOLOLoss` share: their labels are a state an image.");
+      m, "LabelledLoss", "Base class of `Loss` and `YOLOLoss`, whose labels are a state an image.");
   def_often_called(c, "encode", &encode_loss, "command_buffer"_a.none(false), "source"_a,
                    "labels"_a, "destination"_a = py::none(), py::kw_only(),
                    "allocator"_a = py::none(),

@@ -324,7 +324,7 @@ void bind_optimizer_descriptor(py::module_& m) {
 
 void bind_base(py::module_& m) {
   py::class_<Optimizer, KernelBase, py::smart_holder> c(
-      m, "Optimizer", "What all optimizers share (``MPSNNOptimizer``); never made directly.");
+      m, "Optimizer", "Base class of all optimizers (``MPSNNOptimizer``); never made directly.");
   c.def(py::init([](const py::args&, const py::kwargs&) -> std::shared_ptr<Optimizer> {
     fail<TypeError>("Optimizer is the base class; use StochasticGradientDescent, RMSProp or Adam");
   }));

@@ -77,7 +77,7 @@ py::object size_out(const Size& size) {
 
 void bind_pooling(py::module_& m) {
   py::class_<Pooling, UnaryKernel, py::smart_holder>(
-      m, "Pooling", "What all pooling kernels are (``MPSCNNPooling``); never made directly.");
+      m, "Pooling", "Base class of all pooling kernels (``MPSCNNPooling``); never made directly.");
   bind_kernel<PoolingMax, Pooling>(m, "PoolingMax");
   bind_zero_pad(bind_kernel<PoolingAverage, Pooling>(m, "PoolingAverage"));
   bind_kernel<PoolingL2Norm, Pooling>(m, "PoolingL2Norm");
@@ -85,7 +85,7 @@ void bind_pooling(py::module_& m) {
 
   py::class_<PoolingGradient, GradientKernel, py::smart_holder>(
       m, "PoolingGradient",
-      "What all pooling gradients are (``MPSCNNPoolingGradient``); never made directly.")
+      "Base class of all pooling gradients (``MPSCNNPoolingGradient``); never made directly.")
       .def_property_readonly(
           "stride_in_pixels_x", [](const PoolingGradient& k) { return k.window().stride_x; },
           "Columns from one window of the forward pooling to the next; read only.")

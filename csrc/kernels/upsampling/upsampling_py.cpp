@@ -33,7 +33,7 @@ void bind_upsampling(py::module_& m) {
   bind_factors(
       py::class_<Upsampling, UnaryKernel, py::smart_holder>(
           m, "Upsampling",
-          "What all upsampling kernels are (``MPSCNNUpsampling``); never made directly.")
+          "Base class of all upsampling kernels (``MPSCNNUpsampling``); never made directly.")
           .def_property_readonly("align_corners", &Upsampling::align_corners,
                                  "Whether the corner pixels of source and result coincide."));
   bind_kernel<UpsamplingNearest, Upsampling>(m, "UpsamplingNearest");
@@ -43,7 +43,7 @@ void bind_upsampling(py::module_& m) {
 
   bind_factors(py::class_<UpsamplingGradient, GradientKernel, py::smart_holder>(
       m, "UpsamplingGradient",
-      "What all upsampling gradients are (``MPSCNNUpsamplingGradient``); never made directly."));
+      "Base class of all upsampling gradients (``MPSCNNUpsamplingGradient``); never made directly."));
   bind_kernel<UpsamplingNearestGradient, UpsamplingGradient>(m, "UpsamplingNearestGradient");
   bind_kernel<UpsamplingBilinearGradient, UpsamplingGradient>(m, "UpsamplingBilinearGradient");
 }

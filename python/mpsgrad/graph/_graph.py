@@ -472,6 +472,16 @@ class Graph(Settings, _core.Graph):
         ----------
         device : Device or str, optional
             Where the copy runs; by default where this graph does.
+
+        Returns
+        -------
+        Graph
+            Of the class of this one.
+
+        Raises
+        ------
+        TypeError, DeviceError
+            If ``device`` is something else, or there is no such device.
         """
         target = self.device if device is None else resolve_device(device, self)
         sources: dict[int, Any] = {}

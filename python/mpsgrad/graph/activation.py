@@ -52,6 +52,14 @@ class SoftMaxGradientNode(GradientFilterNode):
     """Gradient of `SoftMaxNode` (``MPSCNNSoftMaxGradientNode``).
 
     ``source_image`` is the forward result, not the forward source.
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward result.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
     """
 
     _kernel: ClassVar[Any] = softmax.SoftMaxGradient
@@ -61,7 +69,16 @@ class SoftMaxGradientNode(GradientFilterNode):
 
 
 class LogSoftMaxGradientNode(SoftMaxGradientNode):
-    """Gradient of `LogSoftMaxNode` (``MPSCNNLogSoftMaxGradientNode``)."""
+    """Gradient of `LogSoftMaxNode` (``MPSCNNLogSoftMaxGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward result.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = softmax.LogSoftMaxGradient
 
@@ -123,7 +140,18 @@ class DropoutNode(FilterNode):
 
 
 class DropoutGradientNode(GradientFilterNode):
-    """Gradient of `DropoutNode` (``MPSCNNDropoutGradientNode``)."""
+    """Gradient of `DropoutNode` (``MPSCNNDropoutGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    keep_probability, seed, mask_stride_in_pixels : optional
+        If given, the forward node's.
+    """
 
     _kernel: ClassVar[Any] = dropout.DropoutGradient
     _repeats = ("keep_probability", "seed", "mask_stride_in_pixels")

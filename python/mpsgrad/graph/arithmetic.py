@@ -50,7 +50,7 @@ class ArithmeticGradientStateNode(BinaryGradientStateNode):
 
 
 class BinaryArithmeticNode(FilterNode):
-    """What the operations on two images are (``MPSNNBinaryArithmeticNode``).
+    """Base class of operations on two images (``MPSNNBinaryArithmeticNode``).
 
     Attributes
     ----------
@@ -248,7 +248,7 @@ class ComparisonNode(BinaryArithmeticNode):
 
 
 class ArithmeticGradientNode(GradientFilterNode):
-    """What the gradients of two sources are (``MPSNNArithmeticGradientNode``).
+    """Base class of the gradients of these operations (``MPSNNArithmeticGradientNode``).
 
     Parameters
     ----------
@@ -346,13 +346,39 @@ class ArithmeticGradientNode(GradientFilterNode):
 
 
 class AdditionGradientNode(ArithmeticGradientNode):
-    """One gradient of `AdditionNode` (``MPSNNAdditionGradientNode``)."""
+    """One gradient of `AdditionNode` (``MPSNNAdditionGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient : ImageNode
+        Gradient with respect to the forward node's result.
+    source_image : ImageNode
+        The forward source that the gradient is with respect to.
+    gradient_state : ArithmeticGradientStateNode
+        The forward node's `result_state`.
+    is_secondary_source_filter : bool
+        Whether it is the gradient with respect to the right source.
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = arithmetic.AddGradient
 
 
 class SubtractionGradientNode(ArithmeticGradientNode):
-    """One gradient of `SubtractionNode` (``MPSNNSubtractionGradientNode``)."""
+    """One gradient of `SubtractionNode` (``MPSNNSubtractionGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient : ImageNode
+        Gradient with respect to the forward node's result.
+    source_image : ImageNode
+        The forward source that the gradient is with respect to.
+    gradient_state : ArithmeticGradientStateNode
+        The forward node's `result_state`.
+    is_secondary_source_filter : bool
+        Whether it is the gradient with respect to the right source.
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = arithmetic.SubtractGradient
 
@@ -361,7 +387,20 @@ class SubtractionGradientNode(ArithmeticGradientNode):
 
 
 class MultiplicationGradientNode(ArithmeticGradientNode):
-    """One gradient of `MultiplicationNode` (``MPSNNMultiplicationGradientNode``)."""
+    """One gradient of `MultiplicationNode` (``MPSNNMultiplicationGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient : ImageNode
+        Gradient with respect to the forward node's result.
+    source_image : ImageNode
+        The other forward source.
+    gradient_state : ArithmeticGradientStateNode
+        The forward node's `result_state`.
+    is_secondary_source_filter : bool
+        Whether it is the gradient with respect to the right source.
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = arithmetic.MultiplyGradient
 

@@ -22,7 +22,7 @@ __all__ = [
 
 
 class NormalizationNode(FilterNode):
-    """What these nodes are (``MPSCNNNormalizationNode``).
+    """Base class of normalizations over a neighbourhood (``MPSCNNNormalizationNode``).
 
     Attributes
     ----------
@@ -167,7 +167,20 @@ class _PixelWindowGradient(_Gradient):
 
 
 class SpatialNormalizationGradientNode(_PixelWindowGradient):
-    """Gradient of `SpatialNormalizationNode` (``MPSCNNSpatialNormalizationGradientNode``)."""
+    """Gradient of `SpatialNormalizationNode` (``MPSCNNSpatialNormalizationGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    kernel_size : int, optional
+        If given, both sides of the forward node's window.
+    kernel_width, kernel_height : int, optional
+        If given, the forward node's.
+    """
 
     _kernel: ClassVar[Any] = kernels.SpatialNormalizationGradient
     _joint_repeats: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -176,7 +189,18 @@ class SpatialNormalizationGradientNode(_PixelWindowGradient):
 
 
 class LocalContrastNormalizationGradientNode(_PixelWindowGradient):
-    """Gradient of the local contrast (``MPSCNNLocalContrastNormalizationGradientNode``)."""
+    """Gradient of the local contrast (``MPSCNNLocalContrastNormalizationGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    kernel_width, kernel_height : int, optional
+        If given, the forward node's.
+    """
 
     _kernel: ClassVar[Any] = kernels.LocalContrastNormalizationGradient
 
@@ -186,7 +210,18 @@ class LocalContrastNormalizationGradientNode(_PixelWindowGradient):
 
 
 class CrossChannelNormalizationGradientNode(_Gradient):
-    """Gradient across channels (``MPSCNNCrossChannelNormalizationGradientNode``)."""
+    """Gradient across channels (``MPSCNNCrossChannelNormalizationGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    kernel_size, kernel_size_in_feature_channels : int, optional
+        If given, the channels of the forward node's window.
+    """
 
     _kernel: ClassVar[Any] = kernels.CrossChannelNormalizationGradient
     _repeats = ("kernel_size_in_feature_channels",)

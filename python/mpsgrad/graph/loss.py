@@ -46,7 +46,7 @@ def _descriptor_argument(owner: str, descriptor: Any) -> Any:
 
 
 class SelfGradientNode(FilterNode):
-    """What loss nodes are whose result is the gradient with respect to their source."""
+    """Base class of loss nodes whose result is the gradient with respect to their source."""
 
     _abstract = True
 

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class NeuronNode(FilterNode):
-    """What all activation nodes are (``MPSCNNNeuronNode``)."""
+    """Base class of all activation nodes (``MPSCNNNeuronNode``)."""
 
     _abstract = True
     _kernel: ClassVar[Any] = kernels.Neuron
@@ -74,17 +74,17 @@ class NeuronNode(FilterNode):
 
     @property
     def a(self) -> float:
-        """First number of the function."""
+        """The number ``a`` in the formula of the class."""
         return self._descriptor.a
 
     @property
     def b(self) -> float:
-        """Second number of the function."""
+        """The number ``b`` in the formula of the class."""
         return self._descriptor.b
 
     @property
     def c(self) -> float:
-        """Third number of the function."""
+        """The number ``c`` in the formula of the class."""
         return self._descriptor.c
 
     def _kernel_arguments(self) -> dict[str, Any]:
@@ -95,7 +95,13 @@ class NeuronNode(FilterNode):
 
 
 class NeuronAbsoluteNode(NeuronNode):
-    """``|x|`` (``MPSCNNNeuronAbsoluteNode``)."""
+    """``|x|`` (``MPSCNNNeuronAbsoluteNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _type = NeuronType.ABSOLUTE
 
@@ -104,7 +110,13 @@ class NeuronAbsoluteNode(NeuronNode):
 
 
 class NeuronSigmoidNode(NeuronNode):
-    """``1 / (1 + exp(-x))`` (``MPSCNNNeuronSigmoidNode``)."""
+    """``1 / (1 + exp(-x))`` (``MPSCNNNeuronSigmoidNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _type = NeuronType.SIGMOID
 
@@ -113,7 +125,13 @@ class NeuronSigmoidNode(NeuronNode):
 
 
 class NeuronSoftSignNode(NeuronNode):
-    """``x / (1 + |x|)`` (``MPSCNNNeuronSoftSignNode``)."""
+    """``x / (1 + |x|)`` (``MPSCNNNeuronSoftSignNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _type = NeuronType.SOFT_SIGN
 
@@ -122,7 +140,13 @@ class NeuronSoftSignNode(NeuronNode):
 
 
 class NeuronGeLUNode(NeuronNode):
-    """``x * (1 + erf(x / sqrt(2))) / 2`` (``MPSCNNNeuronGeLUNode``)."""
+    """``x * (1 + erf(x / sqrt(2))) / 2`` (``MPSCNNNeuronGeLUNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _type = NeuronType.GELU
 
@@ -131,7 +155,15 @@ class NeuronGeLUNode(NeuronNode):
 
 
 class NeuronReLUNode(NeuronNode):
-    """``x`` from 0 on, ``a * x`` below (``MPSCNNNeuronReLUNode``)."""
+    """``x`` from 0 on, ``a * x`` below (``MPSCNNNeuronReLUNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    a : float, default 0.0
+        Slope below 0.
+    label : str, optional
+    """
 
     _type = NeuronType.RELU
     _used = ("a",)
@@ -141,7 +173,15 @@ class NeuronReLUNode(NeuronNode):
 
 
 class NeuronELUNode(NeuronNode):
-    """``x`` from 0 on, ``a * (exp(x) - 1)`` below (``MPSCNNNeuronELUNode``)."""
+    """``x`` from 0 on, ``a * (exp(x) - 1)`` below (``MPSCNNNeuronELUNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    a : float, default 1.0
+        Factor below 0, where the result tends to ``-a``.
+    label : str, optional
+    """
 
     _type = NeuronType.ELU
     _used = ("a",)
@@ -151,7 +191,17 @@ class NeuronELUNode(NeuronNode):
 
 
 class NeuronReLUNNode(NeuronNode):
-    """The smaller of b and a ReLU with slope a below 0 (``MPSCNNNeuronReLUNNode``)."""
+    """The smaller of b and a ReLU with slope a below 0 (``MPSCNNNeuronReLUNNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    a : float, default 1.0
+        Slope below 0; 0 makes it ReLU6.
+    b : float, default 6.0
+        Upper limit.
+    label : str, optional
+    """
 
     _type = NeuronType.RELUN
     _used = ("a", "b")
@@ -163,7 +213,17 @@ class NeuronReLUNNode(NeuronNode):
 
 
 class NeuronLinearNode(NeuronNode):
-    """``a * x + b`` (``MPSCNNNeuronLinearNode``)."""
+    """``a * x + b`` (``MPSCNNNeuronLinearNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    a : float, default 1.0
+        Slope.
+    b : float, default 0.0
+        Value at 0.
+    label : str, optional
+    """
 
     _type = NeuronType.LINEAR
     _used = ("a", "b")
@@ -175,7 +235,17 @@ class NeuronLinearNode(NeuronNode):
 
 
 class NeuronHardSigmoidNode(NeuronNode):
-    """``a * x + b`` between 0 and 1 (``MPSCNNNeuronHardSigmoidNode``)."""
+    """``a * x + b`` between 0 and 1 (``MPSCNNNeuronHardSigmoidNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    a : float, default 0.2
+        Slope between the limits.
+    b : float, default 0.5
+        Value at 0.
+    label : str, optional
+    """
 
     _type = NeuronType.HARD_SIGMOID
     _used = ("a", "b")
@@ -187,7 +257,15 @@ class NeuronHardSigmoidNode(NeuronNode):
 
 
 class NeuronSoftPlusNode(NeuronNode):
-    """``a * log(1 + exp(b * x))`` (``MPSCNNNeuronSoftPlusNode``)."""
+    """``a * log(1 + exp(b * x))`` (``MPSCNNNeuronSoftPlusNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    a, b : float, default 1.0
+        Factors of the result and of ``x``.
+    label : str, optional
+    """
 
     _type = NeuronType.SOFT_PLUS
     _used = ("a", "b")
@@ -199,7 +277,15 @@ class NeuronSoftPlusNode(NeuronNode):
 
 
 class NeuronTanHNode(NeuronNode):
-    """``a * tanh(b * x)`` (``MPSCNNNeuronTanHNode``)."""
+    """``a * tanh(b * x)`` (``MPSCNNNeuronTanHNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    a, b : float, default 1.0
+        Factors of the result and of ``x``.
+    label : str, optional
+    """
 
     _type = NeuronType.TANH
     _used = ("a", "b")
@@ -231,7 +317,19 @@ class NeuronPReLUNode(NeuronNode):
 
 
 class NeuronPowerNode(NeuronNode):
-    """``(a * x + b) ** c`` (``MPSCNNNeuronPowerNode``)."""
+    """``(a * x + b) ** c`` (``MPSCNNNeuronPowerNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    a : float, default 1.0
+        Factor of ``x``.
+    b : float, default 0.0
+        Added to it.
+    c : float, default 1.0
+        Exponent.
+    label : str, optional
+    """
 
     _type = NeuronType.POWER
     _used = ("a", "b", "c")
@@ -249,7 +347,19 @@ class NeuronPowerNode(NeuronNode):
 
 
 class NeuronExponentialNode(NeuronNode):
-    """``c ** (a * x + b)``, by e where c is -1 (``MPSCNNNeuronExponentialNode``)."""
+    """``c ** (a * x + b)``, by e where c is -1 (``MPSCNNNeuronExponentialNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    a : float, default 1.0
+        Factor of ``x`` in the exponent.
+    b : float, default 0.0
+        Added to it.
+    c : float, default -1.0
+        Base; -1 stands for e.
+    label : str, optional
+    """
 
     _type = NeuronType.EXPONENTIAL
     _used = ("a", "b", "c")
@@ -267,7 +377,19 @@ class NeuronExponentialNode(NeuronNode):
 
 
 class NeuronLogarithmNode(NeuronNode):
-    """Logarithm to base c, e where that is -1, of ``a * x + b`` (``MPSCNNNeuronLogarithmNode``)."""
+    """Logarithm to base c, e where that is -1, of ``a * x + b`` (``MPSCNNNeuronLogarithmNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    a : float, default 1.0
+        Factor of ``x``.
+    b : float, default 0.0
+        Added to it.
+    c : float, default -1.0
+        Base; -1 stands for e.
+    label : str, optional
+    """
 
     _type = NeuronType.LOGARITHM
     _used = ("a", "b", "c")

@@ -156,13 +156,18 @@ class ImageNode(_Node):
         return self._gradient_of
 
     def export(self, *, readable: bool = True) -> Self:
-        """Have encodes return this image, and return this node.
+        """Have encodes return this image.
 
         Parameters
         ----------
         readable : bool, default True
             Make it an ordinary image that NumPy can read: sets `synchronize_resource` and
             `image_allocator` besides `export_from_graph`.
+
+        Returns
+        -------
+        ImageNode
+            This node.
         """
         self.export_from_graph = True
         if readable:
@@ -372,12 +377,19 @@ class FilterNode(_Node):
         source : ImageNode
             Gradient of the loss with respect to `result_image`; alone, or in a list.
 
+        Returns
+        -------
+        GradientFilterNode
+
         Raises
         ------
         GradientUnavailableError
             If there is no such class.
         TypeError
-            If there are several gradient nodes: `gradient_filters` returns them.
+            If ``source`` is no node, there are several gradient nodes (`gradient_filters` returns
+            them), or the result already is a gradient.
+        ValueError
+            If the list does not hold one node.
         """
         self._require_gradients("gradient_filter")
         if len(self._differentiated()) > 1:
@@ -397,10 +409,19 @@ class FilterNode(_Node):
         source : ImageNode
             Gradient of the loss with respect to `result_image`; alone, or in a list.
 
+        Returns
+        -------
+        list of GradientFilterNode
+            In the order of the forward node's sources.
+
         Raises
         ------
         GradientUnavailableError
             If there is no such class.
+        TypeError
+            If ``source`` is no node, or the result already is a gradient.
+        ValueError
+            If the list does not hold one node.
         """
         self._require_gradients("gradient_filters")
         return self._gradient_nodes(self._gradient_source("gradient_filters", source))
@@ -643,7 +664,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 class TrainableNode(FilterNode):
-    """What nodes with weights have in common (``MPSNNTrainableNode``)."""
+    """Base class of nodes with weights (``MPSNNTrainableNode``)."""
 
     _abstract = True
     _training_style = TrainingStyle.GPU

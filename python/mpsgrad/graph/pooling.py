@@ -72,7 +72,7 @@ class _Window(FilterNode):
 
 
 class PoolingNode(_Window):
-    """What max, average and L2 norm pooling nodes are (``MPSCNNPoolingNode``).
+    """Base class of max, average and L2 norm pooling nodes (``MPSCNNPoolingNode``).
 
     Edges are clamped, unlike those of a kernel that is made by hand.
     """
@@ -225,7 +225,7 @@ class DilatedPoolingMaxNode(_Window):
 
 
 class PoolingGradientNode(GradientFilterNode):
-    """What all pooling gradient nodes are (``MPSCNNPoolingGradientNode``)."""
+    """Base class of all pooling gradient nodes (``MPSCNNPoolingGradientNode``)."""
 
     _abstract = True
     _forward: Any
@@ -244,25 +244,77 @@ class PoolingGradientNode(GradientFilterNode):
 
 
 class PoolingMaxGradientNode(PoolingGradientNode):
-    """Gradient of `PoolingMaxNode` (``MPSCNNPoolingMaxGradientNode``)."""
+    """Gradient of `PoolingMaxNode` (``MPSCNNPoolingMaxGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y : int, optional
+        If given, the forward node's.
+    padding_policy : Padding, optional
+        By default the inverse of the forward node's, or the kernel's own.
+    """
 
     _kernel: ClassVar[Any] = kernels.PoolingMaxGradient
 
 
 class PoolingAverageGradientNode(PoolingGradientNode):
-    """Gradient of `PoolingAverageNode` (``MPSCNNPoolingAverageGradientNode``)."""
+    """Gradient of `PoolingAverageNode` (``MPSCNNPoolingAverageGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y : int, optional
+        If given, the forward node's.
+    padding_policy : Padding, optional
+        By default the inverse of the forward node's, or the kernel's own.
+    """
 
     _kernel: ClassVar[Any] = kernels.PoolingAverageGradient
 
 
 class PoolingL2NormGradientNode(PoolingGradientNode):
-    """Gradient of `PoolingL2NormNode` (``MPSCNNPoolingL2NormGradientNode``)."""
+    """Gradient of `PoolingL2NormNode` (``MPSCNNPoolingL2NormGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y : int, optional
+        If given, the forward node's.
+    padding_policy : Padding, optional
+        By default the inverse of the forward node's, or the kernel's own.
+    """
 
     _kernel: ClassVar[Any] = kernels.PoolingL2NormGradient
 
 
 class DilatedPoolingMaxGradientNode(PoolingGradientNode):
-    """Gradient of `DilatedPoolingMaxNode` (``MPSCNNDilatedPoolingMaxGradientNode``)."""
+    """Gradient of `DilatedPoolingMaxNode` (``MPSCNNDilatedPoolingMaxGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    kernel_width, kernel_height, stride_in_pixels_x, stride_in_pixels_y : int, optional
+        If given, the forward node's.
+    dilation_rate_x, dilation_rate_y : int, optional
+        If given, the forward node's.
+    """
 
     _kernel: ClassVar[Any] = kernels.DilatedPoolingMaxGradient
     _repeats = (*PoolingGradientNode._repeats, "dilation_rate_x", "dilation_rate_y")

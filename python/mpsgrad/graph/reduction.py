@@ -35,7 +35,9 @@ __all__ = [
 
 
 class UnaryReductionNode(FilterNode):
-    """What all reductions are (``MPSNNUnaryReductionNode``). Only the spatial mean has a gradient.
+    """Base class of all reductions (``MPSNNUnaryReductionNode``).
+
+    Only the spatial mean has a gradient.
 
     Parameters
     ----------
@@ -61,67 +63,133 @@ class UnaryReductionNode(FilterNode):
 
 
 class ReductionRowMinNode(UnaryReductionNode):
-    """Least value of each row (``MPSNNReductionRowMinNode``)."""
+    """Least value of each row (``MPSNNReductionRowMinNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceRowMin
 
 
 class ReductionRowMaxNode(UnaryReductionNode):
-    """Greatest value of each row (``MPSNNReductionRowMaxNode``)."""
+    """Greatest value of each row (``MPSNNReductionRowMaxNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceRowMax
 
 
 class ReductionRowMeanNode(UnaryReductionNode):
-    """Mean of each row (``MPSNNReductionRowMeanNode``)."""
+    """Mean of each row (``MPSNNReductionRowMeanNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceRowMean
 
 
 class ReductionRowSumNode(UnaryReductionNode):
-    """Sum of each row (``MPSNNReductionRowSumNode``)."""
+    """Sum of each row (``MPSNNReductionRowSumNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceRowSum
 
 
 class ReductionColumnMinNode(UnaryReductionNode):
-    """Least value of each column (``MPSNNReductionColumnMinNode``)."""
+    """Least value of each column (``MPSNNReductionColumnMinNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceColumnMin
 
 
 class ReductionColumnMaxNode(UnaryReductionNode):
-    """Greatest value of each column (``MPSNNReductionColumnMaxNode``)."""
+    """Greatest value of each column (``MPSNNReductionColumnMaxNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceColumnMax
 
 
 class ReductionColumnMeanNode(UnaryReductionNode):
-    """Mean of each column (``MPSNNReductionColumnMeanNode``)."""
+    """Mean of each column (``MPSNNReductionColumnMeanNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceColumnMean
 
 
 class ReductionColumnSumNode(UnaryReductionNode):
-    """Sum of each column (``MPSNNReductionColumnSumNode``)."""
+    """Sum of each column (``MPSNNReductionColumnSumNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceColumnSum
 
 
 class ReductionFeatureChannelsMinNode(UnaryReductionNode):
-    """Least channel of each pixel (``MPSNNReductionFeatureChannelsMinNode``)."""
+    """Least channel of each pixel (``MPSNNReductionFeatureChannelsMinNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceFeatureChannelsMin
 
 
 class ReductionFeatureChannelsMaxNode(UnaryReductionNode):
-    """Greatest channel of each pixel (``MPSNNReductionFeatureChannelsMaxNode``)."""
+    """Greatest channel of each pixel (``MPSNNReductionFeatureChannelsMaxNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceFeatureChannelsMax
 
 
 class ReductionFeatureChannelsMeanNode(UnaryReductionNode):
-    """Mean of the channels of each pixel (``MPSNNReductionFeatureChannelsMeanNode``)."""
+    """Mean of the channels of each pixel (``MPSNNReductionFeatureChannelsMeanNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceFeatureChannelsMean
 
@@ -153,13 +221,25 @@ class ReductionFeatureChannelsSumNode(UnaryReductionNode):
 
 
 class ReductionFeatureChannelsArgumentMinNode(UnaryReductionNode):
-    """Which channel is least (``MPSNNReductionFeatureChannelsArgumentMinNode``)."""
+    """Which channel is least (``MPSNNReductionFeatureChannelsArgumentMinNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceFeatureChannelsArgumentMin
 
 
 class ReductionFeatureChannelsArgumentMaxNode(UnaryReductionNode):
-    """Which channel is greatest (``MPSNNReductionFeatureChannelsArgumentMaxNode``)."""
+    """Which channel is greatest (``MPSNNReductionFeatureChannelsArgumentMaxNode``).
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reduction.ReduceFeatureChannelsArgumentMax
 
@@ -168,6 +248,11 @@ class ReductionSpatialMeanNode(UnaryReductionNode):
     """Mean over width and height, of each channel (``MPSNNReductionSpatialMeanNode``).
 
     A part of the source, by `clip_rect_source`, is not supported.
+
+    Parameters
+    ----------
+    source : ImageNode or FilterNode
+    label : str, optional
     """
 
     _state_node = GradientStateNode
@@ -189,6 +274,14 @@ class ReductionSpatialMeanGradientNode(GradientFilterNode):
     """Gradient of the spatial mean (``MPSNNReductionSpatialMeanGradientNode``).
 
     Every pixel gets the incoming gradient over the number of pixels.
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
     """
 
     def _compile(self, to: Compiler) -> None:

@@ -108,7 +108,18 @@ class UpsamplingBilinearNode(UpsamplingNearestNode):
 
 
 class UpsamplingNearestGradientNode(GradientFilterNode):
-    """Gradient of `UpsamplingNearestNode` (``MPSCNNUpsamplingNearestGradientNode``)."""
+    """Gradient of `UpsamplingNearestNode` (``MPSCNNUpsamplingNearestGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    scale_factor_x, scale_factor_y : int, optional
+        If given, the forward node's.
+    """
 
     _kernel: ClassVar[Any] = upsampling.UpsamplingNearestGradient
     _repeats = ("scale_factor_x", "scale_factor_y")
@@ -120,7 +131,18 @@ class UpsamplingNearestGradientNode(GradientFilterNode):
 
 
 class UpsamplingBilinearGradientNode(UpsamplingNearestGradientNode):
-    """Gradient of `UpsamplingBilinearNode` (``MPSCNNUpsamplingBilinearGradientNode``)."""
+    """Gradient of `UpsamplingBilinearNode` (``MPSCNNUpsamplingBilinearGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    scale_factor_x, scale_factor_y : int, optional
+        If given, the forward node's.
+    """
 
     _kernel: ClassVar[Any] = upsampling.UpsamplingBilinearGradient
 
@@ -172,7 +194,16 @@ class ReshapeNode(FilterNode):
 
 
 class ReshapeGradientNode(GradientFilterNode):
-    """Gradient of `ReshapeNode` (``MPSNNReshapeGradientNode``)."""
+    """Gradient of `ReshapeNode` (``MPSNNReshapeGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reshape.ReshapeGradient
 
@@ -240,7 +271,16 @@ class PadNode(FilterNode):
 
 
 class PadGradientNode(GradientFilterNode):
-    """Gradient of `PadNode` (``MPSNNPadGradientNode``)."""
+    """Gradient of `PadNode` (``MPSNNPadGradientNode``).
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    """
 
     _kernel: ClassVar[Any] = reshape.PadGradient
 
@@ -279,6 +319,16 @@ class GramMatrixCalculationGradientNode(GradientFilterNode):
     """Gradient of the Gram matrix (``MPSNNGramMatrixCalculationGradientNode``).
 
     Its alpha is the one that the forward node was encoded with.
+
+    Parameters
+    ----------
+    source_gradient, source_image : ImageNode
+        Gradient with respect to the forward node's result, and the forward source.
+    gradient_state : GradientStateNode
+        The forward node's `result_state`.
+    label : str, optional
+    alpha : float, optional
+        If given, the forward node's.
     """
 
     _kernel: ClassVar[Any] = gram_matrix.GramMatrixCalculationGradient
