@@ -48,3 +48,26 @@ def calls(source: mg.ArrayConvolutionDataSource, x: Array, with_state: bool) -> 
     )
     assert_type(normalization(x), Array)
     assert_type(normalization(x, with_state=True), tuple[Array, mg.BatchNormalizationState])
+
+
+class Tensor:
+    """Has DLPack, and no buffer."""
+
+    def __dlpack__(self, *, stream: int | None = None) -> object:
+        raise NotImplementedError
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise NotImplementedError
+
+
+def arrays(device: mg.Device, image: mg.Image, vector: mg.Vector, x: Array, tensor: Tensor) -> None:
+    for_any_array = mg.ImageBatch.from_array
+    for_any_array(device, x)
+    for_any_array(device, tensor)
+    for_any_array(device, bytearray(4))
+    for_any_array(device, image)  # type: ignore[arg-type]
+    mg.Buffer(device, tensor).write(tensor)
+    image.write(tensor)
+    mg.Vector.from_array(device, tensor)
+    mg.Matrix.from_array(device, tensor)
+    vector.write(vector)
