@@ -60,6 +60,9 @@ class _Gradient(KernelFacade):
 class Add(_Forward, ArrayBinaryKernel, _core.Add):
     """``primary_scale * x + secondary_scale * y + bias``, limited (``MPSCNNAdd``).
 
+    Sources and result are ``(N, H, W, C)``, float32 or float16; along an axis where a source's
+    stride is 0, one element of it serves all.
+
     Parameters
     ----------
     device : Device or str, optional
@@ -70,6 +73,9 @@ class Add(_Forward, ArrayBinaryKernel, _core.Add):
 class Subtract(_Forward, ArrayBinaryKernel, _core.Subtract):
     """``primary_scale * x - secondary_scale * y + bias``, limited (``MPSCNNSubtract``).
 
+    Sources and result are ``(N, H, W, C)``, float32 or float16; along an axis where a source's
+    stride is 0, one element of it serves all.
+
     Parameters
     ----------
     device : Device or str, optional
@@ -79,6 +85,9 @@ class Subtract(_Forward, ArrayBinaryKernel, _core.Subtract):
 
 class Multiply(_Forward, ArrayBinaryKernel, _core.Multiply):
     """``(primary_scale * x) * (secondary_scale * y) + bias``, limited (``MPSCNNMultiply``).
+
+    Sources and result are ``(N, H, W, C)``, float32 or float16; along an axis where a source's
+    stride is 0, one element of it serves all.
 
     Parameters
     ----------
@@ -93,6 +102,9 @@ class Divide(_Forward, ArrayBinaryKernel, _core.Divide):
     With the limits a kernel starts with, division by zero gives plus or minus FLT_MAX in a float32
     image. There is no gradient kernel.
 
+    Sources and result are ``(N, H, W, C)``, float32 or float16; along an axis where a source's
+    stride is 0, one element of it serves all.
+
     Parameters
     ----------
     device : Device or str, optional
@@ -105,6 +117,9 @@ class Compare(_Forward, ArrayBinaryKernel, _core.Compare):
 
     Values are equal if ``abs(x - y) <= threshold``. Scales, bias and limits are not used, and there
     is no state.
+
+    Sources and result are ``(N, H, W, C)``, float32 or float16; along an axis where a source's
+    stride is 0, one element of it serves all.
 
     Parameters
     ----------
@@ -122,6 +137,8 @@ class AddGradient(_Gradient, ArrayGradientKernel, _core.AddGradient):
     over the axes along which that source was broadcast. Set ``primary_scale`` to the forward scale
     of that source.
 
+    The result has the shape of the source that it is with respect to, float32 or float16.
+
     Parameters
     ----------
     is_secondary_source_filter : bool
@@ -137,6 +154,8 @@ class SubtractGradient(_Gradient, ArrayGradientKernel, _core.SubtractGradient):
 
     As `AddGradient`. With respect to the secondary source ``primary_scale`` starts at -1, and has
     to be minus the forward ``secondary_scale``.
+
+    The result has the shape of the source that it is with respect to, float32 or float16.
 
     Parameters
     ----------
@@ -154,6 +173,8 @@ class MultiplyGradient(_Gradient, ArrayGradientKernel, _core.MultiplyGradient):
     ``primary_scale`` times the incoming gradient, times ``secondary_scale`` times the other source,
     where the forward result was not clamped; summed over the axes along which the source was
     broadcast. The product of the scales has to be that of the forward scales.
+
+    The result has the shape of the source that it is with respect to, float32 or float16.
 
     Parameters
     ----------

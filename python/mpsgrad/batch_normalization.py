@@ -244,6 +244,8 @@ class BatchNormalizationStatistics(KernelFacade, _core.BatchNormalizationStatist
     The variance is biased: the mean of the squared distances from the mean. Several encodes with
     one state accumulate; the result does not depend on how a batch is cut, beyond rounding.
 
+    Sources are ``(N, H, W, C)``, float32 or float16; statistics are float32, shape (C,).
+
     Parameters
     ----------
     device : Device or str, optional
@@ -283,6 +285,8 @@ class BatchNormalization(_FusedNeuron, _core.BatchNormalization):
     All numbers are of one channel; f is the fused neuron. Mean and variance are the stored ones of
     the data source (inference), or those in a state that `BatchNormalizationStatistics` has filled
     (training). Nothing here updates the stored ones: that is the caller's, by a reload.
+
+    Source and result are ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------
@@ -416,6 +420,8 @@ class BatchNormalizationStatisticsGradient(
     since the statistics. They go into the state, where `BatchNormalizationGradient` and optimizers
     find them.
 
+    Gradients and source are ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     fused_neuron_descriptor : NeuronDescriptor, optional
@@ -484,6 +490,8 @@ class BatchNormalizationGradient(
     With g, x' and the sums of `BatchNormalizationStatisticsGradient`, and m samples of a channel in
     the batch: ``gamma / sqrt(variance + epsilon) * (g - sum(g) / m - x' * sum(g * x') / m)``. The
     sums must be those of the whole batch, whatever part of it an encode is given.
+
+    Gradients and source are ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------

@@ -565,6 +565,10 @@ class _ForwardConvolution(_ConvolutionKernel):
 class Convolution(_ForwardConvolution, ArrayUnaryKernel, _core.Convolution):
     """Convolution, in the sense of cross-correlation (``MPSCNNConvolution``).
 
+    ``(N, H, W, I)`` becomes ``(N, ceil(H / stride_y), ceil(W / stride_x), O)`` under SIZE_SAME, the
+    default `padding`; with a sub-pixel factor s it is s times as high and wide, of ``O / s**2``
+    channels. Arrays are float32 or float16; the CPU device adds up in float32.
+
     Parameters
     ----------
     weights : ConvolutionDataSource
@@ -588,6 +592,9 @@ class Convolution(_ForwardConvolution, ArrayUnaryKernel, _core.Convolution):
 
 class FullyConnected(_ForwardConvolution, ArrayUnaryKernel, _core.FullyConnected):
     """Inner product over the whole image, with a 1x1 result (``MPSCNNFullyConnected``).
+
+    ``(N, kernel_height, kernel_width, I)`` becomes ``(N, 1, 1, O)``, float32 or float16; the CPU
+    device adds up in float32.
 
     Parameters
     ----------
@@ -632,6 +639,9 @@ class ConvolutionGradient(_BackwardConvolution, ArrayGradientKernel, _core.Convo
     biases are summed over the batch into the `ConvolutionGradientState`, where a later encode with
     the same state adds to them; nothing divides by the batch size. ``gradient_option`` chooses.
 
+    The incoming gradient has the shape of the forward result, source and result are
+    ``(N, H, W, I)``, all float32 or float16; gradients of weights and biases are float32.
+
     Parameters
     ----------
     weights : ConvolutionDataSource
@@ -662,6 +672,9 @@ class FullyConnectedGradient(
     """Gradients of a fully connected kernel (``MPSCNNFullyConnectedGradient``).
 
     As `ConvolutionGradient`, for states of `FullyConnected`.
+
+    ``(N, 1, 1, O)`` becomes ``(N, kernel_height, kernel_width, I)``, float32 or float16; gradients
+    of weights and biases are float32.
 
     Parameters
     ----------

@@ -38,6 +38,8 @@ class Dropout(_DropoutFacade, ArrayUnaryKernel, _core.Dropout):
     On one device, kernels with equal arguments draw equal masks in equal sequences of encodes. A
     copy, whether by `copy` or pickled, begins at the start of its sequence.
 
+    Source and result are ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     keep_probability : float
@@ -83,6 +85,8 @@ class DropoutGradient(_DropoutFacade, ArrayGradientKernel, _core.DropoutGradient
 
     The result is ``g / keep_probability`` for an incoming gradient g where the forward kernel kept
     the element, and 0 elsewhere. Masks come from the state; the source is not read.
+
+    Gradients and source are ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------

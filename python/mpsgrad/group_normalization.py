@@ -228,6 +228,8 @@ class InstanceNormalization(_Forward, ArrayUnaryKernel, _core.InstanceNormalizat
     variance over the pixels of one image and channel. `epsilon` is an attribute; it begins as the
     data source's, else as the smallest normal float32.
 
+    Source and result are ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     data_source : InstanceNormalizationDataSource
@@ -251,6 +253,8 @@ class GroupNormalization(_Forward, ArrayUnaryKernel, _core.GroupNormalization):
     variance over the pixels of one image and ``C / number_of_groups`` consecutive channels; gamma
     and beta have one value a channel. `epsilon` is an attribute; it begins as the data source's,
     else as the smallest normal float32.
+
+    Source and result are ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------
@@ -277,6 +281,8 @@ class InstanceNormalizationGradient(
     With respect to the source; those of gamma and beta go into the state of each image. Scale and
     epsilon come through the states, the statistics are found again from the source.
 
+    Gradients and source are ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     device : Device or str, optional
@@ -294,6 +300,8 @@ class GroupNormalizationGradient(
 
     With respect to the source; those of gamma and beta go into the state of each image. Scale and
     epsilon come through the states, the statistics are found again from the source.
+
+    Gradients and source are ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------

@@ -68,6 +68,8 @@ class CrossChannelNormalization(_ChannelWindow, ArrayUnaryKernel, _core.CrossCha
     `alpha` (default 1.0, not negative), `beta` (5.0) and `delta` (1.0) are attributes, read at
     encode time and rounded to float32.
 
+    Source and result are ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     kernel_size : int, default 5
@@ -89,6 +91,8 @@ class SpatialNormalization(_PixelWindow, ArrayUnaryKernel, _core.SpatialNormaliz
     the same channel. `alpha` (default 1.0, not negative), `beta` (5.0) and `delta` (1.0) are
     attributes, read at encode time and rounded to float32. With `edge_mode` ``CLAMP`` a pixel
     outside the source is the nearest one; there is no gradient for that.
+
+    Source and result are ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------
@@ -113,6 +117,8 @@ class LocalContrastNormalization(_PixelWindow, ArrayUnaryKernel, _core.LocalCont
     (1.0) are attributes, read at encode time and rounded to float32. With `edge_mode` ``CLAMP`` a
     pixel outside the source is the nearest one; there is no gradient for that.
 
+    Source and result are ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     kernel_width, kernel_height : int
@@ -136,6 +142,8 @@ class CrossChannelNormalizationGradient(
 
     The exact derivative. `alpha`, `beta` and `delta` must be set like those of the forward kernel.
 
+    Gradients and source are ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     kernel_size : int, default 5
@@ -157,6 +165,8 @@ class SpatialNormalizationGradient(
 
     The exact derivative, for edge mode ``ZERO``. `alpha`, `beta` and `delta` must be set like those
     of the forward kernel.
+
+    Gradients and source are ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------
@@ -181,6 +191,8 @@ class LocalContrastNormalizationGradient(
 
     The exact derivative, for edge mode ``ZERO``. The six parameters must be set like those of the
     forward kernel; `pm` has no influence.
+
+    Gradients and source are ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------

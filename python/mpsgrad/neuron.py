@@ -132,6 +132,8 @@ class _NeuronKernel(KernelFacade):
 class Neuron(_NeuronKernel, ArrayUnaryKernel, _core.Neuron):
     """Activation function on every element (``MPSCNNNeuron``).
 
+    Source and result are ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     descriptor : NeuronDescriptor
@@ -155,6 +157,8 @@ class NeuronGradient(_NeuronKernel, ArrayGradientKernel, _core.NeuronGradient):
     """Gradient of an activation with respect to its input (``MPSCNNNeuronGradient``).
 
     The result is ``source_gradient * f'(source)``; ``source`` is the forward pass's input.
+
+    Gradients and source are ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------

@@ -91,6 +91,9 @@ class PoolingMax(_Windows, ArrayUnaryKernel, _core.PoolingMax):
     With edge mode ``ZERO`` a pixel outside the source is 0 and takes part, so it hides negative
     ones; with ``CLAMP`` it is the nearest pixel of the source.
 
+    ``(N, H, W, C)`` becomes ``(N, ceil(H / stride_y), ceil(W / stride_x), C)``, float32 or float16,
+    under SIZE_SAME, the default `padding`.
+
     Parameters
     ----------
     kernel_width, kernel_height : int
@@ -114,6 +117,9 @@ class PoolingAverage(_Windows, ArrayUnaryKernel, _core.PoolingAverage):
     shrinks to the source: pixels outside do not count, except for the zeros of a border
     `zero_pad_size_x` wide and `zero_pad_size_y` high, both 0 unless set. The padding method's bit
     ``EXCLUDE_EDGES`` makes encodes that create their destination set ``CLAMP`` and the border.
+
+    ``(N, H, W, C)`` becomes ``(N, ceil(H / stride_y), ceil(W / stride_x), C)``, float32 or float16,
+    under SIZE_SAME, the default `padding`.
 
     Parameters
     ----------
@@ -139,6 +145,9 @@ class PoolingL2Norm(_Windows, ArrayUnaryKernel, _core.PoolingL2Norm):
     With edge mode ``ZERO`` a pixel outside the source is 0; with ``CLAMP`` it is the nearest pixel
     of the source, counted once for each.
 
+    ``(N, H, W, C)`` becomes ``(N, ceil(H / stride_y), ceil(W / stride_x), C)``, float32 or float16,
+    under SIZE_SAME, the default `padding`.
+
     Parameters
     ----------
     kernel_width, kernel_height : int
@@ -159,6 +168,9 @@ class DilatedPoolingMax(_DilatedWindows, ArrayUnaryKernel, _core.DilatedPoolingM
     """Largest value of each window with gaps (``MPSCNNDilatedPoolingMax``).
 
     Edges are as in `PoolingMax`.
+
+    ``(N, H, W, C)`` becomes ``(N, ceil(H / stride_y), ceil(W / stride_x), C)``, float32 or float16,
+    under SIZE_SAME, the default `padding`.
 
     Parameters
     ----------
@@ -185,6 +197,8 @@ class PoolingMaxGradient(_GradientWindows, ArrayGradientKernel, _core.PoolingMax
     device takes the first, row by row; Metal promises nothing. A window whose maximum is a zero
     outside the source gives its gradient to nobody.
 
+    The result has the shape of the forward source, ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     kernel_width, kernel_height : int
@@ -207,6 +221,8 @@ class PoolingAverageGradient(_GradientWindows, ArrayGradientKernel, _core.Poolin
     Every pixel of a window gets the same share of its gradient. The values of the source are not
     read. Encodes that create their destination take `zero_pad_size_x` and `zero_pad_size_y` from
     the state.
+
+    The result has the shape of the forward source, ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------
@@ -231,6 +247,8 @@ class PoolingL2NormGradient(_GradientWindows, ArrayGradientKernel, _core.Pooling
 
     A window whose norm is 0 gives nothing.
 
+    The result has the shape of the forward source, ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     kernel_width, kernel_height : int
@@ -253,6 +271,8 @@ class DilatedPoolingMaxGradient(
     """Gradient of `DilatedPoolingMax` (``MPSCNNDilatedPoolingMaxGradient``).
 
     As `PoolingMaxGradient`, for windows with gaps.
+
+    The result has the shape of the forward source, ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------

@@ -14,6 +14,8 @@ class SoftMax(KernelFacade, ArrayUnaryKernel, _core.SoftMax):
 
     The largest channel of each pixel is subtracted first, so large values do not overflow.
 
+    Source and result are ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     device : Device or str, optional
@@ -28,6 +30,8 @@ class LogSoftMax(KernelFacade, ArrayUnaryKernel, _core.LogSoftMax):
     """``x - ln(sum(e^x))``, the sum over the channels of a pixel (``MPSCNNLogSoftMax``).
 
     The largest channel of each pixel is subtracted first, so large values do not overflow.
+
+    Source and result are ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------
@@ -46,6 +50,8 @@ class SoftMaxGradient(KernelFacade, ArrayResultGradientKernel, _core.SoftMaxGrad
     second image of `encode`, ``source``, is the forward **result**, not the forward source: the
     wrong one cannot be told from its numbers.
 
+    Gradients and forward result are ``(N, H, W, C)``, float32 or float16.
+
     Parameters
     ----------
     device : Device or str, optional
@@ -62,6 +68,8 @@ class LogSoftMaxGradient(KernelFacade, ArrayResultGradientKernel, _core.LogSoftM
     The result is ``g - e^l * sum(g)`` for an incoming gradient g and the forward result l. The
     second image of `encode`, ``source``, is the forward **result**, not the forward source: the
     wrong one cannot be told from its numbers.
+
+    Gradients and forward result are ``(N, H, W, C)``, float32 or float16.
 
     Parameters
     ----------
