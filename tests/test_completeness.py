@@ -40,9 +40,7 @@ MADE_BY_USERS = [
 NODES = [
     cls
     for cls in (getattr(mpsgrad.graph, name) for name in mpsgrad.graph.__all__)
-    if inspect.isclass(cls)
-    and issubclass(cls, mpsgrad.graph.FilterNode)
-    and not cls._is_abstract()
+    if inspect.isclass(cls) and issubclass(cls, mpsgrad.graph.FilterNode) and not cls._is_abstract()
 ]
 CONSTRUCTED = [
     *(getattr(mpsgrad, name) for name in MADE_BY_USERS),

@@ -32,8 +32,8 @@ TypeError, ValueError
               kWorkRaises);
 }
 
-// The documentation of an encode_batch, beside that of the class's encode. `states`: which ones go with
-// a batch; `returns` their part of what comes back.
+// The documentation of an encode_batch, beside that of the class's encode. `states`: which ones go
+// with a batch; `returns` their part of what comes back.
 inline std::string batch_form(const char* states, const char* returns = "ImageBatch") {
   return text(R"(Encode a batch in one call, whatever its length.
 
@@ -59,8 +59,8 @@ inline std::string forward_batch_form() {
       "without any");
 }
 
-// The documentation of a call that returns states to fill. `sources`: the names of the images it takes
-// beside the destination's; `use`: what it does with source states.
+// The documentation of a call that returns states to fill. `sources`: the names of the images it
+// takes beside the destination's; `use`: what it does with source states.
 inline std::string result_state_form(bool batch, bool temporary, const char* sources,
                                      const char* use) {
   return text(
@@ -158,9 +158,9 @@ py::object encode_or_create(const KernelBase& kernel, const char* sources, bool 
   return created_result(create(allocator.get()), batch, given.with_state);
 }
 
-// The four calls by which kernels with one source make states. `use`: what they do with source states.
-// `make` takes the kernel, a command buffer or null, sources, destinations, and source states as a
-// StateBatch.
+// The four calls by which kernels with one source make states. `use`: what they do with source
+// states. `make` takes the kernel, a command buffer or null, sources, destinations, and source
+// states as a StateBatch.
 template <class Class, class Make>
 void bind_result_states(Class& c, const char* use, Make make) {
   using Kernel = typename Class::type;

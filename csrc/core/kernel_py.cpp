@@ -423,13 +423,12 @@ states : State or list of State, optional
 )",
            kDescriptorReturns)
           .c_str());
-  bind_result_states(
-      c, "Not used.",
-      [](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-         const ImageBatch::Images& sources, const ImageBatch::Images& destinations,
-         const StateBatch&) {  // only a transposed convolution reads them
-        return self.result_states(sources, destinations, command_buffer);
-      });
+  bind_result_states(c, "Not used.",
+                     [](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
+                        const ImageBatch::Images& sources, const ImageBatch::Images& destinations,
+                        const StateBatch&) {  // only a transposed convolution reads them
+                       return self.result_states(sources, destinations, command_buffer);
+                     });
   c.def(
       "encoding_storage_size",
       [](const Kernel&, const py::object&, const py::object&, const py::object&) { return 0; },

@@ -695,10 +695,11 @@ CommandBufferError
       .def_property_readonly("is_temporary", &State::is_temporary,
                              "Whether it lives on one command buffer; a plain `State` without "
                              "resources never does. Read only.")
-      .def_property("read_count", &State::read_count, &State::set_read_count,
-                    "How many more encodes may read a temporary state, 1 at first; at 0 its contents "
-                    "are gone, and any change is a ReadCountError. 0 for an ordinary state, which "
-                    "has no count to set: RuntimeError.")
+      .def_property(
+          "read_count", &State::read_count, &State::set_read_count,
+          "How many more encodes may read a temporary state, 1 at first; at 0 its contents "
+          "are gone, and any change is a ReadCountError. 0 for an ordinary state, which "
+          "has no count to set: RuntimeError.")
       .def_readwrite("label", &State::label, "Free text, empty by default.")
       .def_property_readonly("resource_count", &State::resource_count,
                              "How many buffers and textures it has; read only.")

@@ -188,6 +188,14 @@ __all__: list[str] = [
     "synchronize",
 ]
 
+@typing.type_check_only
+class SupportsDLPack(typing.Protocol):
+    """
+    An object whose memory NumPy can look at by DLPack, as a tensor of PyTorch.
+    """
+    def __dlpack__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any: ...
+    def __dlpack_device__(self) -> typing.Any: ...
+
 class ChannelFormat(mpsgrad.enums.Enumeration):
     """
     Storage of one channel value (``MPSImageFeatureChannelFormat``).
@@ -308,7 +316,9 @@ class Buffer:
     def __init__(
         self,
         device: Device,
-        data: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
+        data: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack,
     ) -> None: ...
     @typing.overload
     def __init__(self, device: Device, size: typing.SupportsInt | typing.SupportsIndex) -> None: ...
@@ -327,7 +337,9 @@ class Buffer:
 
     def write(
         self,
-        data: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
+        data: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack,
         offset: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None:
         """
@@ -362,6 +374,11 @@ class Buffer:
 class CommandQueue:
     """
     Runs command buffers in the order they are enqueued (``MTLCommandQueue``).
+
+    Parameters
+    ----------
+    device : Device
+        What runs them.
     """
 
     def __init__(self, device: Device) -> None: ...
@@ -536,9 +553,15 @@ class ImageDescriptor:
     width, height : int, default 1
         Pixels, 1 to 16384.
     feature_channels : int, default 1
+        Channels of one image.
     number_of_images : int, default 1
         Images in one container; at most 2048 slices of four channels in all.
     channel_format : ChannelFormat, default FLOAT32
+        Storage of the texels; not NONE.
+    storage_mode : StorageMode, default MANAGED
+        Python can read and write the texels of SHARED and MANAGED images only.
+    usage : int, default SHADER_READ and SHADER_WRITE
+        Bits of `TextureUsage`, those two among them.
 
     Raises
     ------
@@ -736,7 +759,25 @@ class Image:
         channels: typing.SupportsInt | typing.SupportsIndex,
     ) -> Image:
         """
-        Return a view of some channels; both numbers are multiples of 4, over-long ranges are cut.
+        Return a view of some channels of every image.
+
+        Parameters
+        ----------
+        first : int
+            The first channel that is shown, a multiple of 4.
+        channels : int
+            How many are, a positive multiple of 4; those beyond the last are left out.
+
+        Returns
+        -------
+        Image
+
+        Raises
+        ------
+        ValueError
+            If a number is no such multiple, or the image does not have the first channel.
+        ReadCountError
+            If it is a temporary image whose texels are gone.
         """
 
     def synchronize(self, command_buffer: CommandBuffer) -> None:
@@ -746,7 +787,9 @@ class Image:
 
     def write(
         self,
-        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
+        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack,
         layout: DataLayout = DataLayout.HWC,
         image_index: typing.Any = None,
     ) -> None:
@@ -887,13 +930,32 @@ class ImageBatch:
         count: typing.SupportsInt | typing.SupportsIndex,
     ) -> ImageBatch:
         """
-        Return ``count`` new zero-filled images, one allocation where the device can.
+        Return a batch of new zero-filled images, in one allocation where the device can.
+
+        Parameters
+        ----------
+        device : Device
+        descriptor : ImageDescriptor
+            Of each of them, with one image.
+        count : int
+            How many, at least 1.
+
+        Returns
+        -------
+        ImageBatch
+
+        Raises
+        ------
+        ValueError
+            If a number is out of range.
         """
 
     @staticmethod
     def from_array(
         device: Device,
-        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
+        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack,
     ) -> ImageBatch:
         """
         Return a batch over an array.
@@ -917,7 +979,27 @@ class ImageBatch:
         count: typing.SupportsInt | typing.SupportsIndex,
     ) -> ImageBatch:
         """
-        Return ``count`` temporary images of a command buffer.
+        Return a batch of new `TemporaryImage` objects.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+            They live on it.
+        descriptor : ImageDescriptor
+            Of each of them, with one image.
+        count : int
+            How many, at least 1.
+
+        Returns
+        -------
+        ImageBatch
+
+        Raises
+        ------
+        ValueError
+            If a number is out of range.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def __array__(self, dtype: typing.Any = None, copy: typing.Any = None) -> typing.Any: ...
@@ -964,6 +1046,21 @@ class TemporaryImage(Image):
 class TextureInfo:
     """
     Texture of a state (``MPSStateTextureInfo``).
+
+    Its numbers are checked when a `State` is made with it.
+
+    Parameters
+    ----------
+    width : int
+        Columns in texels.
+    height, depth, array_length : int, default 1
+        Rows in texels, layers of a 3D texture, slices of a texture array.
+    pixel_format : int, default 55
+        ``MTLPixelFormat`` number; 55 is one float32 a texel.
+    texture_type : int, default 2
+        ``MTLTextureType`` number; 2 is 2D.
+    usage : int, default 3
+        Bits of `TextureUsage`: SHADER_READ and SHADER_WRITE.
     """
 
     def __init__(
@@ -1060,6 +1157,23 @@ class State:
     def temporary(command_buffer: CommandBuffer, resources: typing.Any = None) -> State:
         """
         Return a state that lives on one command buffer.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        resources : int, TextureInfo or ResourceList, optional
+            As for the constructor.
+
+        Returns
+        -------
+        State
+
+        Raises
+        ------
+        TypeError, ValueError
+            If ``resources`` is something else, or one of its numbers is out of range.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def __init__(self, device: Device, resources: typing.Any) -> None: ...
@@ -1067,14 +1181,35 @@ class State:
     def __repr__(self) -> str: ...
     def buffer_size_at(self, index: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
-        Bytes, or 0 if it is not a buffer.
+        Return the bytes of one resource, 0 if it is not a buffer; IndexError if there is none of that index.
         """
 
     def resource_at(
         self, index: typing.SupportsInt | typing.SupportsIndex, allocate: bool = True
     ) -> Buffer:
         """
-        Return the resource's memory, or None if it does not exist yet and ``allocate`` is false.
+        Return the memory of one resource.
+
+        Parameters
+        ----------
+        index : int
+            Which one, textures first.
+        allocate : bool, default True
+            Make the memory if it does not exist yet.
+
+        Returns
+        -------
+        Buffer or None
+            None if it does not exist yet and ``allocate`` is False.
+
+        Raises
+        ------
+        IndexError
+            If there is no resource of that index.
+        ReadCountError
+            If the memory of a temporary state would have to be made, and its read count is 0.
+        CommandBufferError
+            If it would have to be made, and the command buffer of the state has been committed.
         """
 
     def resource_type_at(
@@ -1091,7 +1226,7 @@ class State:
 
     def texture_info_at(self, index: typing.SupportsInt | typing.SupportsIndex) -> TextureInfo:
         """
-        All zero if it is not a texture.
+        Return the `TextureInfo` of one resource, all zero if it is not a texture; IndexError if there is none of that index.
         """
 
     @property
@@ -1117,7 +1252,7 @@ class State:
     @property
     def read_count(self) -> int:
         """
-        0 for an ordinary state.
+        How many more encodes may read a temporary state, 1 at first; at 0 its contents are gone, and any change is a ReadCountError. 0 for an ordinary state, which has no count to set: RuntimeError.
         """
 
     @read_count.setter
@@ -1287,7 +1422,10 @@ class DeviceArray:
         """
 
     def write(
-        self, array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer
+        self,
+        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack,
     ) -> None:
         """
         Replace the elements; visible to work that has been encoded but not committed.
@@ -1361,7 +1499,9 @@ class Vector(DeviceArray):
     @staticmethod
     def from_array(
         device: Device,
-        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
+        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack,
     ) -> Vector:
         """
         Return a vector over an array.
@@ -1429,7 +1569,9 @@ class Matrix(DeviceArray):
     @staticmethod
     def from_array(
         device: Device,
-        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | typing_extensions.Buffer,
+        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack,
     ) -> Matrix:
         """
         Return a matrix over an array.
@@ -1529,6 +1671,11 @@ class TemporaryMatrix(Matrix):
 class Offset:
     """
     Signed pixels (``MPSOffset``); z selects an image.
+
+    Parameters
+    ----------
+    x, y, z : int, default 0
+        Or all in one tuple, which is taken wherever an `Offset` is: (x, y) or (x, y, z).
     """
 
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
@@ -1882,7 +2029,7 @@ class UnaryKernel(Kernel):
         StateError
             If a state to fill was made by a kernel of another class or with other properties.
         ReadCountError
-            If a temporary image or state has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
         CommandBufferError
             If the command buffer has been committed.
         """
@@ -1899,7 +2046,17 @@ class UnaryKernel(Kernel):
         allocator: typing.Any = None,
     ) -> typing.Any:
         """
-        Encode a batch in one call; see `encode`.
+        Encode a batch in one call, whatever its length.
+
+        Takes what `encode` takes, and raises what it raises, with batches in place of images: `ImageBatch` objects or lists of
+        images. All are of one length, and so is the list of states: one for each image, or where
+        `is_result_state_reused_across_batch` one and the same as often.
+
+        Returns
+        -------
+        ImageBatch, or with ``with_state`` a pair of it and the list of states, None for a kernel without any
+            The destinations: what was given as such, or a new batch. Nothing in it is valid before the command buffer has
+            completed.
         """
 
     def encoding_storage_size(
@@ -1913,14 +2070,53 @@ class UnaryKernel(Kernel):
         self, source: typing.Any, destination: typing.Any, source_states: typing.Any = None
     ) -> typing.Any:
         """
-        Return the state that the gradient kernel needs; every property must have its final value.
+        Return the state that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        source, destination : Image
+            What the encode will be given.
+        source_states : State or list of State, optional
+            Not used.
+
+        Returns
+        -------
+        State, or None for a kernel without one
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
         """
 
     def result_state_batch(
         self, sources: typing.Any, destinations: typing.Any, source_states: typing.Any = None
     ) -> typing.Any:
         """
-        Return the state that the gradient kernel needs; every property must have its final value.
+        Return the states of a batch that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        sources, destinations : batch of images
+            What the encode will be given.
+        source_states : State or list of State, optional
+            Not used.
+
+        Returns
+        -------
+        list of State, or None for a kernel without any
+            One for each image, or one and the same as often where `is_result_state_reused_across_batch`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
         """
 
     def temporary_result_state(
@@ -1931,7 +2127,30 @@ class UnaryKernel(Kernel):
         source_states: typing.Any = None,
     ) -> typing.Any:
         """
-        Return the state that the gradient kernel needs; every property must have its final value.
+        Return the state that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+            Where the work will be encoded; the result lives no longer.
+        source, destination : Image
+            What the encode will be given.
+        source_states : State or list of State, optional
+            Not used.
+
+        Returns
+        -------
+        State, or None for a kernel without one
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def temporary_result_state_batch(
@@ -1942,7 +2161,31 @@ class UnaryKernel(Kernel):
         source_states: typing.Any = None,
     ) -> typing.Any:
         """
-        Return the state that the gradient kernel needs; every property must have its final value.
+        Return the states of a batch that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+            Where the work will be encoded; the result lives no longer.
+        sources, destinations : batch of images
+            What the encode will be given.
+        source_states : State or list of State, optional
+            Not used.
+
+        Returns
+        -------
+        list of State, or None for a kernel without any
+            One for each image, or one and the same as often where `is_result_state_reused_across_batch`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     @property
@@ -2365,7 +2608,7 @@ class ForwardBinaryKernel(BinaryKernel):
         StateError
             If a state to fill was made by a kernel of another class or with other properties.
         ReadCountError
-            If a temporary image or state has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
         CommandBufferError
             If the command buffer has been committed.
         """
@@ -2383,7 +2626,17 @@ class ForwardBinaryKernel(BinaryKernel):
         allocator: typing.Any = None,
     ) -> typing.Any:
         """
-        Encode a batch in one call; see `encode`.
+        Encode a batch in one call, whatever its length.
+
+        Takes what `encode` takes, and raises what it raises, with batches in place of images: `ImageBatch` objects or lists of
+        images. All are of one length, and so is the list of states: one for each image, or where
+        `is_result_state_reused_across_batch` one and the same as often.
+
+        Returns
+        -------
+        ImageBatch, or with ``with_state`` a pair of it and the list of states, None for a kernel without any
+            The destinations: what was given as such, or a new batch. Nothing in it is valid before the command buffer has
+            completed.
         """
 
     def encoding_storage_size(
@@ -2405,7 +2658,26 @@ class ForwardBinaryKernel(BinaryKernel):
         source_states: typing.Any = None,
     ) -> typing.Any:
         """
-        Return the state that the gradient kernels need, None for a kernel without one; every property must have its final value.
+        Return the state that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        primary, secondary, destination : Image
+            What the encode will be given.
+        source_states : State or list of State, optional
+            Not used.
+
+        Returns
+        -------
+        State, or None for a kernel without one
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
         """
 
     def result_state_batch(
@@ -2416,7 +2688,27 @@ class ForwardBinaryKernel(BinaryKernel):
         source_states: typing.Any = None,
     ) -> typing.Any:
         """
-        Return the state that the gradient kernels need, None for a kernel without one; every property must have its final value.
+        Return the states of a batch that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        primaries, secondaries, destinations : batch of images
+            What the encode will be given.
+        source_states : State or list of State, optional
+            Not used.
+
+        Returns
+        -------
+        list of State, or None for a kernel without any
+            One for each image, or one and the same as often where `is_result_state_reused_across_batch`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
         """
 
     def temporary_result_state(
@@ -2428,7 +2720,30 @@ class ForwardBinaryKernel(BinaryKernel):
         source_states: typing.Any = None,
     ) -> typing.Any:
         """
-        Return the state that the gradient kernels need, None for a kernel without one; every property must have its final value.
+        Return the state that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+            Where the work will be encoded; the result lives no longer.
+        primary, secondary, destination : Image
+            What the encode will be given.
+        source_states : State or list of State, optional
+            Not used.
+
+        Returns
+        -------
+        State, or None for a kernel without one
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def temporary_result_state_batch(
@@ -2440,7 +2755,31 @@ class ForwardBinaryKernel(BinaryKernel):
         source_states: typing.Any = None,
     ) -> typing.Any:
         """
-        Return the state that the gradient kernels need, None for a kernel without one; every property must have its final value.
+        Return the states of a batch that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+            Where the work will be encoded; the result lives no longer.
+        primaries, secondaries, destinations : batch of images
+            What the encode will be given.
+        source_states : State or list of State, optional
+            Not used.
+
+        Returns
+        -------
+        list of State, or None for a kernel without any
+            One for each image, or one and the same as often where `is_result_state_reused_across_batch`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
 class BinaryGradientState(State):
@@ -2609,7 +2948,7 @@ class GradientKernel(BinaryKernel):
             If the kernel needs a state that a forward encode has filled and this one is not, an optimizer has used its
             gradients, or ``destination`` is given and `configure` has not been called for the state.
         ReadCountError
-            If a temporary image or state has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
         CommandBufferError
             If the command buffer has been committed.
         """
@@ -2626,7 +2965,16 @@ class GradientKernel(BinaryKernel):
         allocator: typing.Any = None,
     ) -> typing.Any:
         """
-        Encode a batch in one call; see `encode`.
+        Encode a batch in one call, whatever its length.
+
+        Takes what `encode` takes, and raises what it raises, with batches in place of images: `ImageBatch` objects or lists of
+        images. All are of one length, and so is ``states`` unless it is one for the whole batch.
+
+        Returns
+        -------
+        ImageBatch
+            The destinations: what was given as such, or a new batch. Nothing in it is valid before the command buffer has
+            completed.
         """
 
     @property
@@ -3057,7 +3405,9 @@ class BatchNormalizationStatistics(UnaryKernel):
             If an argument is of another class, device or size, has other channels than the kernel that made the state, or
             ``offset`` or ``clip_rect`` is set.
         ReadCountError
-            If a temporary image has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
 class BatchNormalization(UnaryKernel):
@@ -3096,12 +3446,17 @@ class BatchNormalization(UnaryKernel):
 
         Raises
         ------
+        TypeError, ValueError
+            If an argument is of another kind, device or command buffer, an image has other channels than the kernel or another
+            size than its batch, a destination is read-only or shares memory with a source, or the state was made by another
+            kernel or comes without a destination.
         StateError
-            If there are no statistics to normalize with: neither in the state nor stored in the kernel.
-        RuntimeError
-            If `epsilon` is not what it was when the state was made.
-        ValueError
-            If the state was made by another kernel, or an image has other channels or another size than its batch.
+            If there are no statistics to normalize with, neither in the state nor stored in the kernel, or if `epsilon` or
+            another property is not what it was when the state was made.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_batch(
@@ -3114,7 +3469,16 @@ class BatchNormalization(UnaryKernel):
         allocator: typing.Any = None,
     ) -> typing.Any:
         """
-        Encode a batch in one call; see `encode`.
+        Encode a batch in one call, whatever its length.
+
+        Takes what `encode` takes, and raises what it raises, with batches in place of images: `ImageBatch` objects or lists of
+        images. All are of one length. ``batch_normalization_state`` is one for the whole batch, or a list that repeats it.
+
+        Returns
+        -------
+        ImageBatch
+            The destinations: what was given as such, or a new batch. Nothing in it is valid before the command buffer has
+            completed.
         """
 
     def reload_gamma_and_beta(
@@ -3195,9 +3559,11 @@ class BatchNormalizationStatisticsGradient(GradientKernel):
             If an argument is of another class, device, size or number of channels, or a property other than the channel
             windows is set.
         StateError
-            If the state has no statistics, or those of fewer images.
+            If the state has no statistics, or those of fewer images, or `BatchNormalizationGradient` has used its sums.
         ReadCountError
-            If a temporary image or state has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     @property
@@ -3490,19 +3856,49 @@ class Convolution(UnaryKernel):
         self, command_buffer: CommandBuffer, temporary_ok: bool = False
     ) -> ConvolutionWeightsAndBiasesState:
         """
-        Encode a copy of the weights the kernel multiplies with, as float32.
+        Encode a copy of the weights and biases the kernel computes with, as float32.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        temporary_ok : bool, default False
+            Whether the state may live on the command buffer.
 
         Returns
         -------
         ConvolutionWeightsAndBiasesState
-            Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none.
+            Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none. The numbers are there once
+            the command buffer has completed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the command buffer is none, or on another device.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def reload_weights_and_biases(
         self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
     ) -> None:
         """
-        Encode a copy of a state's weights into the kernel, for the encodes after it.
+        Encode a copy of a state's weights and biases into the kernel, for the encodes after it.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        state : ConvolutionWeightsAndBiasesState
+            Read once. If it has no biases, those of the kernel stay.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, device or command buffer, or the state has more or fewer weights or biases than
+            the kernel.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def reload_weights_and_biases_from_data_source(self) -> None:
@@ -3540,7 +3936,23 @@ class ConvolutionGradient(GradientKernel):
         self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
     ) -> None:
         """
-        Encode a copy of a state's weights into the kernel, for the encodes after it.
+        Encode a copy of a state's weights and biases into the kernel, for the encodes after it.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        state : ConvolutionWeightsAndBiasesState
+            Read once. If it has no biases, those of the kernel stay.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, device or command buffer, or the state has more or fewer weights or biases than
+            the kernel.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def reload_weights_and_biases_from_data_source(self) -> None:
@@ -3648,7 +4060,7 @@ class ConvolutionTranspose(UnaryKernel):
         StateError
             If a state to fill was made by a kernel of another class or with other properties.
         ReadCountError
-            If a temporary image or state has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
         CommandBufferError
             If the command buffer has been committed.
         """
@@ -3666,26 +4078,66 @@ class ConvolutionTranspose(UnaryKernel):
         allocator: typing.Any = None,
     ) -> typing.Any:
         """
-        Encode a batch in one call; see `encode`.
+        Encode a batch in one call, whatever its length.
+
+        Takes what `encode` takes, and raises what it raises, with batches in place of images: `ImageBatch` objects or lists of
+        images. All are of one length, and so is the list of states: one for each image, or where
+        `is_result_state_reused_across_batch` one and the same as often.
+
+        Returns
+        -------
+        ImageBatch, or with ``with_state`` a pair of it and the list of states, None for a kernel without any
+            The destinations: what was given as such, or a new batch. Nothing in it is valid before the command buffer has
+            completed.
         """
 
     def export_weights_and_biases(
         self, command_buffer: CommandBuffer, temporary_ok: bool = False
     ) -> ConvolutionWeightsAndBiasesState:
         """
-        Encode a copy of the weights the kernel multiplies with, as float32.
+        Encode a copy of the weights and biases the kernel computes with, as float32.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        temporary_ok : bool, default False
+            Whether the state may live on the command buffer.
 
         Returns
         -------
         ConvolutionWeightsAndBiasesState
-            Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none.
+            Temporary only if ``temporary_ok``; its ``biases`` are None if the data source has none. The numbers are there once
+            the command buffer has completed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the command buffer is none, or on another device.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def reload_weights_and_biases(
         self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
     ) -> None:
         """
-        Encode a copy of a state's weights into the kernel, for the encodes after it.
+        Encode a copy of a state's weights and biases into the kernel, for the encodes after it.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        state : ConvolutionWeightsAndBiasesState
+            Read once. If it has no biases, those of the kernel stay.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, device or command buffer, or the state has more or fewer weights or biases than
+            the kernel.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def reload_weights_and_biases_from_data_source(self) -> None:
@@ -3697,14 +4149,53 @@ class ConvolutionTranspose(UnaryKernel):
         self, source: typing.Any, destination: typing.Any, source_states: typing.Any = None
     ) -> typing.Any:
         """
-        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        Return the state that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        source, destination : Image
+            What the encode will be given.
+        source_states : State or list of State, optional
+            `ConvolutionGradientState` of the convolution that is undone, where there is one.
+
+        Returns
+        -------
+        State, or None for a kernel without one
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
         """
 
     def result_state_batch(
         self, sources: typing.Any, destinations: typing.Any, source_states: typing.Any = None
     ) -> typing.Any:
         """
-        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        Return the states of a batch that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        sources, destinations : batch of images
+            What the encode will be given.
+        source_states : State or list of State, optional
+            `ConvolutionGradientState` of the convolution that is undone, where there is one.
+
+        Returns
+        -------
+        list of State, or None for a kernel without any
+            One for each image, or one and the same as often where `is_result_state_reused_across_batch`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
         """
 
     def temporary_result_state(
@@ -3715,7 +4206,30 @@ class ConvolutionTranspose(UnaryKernel):
         source_states: typing.Any = None,
     ) -> typing.Any:
         """
-        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        Return the state that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+            Where the work will be encoded; the result lives no longer.
+        source, destination : Image
+            What the encode will be given.
+        source_states : State or list of State, optional
+            `ConvolutionGradientState` of the convolution that is undone, where there is one.
+
+        Returns
+        -------
+        State, or None for a kernel without one
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def temporary_result_state_batch(
@@ -3726,7 +4240,31 @@ class ConvolutionTranspose(UnaryKernel):
         source_states: typing.Any = None,
     ) -> typing.Any:
         """
-        Return the state that the gradient kernel needs; every property must have its final value. ``source_states``: of the convolution that is undone.
+        Return the states of a batch that the gradient kernels need.
+
+        Every property must have its final value: an encode refuses a state to fill if one has changed since.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+            Where the work will be encoded; the result lives no longer.
+        sources, destinations : batch of images
+            What the encode will be given.
+        source_states : State or list of State, optional
+            `ConvolutionGradientState` of the convolution that is undone, where there is one.
+
+        Returns
+        -------
+        list of State, or None for a kernel without any
+            One for each image, or one and the same as often where `is_result_state_reused_across_batch`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another kind or device, there are more or fewer of one than of another, or a property has a
+            value that does not suit the images.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     @property
@@ -3773,7 +4311,23 @@ class ConvolutionTransposeGradient(GradientKernel):
         self, command_buffer: CommandBuffer, state: ConvolutionWeightsAndBiasesState
     ) -> None:
         """
-        Encode a copy of a state's weights into the kernel, for the encodes after it.
+        Encode a copy of a state's weights and biases into the kernel, for the encodes after it.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        state : ConvolutionWeightsAndBiasesState
+            Read once. If it has no biases, those of the kernel stay.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of another class, device or command buffer, or the state has more or fewer weights or biases than
+            the kernel.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def reload_weights_and_biases_from_data_source(self) -> None:
@@ -4590,7 +5144,7 @@ class LossLabels(State):
 
 class LabelledLoss(UnaryKernel):
     """
-    What `Loss` and `YOLOLoss` share: their labels are a state an image.
+    Base class of `Loss` and `YOLOLoss`, whose labels are a state an image.
     """
 
     def encode(
@@ -4629,7 +5183,7 @@ class LabelledLoss(UnaryKernel):
             they do not fit the reduction; if a result is read-only or shares memory with another image; or if `clip_rect` is
             set, or `offset` for a destination that is given.
         ReadCountError
-            If a temporary image or state has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
         CommandBufferError
             If the command buffer has been committed.
         """
@@ -4644,7 +5198,16 @@ class LabelledLoss(UnaryKernel):
         allocator: typing.Any = None,
     ) -> typing.Any:
         """
-        Encode a batch in one call; see `encode`.
+        Encode a batch in one call, whatever its length.
+
+        Takes what `encode` takes, and raises what it raises, with batches in place of images: `ImageBatch` objects or lists of
+        images. All are of one length, and so is ``labels``.
+
+        Returns
+        -------
+        ImageBatch
+            The destinations: what was given as such, or a new batch. Nothing in it is valid before the command buffer has
+            completed.
         """
 
 class Loss(LabelledLoss):
@@ -4977,7 +5540,7 @@ class ForwardLoss(UnaryKernel):
         StateError
             If a state to fill was made by a kernel of another class or with other properties.
         ReadCountError
-            If a temporary image or state has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
         CommandBufferError
             If the command buffer has been committed.
         """
@@ -5088,7 +5651,7 @@ class LossGradient(BinaryKernel):
             different settings, a destination is read-only or shares memory with another image, COSINE_DISTANCE is given
             weights, or an offset or `clip_rect` is set.
         ReadCountError
-            If a temporary image or state has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
         CommandBufferError
             If the command buffer has been committed.
         """
@@ -5270,7 +5833,7 @@ class OptimizerDescriptor:
 
 class Optimizer(Kernel):
     """
-    What all optimizers share (``MPSNNOptimizer``); never made directly.
+    Base class of all optimizers (``MPSNNOptimizer``); never made directly.
     """
 
     def __init__(self, *args: typing.Any, **kwargs: typing.Any) -> None: ...
@@ -5366,6 +5929,10 @@ class StochasticGradientDescent(Optimizer):
             If an argument is of another class, size or device, shares memory with a history, or the kernel has no gamma.
         StateError
             If the gradients are not those of the whole batch.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_convolution(
@@ -5401,6 +5968,10 @@ class StochasticGradientDescent(Optimizer):
             If an argument is of another class, size or device, or shares memory with a history.
         StateError
             If no gradients have been encoded into ``gradient_state``.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_gamma_beta(
@@ -5437,6 +6008,10 @@ class StochasticGradientDescent(Optimizer):
             If an argument is of another class, size or device, a state comes twice, or memory is shared with a history.
         StateError
             If a state has no gradients, or not those of the whole batch.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_matrix(
@@ -5465,7 +6040,9 @@ class StochasticGradientDescent(Optimizer):
         TypeError, ValueError
             If an argument is of another kind, shape or device, or shares memory with a history.
         ReadCountError
-            If a temporary one has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_vector(
@@ -5494,7 +6071,9 @@ class StochasticGradientDescent(Optimizer):
         TypeError, ValueError
             If an argument is of another kind, shape or device, or shares memory with a history.
         ReadCountError
-            If a temporary one has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     @property
@@ -5548,6 +6127,10 @@ class RMSProp(Optimizer):
             If an argument is of another class, size or device, shares memory with a history, or the kernel has no gamma.
         StateError
             If the gradients are not those of the whole batch.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_convolution(
@@ -5582,6 +6165,10 @@ class RMSProp(Optimizer):
             If an argument is of another class, size or device, or shares memory with a history.
         StateError
             If no gradients have been encoded into ``gradient_state``.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_gamma_beta(
@@ -5617,6 +6204,10 @@ class RMSProp(Optimizer):
             If an argument is of another class, size or device, a state comes twice, or memory is shared with a history.
         StateError
             If a state has no gradients, or not those of the whole batch.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_matrix(
@@ -5645,7 +6236,9 @@ class RMSProp(Optimizer):
         TypeError, ValueError
             If an argument is of another kind, shape or device, or shares memory with a history.
         ReadCountError
-            If a temporary one has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_vector(
@@ -5674,7 +6267,9 @@ class RMSProp(Optimizer):
         TypeError, ValueError
             If an argument is of another kind, shape or device, or shares memory with a history.
         ReadCountError
-            If a temporary one has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     @property
@@ -5734,6 +6329,10 @@ class Adam(Optimizer):
             If an argument is of another class, size or device, shares memory with a history, or the kernel has no gamma.
         StateError
             If the gradients are not those of the whole batch.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_convolution(
@@ -5773,6 +6372,10 @@ class Adam(Optimizer):
             If an argument is of another class, size or device, or shares memory with a history.
         StateError
             If no gradients have been encoded into ``gradient_state``.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_gamma_beta(
@@ -5813,6 +6416,10 @@ class Adam(Optimizer):
             If an argument is of another class, size or device, a state comes twice, or memory is shared with a history.
         StateError
             If a state has no gradients, or not those of the whole batch.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_matrix(
@@ -5846,7 +6453,9 @@ class Adam(Optimizer):
         TypeError, ValueError
             If an argument is of another kind, shape or device, or shares memory with a history.
         ReadCountError
-            If a temporary one has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_vector(
@@ -5880,7 +6489,9 @@ class Adam(Optimizer):
         TypeError, ValueError
             If an argument is of another kind, shape or device, or shares memory with a history.
         ReadCountError
-            If a temporary one has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     @property
@@ -5912,7 +6523,7 @@ class Adam(Optimizer):
 
 class Pooling(UnaryKernel):
     """
-    What all pooling kernels are (``MPSCNNPooling``); never made directly.
+    Base class of all pooling kernels (``MPSCNNPooling``); never made directly.
     """
 
 class PoolingMax(Pooling):
@@ -5975,7 +6586,7 @@ class DilatedPoolingMax(Pooling):
 
 class PoolingGradient(GradientKernel):
     """
-    What all pooling gradients are (``MPSCNNPoolingGradient``); never made directly.
+    Base class of all pooling gradients (``MPSCNNPoolingGradient``); never made directly.
     """
 
     @property
@@ -6241,8 +6852,18 @@ class Reshape(UnaryKernel):
 
         Raises
         ------
-        ValueError
-            If source and result differ in their number of elements, or a part of an image is chosen.
+        TypeError, ValueError
+            If an argument is of another kind, device or command buffer, images do not fit each other or the kernel, a
+            destination is read-only or shares memory with a source, or a property has a value that the kernel cannot use. A
+            state to fill needs a destination, and ``with_state`` one that is created.
+            Source and result must have equally many elements, and be taken whole.
+            A shape is given complete, and without a destination.
+        StateError
+            If a state to fill was made by a kernel of another class or with other properties.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_batch(
@@ -6260,7 +6881,17 @@ class Reshape(UnaryKernel):
         reshaped_feature_channels: typing.Any = None,
     ) -> typing.Any:
         """
-        Encode a batch in one call; see `encode`.
+        Encode a batch in one call, whatever its length.
+
+        Takes what `encode` takes, and raises what it raises, with batches in place of images: `ImageBatch` objects or lists of
+        images. All are of one length, and so is the list of states: one for each image, or where
+        `is_result_state_reused_across_batch` one and the same as often.
+
+        Returns
+        -------
+        ImageBatch, or with ``with_state`` a pair of it and the list of states, None for a kernel without any
+            The destinations: what was given as such, or a new batch. Nothing in it is valid before the command buffer has
+            completed.
         """
 
 class ReshapeGradient(GradientKernel):
@@ -6304,8 +6935,17 @@ class Slice(UnaryKernel):
 
         Raises
         ------
-        ValueError
-            If the box is empty.
+        TypeError, ValueError
+            If an argument is of another kind, device or command buffer, images do not fit each other or the kernel, a
+            destination is read-only or shares memory with a source, or a property has a value that the kernel cannot use. A
+            state to fill needs a destination, and ``with_state`` one that is created.
+            The box must hold a pixel.
+        StateError
+            If a state to fill was made by a kernel of another class or with other properties.
+        ReadCountError
+            If a temporary argument has been read as often as was announced.
+        CommandBufferError
+            If the command buffer has been committed.
         """
 
     def encode_batch(
@@ -6320,7 +6960,17 @@ class Slice(UnaryKernel):
         allocator: typing.Any = None,
     ) -> typing.Any:
         """
-        Encode a batch in one call; see `encode`.
+        Encode a batch in one call, whatever its length.
+
+        Takes what `encode` takes, and raises what it raises, with batches in place of images: `ImageBatch` objects or lists of
+        images. All are of one length, and so is the list of states: one for each image, or where
+        `is_result_state_reused_across_batch` one and the same as often.
+
+        Returns
+        -------
+        ImageBatch, or with ``with_state`` a pair of it and the list of states, None for a kernel without any
+            The destinations: what was given as such, or a new batch. Nothing in it is valid before the command buffer has
+            completed.
         """
 
 class Pad(UnaryKernel):
@@ -6444,7 +7094,7 @@ class CropAndResizeBilinear(UnaryKernel):
             regions, a destination is read-only or shares memory with a source, ``destination_state`` is not None,
             ``with_state`` comes with a destination, or a property has a value that the kernel cannot use.
         ReadCountError
-            If a temporary image or state has been read as often as was announced.
+            If a temporary argument has been read as often as was announced.
         CommandBufferError
             If the command buffer has been committed.
         """
@@ -6461,7 +7111,16 @@ class CropAndResizeBilinear(UnaryKernel):
         allocator: typing.Any = None,
     ) -> typing.Any:
         """
-        Encode a batch in one call; see `encode`.
+        Encode a batch in one call, whatever its length.
+
+        Takes what `encode` takes, and raises what it raises, with batches in place of images: `ImageBatch` objects or lists of
+        images. ``destinations`` holds one for each source and region. There are no states.
+
+        Returns
+        -------
+        ImageBatch, or with ``with_state`` a pair of it and None
+            The destinations: what was given as such, or a new batch. Nothing in it is valid before the command buffer has
+            completed.
         """
 
     @property
@@ -6513,7 +7172,7 @@ class LogSoftMaxGradient(GradientKernel):
 
 class Upsampling(UnaryKernel):
     """
-    What all upsampling kernels are (``MPSCNNUpsampling``); never made directly.
+    Base class of all upsampling kernels (``MPSCNNUpsampling``); never made directly.
     """
 
     @property
@@ -6553,7 +7212,7 @@ class UpsamplingBilinear(Upsampling):
 
 class UpsamplingGradient(GradientKernel):
     """
-    What all upsampling gradients are (``MPSCNNUpsamplingGradient``); never made directly.
+    Base class of all upsampling gradients (``MPSCNNUpsamplingGradient``); never made directly.
     """
 
     @property
@@ -6916,10 +7575,13 @@ def iterate(batch: typing.Any, visit: collections.abc.Callable[..., typing.Any])
 
 def memory_statistics() -> dict[typing.Any, typing.Any]:
     """
-    Return what the CPU device's storage takes, as a dict.
+    Return what the CPU device's storage takes.
 
-    ``in_use`` and ``cached`` bytes now, ``peak`` bytes ever, and ``system_requests``, how often memory was taken from the
-    system: it stands still while a program repeats the same step.
+    Returns
+    -------
+    dict of int
+        ``in_use`` and ``cached`` bytes now, ``peak`` bytes ever, and ``system_requests``, how often memory was taken from
+        the system: it stands still while a program repeats the same step.
     """
 
 def release_cached_memory() -> None:

@@ -431,7 +431,8 @@ constexpr const char* kReloadFromSourceDoc =
     "Read the data source again; work that is encoded already keeps the weights it was encoded "
     "with.";
 std::string reload_doc() {
-  return text(R"(Encode a copy of a state's weights and biases into the kernel, for the encodes after it.
+  return text(
+      R"(Encode a copy of a state's weights and biases into the kernel, for the encodes after it.
 
 Parameters
 ----------
@@ -445,7 +446,7 @@ TypeError, ValueError
     If an argument is of another class, device or command buffer, or the state has more or fewer weights or biases than
     the kernel.
 )",
-              kWorkRaises);
+      kWorkRaises);
 }
 
 template <class Class>
@@ -623,12 +624,11 @@ Image or ImageBatch, or with ``with_state`` a pair of it and the state or list o
     state to fill.
 )"))
           .c_str());
-  def_often_called(c, "encode_batch", &encode_transpose, "command_buffer"_a.none(false),
-                   "sources"_a, "destinations"_a = py::none(), py::kw_only(),
-                   "destination_states"_a = py::none(),
-                   "convolution_gradient_states"_a = py::none(), "with_state"_a = false,
-                   "temporary_state"_a = false, "allocator"_a = py::none(),
-                   forward_batch_form().c_str());
+  def_often_called(
+      c, "encode_batch", &encode_transpose, "command_buffer"_a.none(false), "sources"_a,
+      "destinations"_a = py::none(), py::kw_only(), "destination_states"_a = py::none(),
+      "convolution_gradient_states"_a = py::none(), "with_state"_a = false,
+      "temporary_state"_a = false, "allocator"_a = py::none(), forward_batch_form().c_str());
 
   py::class_<ConvolutionTransposeGradient, GradientKernel, py::smart_holder> gradient(
       m, "ConvolutionTransposeGradient");

@@ -67,12 +67,13 @@ void bind_reshape_kernels(py::module_& m) {
   using Device = std::shared_ptr<Device>;
   py::class_<Reshape, UnaryKernel, py::smart_holder> reshape(m, "Reshape");
   reshape.def(py::init<Device>(), "device"_a.none(false));
-  def_often_called(reshape, "encode", &encode_reshape, "command_buffer"_a.none(false), "source"_a,
-                   "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
-                   "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
-                   "reshaped_width"_a = py::none(), "reshaped_height"_a = py::none(),
-                   "reshaped_feature_channels"_a = py::none(),
-                   text(R"(Encode the kernel, as `UnaryKernel.encode` and with a shape.
+  def_often_called(
+      reshape, "encode", &encode_reshape, "command_buffer"_a.none(false), "source"_a,
+      "destination"_a = py::none(), py::kw_only(), "destination_state"_a = py::none(),
+      "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
+      "reshaped_width"_a = py::none(), "reshaped_height"_a = py::none(),
+      "reshaped_feature_channels"_a = py::none(),
+      text(R"(Encode the kernel, as `UnaryKernel.encode` and with a shape.
 
 Parameters
 ----------
@@ -95,16 +96,17 @@ Returns
 Image or ImageBatch, or with ``with_state`` a pair of it and the state or list of states
     The destination. Nothing in it is valid before the command buffer has completed.
 )",
-                        forward_raises(R"(    Source and result must have equally many elements, and be taken whole.
+           forward_raises(
+               R"(    Source and result must have equally many elements, and be taken whole.
     A shape is given complete, and without a destination.
 )"))
-                       .c_str());
-  def_often_called(
-      reshape, "encode_batch", &encode_reshape, "command_buffer"_a.none(false), "sources"_a,
-      "destinations"_a = py::none(), py::kw_only(), "destination_states"_a = py::none(),
-      "with_state"_a = false, "temporary_state"_a = false, "allocator"_a = py::none(),
-      "reshaped_width"_a = py::none(), "reshaped_height"_a = py::none(),
-      "reshaped_feature_channels"_a = py::none(), forward_batch_form().c_str());
+          .c_str());
+  def_often_called(reshape, "encode_batch", &encode_reshape, "command_buffer"_a.none(false),
+                   "sources"_a, "destinations"_a = py::none(), py::kw_only(),
+                   "destination_states"_a = py::none(), "with_state"_a = false,
+                   "temporary_state"_a = false, "allocator"_a = py::none(),
+                   "reshaped_width"_a = py::none(), "reshaped_height"_a = py::none(),
+                   "reshaped_feature_channels"_a = py::none(), forward_batch_form().c_str());
   py::class_<ReshapeGradient, GradientKernel, py::smart_holder>(m, "ReshapeGradient")
       .def(py::init<Device>(), "device"_a.none(false));
 

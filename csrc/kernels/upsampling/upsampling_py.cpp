@@ -43,7 +43,8 @@ void bind_upsampling(py::module_& m) {
 
   bind_factors(py::class_<UpsamplingGradient, GradientKernel, py::smart_holder>(
       m, "UpsamplingGradient",
-      "Base class of all upsampling gradients (``MPSCNNUpsamplingGradient``); never made directly."));
+      "Base class of all upsampling gradients (``MPSCNNUpsamplingGradient``); never made "
+      "directly."));
   bind_kernel<UpsamplingNearestGradient, UpsamplingGradient>(m, "UpsamplingNearestGradient");
   bind_kernel<UpsamplingBilinearGradient, UpsamplingGradient>(m, "UpsamplingBilinearGradient");
 }
