@@ -66,32 +66,45 @@ py::array read_image(const Image& image, DataLayout layout, const py::object& im
   return dtype.is_none() ? result : py::array(result.attr("astype")(dtype));
 }
 
-ChannelFormat format_of(const py::array& array) {
+ChannelFormat format_of(const py::array& array, const char* who) {
   for (const ChannelFormat format : {ChannelFormat::Float32, ChannelFormat::Float16,
                                      ChannelFormat::Unorm8, ChannelFormat::Unorm16}) {
     if (array.dtype().equal(dtype_of(format))) {
       return format;
     }
   }
-  fail<TypeError>("ImageBatch: array must be float32, float16, uint8 or uint16, got ",
+  fail<TypeError>(who, ": array must be float32, float16, uint8 or uint16, got ",
                   std::string(py::str(array.dtype())));
 }
 
-std::shared_ptr<ImageBatch> batch_from_array(const std::shared_ptr<Device>& device,
-                                             const GivenArray& given) {
+// Images over an array (N, H, W, C) or, if it is not for a batch, one over an array (H, W, C).
+std::shared_ptr<ImageBatch> images_over(const std::shared_ptr<Device>& device,
+                                        const GivenArray& given, bool batch) {
   const py::array& array = given.array;
-  require(array.ndim() == 4, "ImageBatch: array must have shape (N, H, W, C), got ", array.ndim(),
-          " axes");
-  const ChannelFormat format = format_of(array);
-  require_usable_in_place(array, "ImageBatch", "array");
+  const char* who = batch ? "ImageBatch" : "Image";
+  const py::ssize_t first = batch ? 1 : 0;
+  require(array.ndim() == first + 3, who, ": array must have shape ",
+          batch ? "(N, H, W, C)" : "(H, W, C)", ", got ", shape_text(array));
+  const ChannelFormat format = format_of(array, who);
+  require_usable_in_place(array, who, "array");
   ImageDescriptor d;
-  d.height = array.shape(1);
-  d.width = array.shape(2);
-  d.feature_channels = array.shape(3);
+  d.height = array.shape(first);
+  d.width = array.shape(first + 1);
+  d.feature_channels = array.shape(first + 2);
   d.channel_format = format;
   LentMemory lent{const_cast<void*>(array.data()), static_cast<std::size_t>(array.nbytes()),
                   share_python(py::reinterpret_borrow<py::object>(array)), !array.writeable()};
-  return ImageBatch::from_memory(device, d, array.shape(0), std::move(lent));
+  return ImageBatch::from_memory(device, d, batch ? array.shape(0) : 1, std::move(lent));
+}
+
+std::shared_ptr<ImageBatch> batch_from_array(const std::shared_ptr<Device>& device,
+                                             const GivenArray& array) {
+  return images_over(device, array, true);
+}
+
+std::shared_ptr<Image> image_from_array(const std::shared_ptr<Device>& device,
+                                        const GivenArray& array) {
+  return (*images_over(device, array, false))[0];
 }
 
 // New memory for an array, 64-byte aligned as everything that the package hands out.
@@ -111,20 +124,26 @@ std::vector<py::ssize_t> batch_shape(const ImageBatch& batch) {
   return {batch.size(), d.height, d.width, d.feature_channels};
 }
 
-// The batch's own memory where the device keeps it as one dense array, else None. Throws
-// std::invalid_argument where there is no array of the images.
-py::object batch_memory(const std::shared_ptr<ImageBatch>& batch) {
-  const ImageDescriptor& d = (*batch)[0]->descriptor();
-  for (const auto& image : batch->images()) {
+// Throws unless the images are those that one array can hold.
+void require_alike(const ImageBatch& batch) {
+  const ImageDescriptor& d = batch[0]->descriptor();
+  for (const auto& image : batch.images()) {
     require(image->descriptor().same_kind(d) && d.number_of_images == 1,
             "ImageBatch: an array holds images of one kind that hold one image each, got ", d,
             " and ", image->descriptor());
   }
+}
+
+// The batch's own memory where the device keeps it as one dense array, else None. Throws
+// std::invalid_argument where there is no array of the images.
+py::object batch_memory(const std::shared_ptr<ImageBatch>& batch) {
+  require_alike(*batch);
   ImageStorage* storage = batch->whole_storage();
   if (storage && !(*batch)[0]->is_temporary()) {
     (*batch)[0]->require_readable();
     if (void* data = storage->dense_memory()) {
-      py::array result(dtype_of(d.channel_format), batch_shape(*batch), data, keep_alive(batch));
+      py::array result(dtype_of((*batch)[0]->descriptor().channel_format), batch_shape(*batch),
+                       data, keep_alive(batch));
       if (storage->is_read_only()) {
         result.attr("flags").attr("writeable") = false;
       }
@@ -245,6 +264,15 @@ ValueError
       .def(
           "copy", [](const ImageDescriptor& self) { return self; }, "Return an equal descriptor.")
       .def("__copy__", [](const ImageDescriptor& self) { return self; })
+      .def("__reduce__",
+           [](const py::object& self) {
+             const auto& d = self.cast<const ImageDescriptor&>();
+             const py::tuple arguments =
+                 py::make_tuple(d.width, d.height, d.feature_channels, d.number_of_images,
+                                d.channel_format, d.storage_mode, d.usage);
+             const py::dict rest("cpu_cache_mode"_a = d.cpu_cache_mode);
+             return py::make_tuple(py::type::of(self), arguments, py::make_tuple(py::none(), rest));
+           })
       .def(
           "__deepcopy__", [](const ImageDescriptor& self, const py::dict&) { return self; },
           "memo"_a)
@@ -278,6 +306,24 @@ images : sequence of Image
     return [member](const Image& self) { return self.descriptor().*member; };
   };
   image.def(py::init(&Image::make), "device"_a.none(false), "descriptor"_a)
+      .def_static("from_array", &image_from_array, "device"_a.none(false), "array"_a,
+                  R"(Return an image over an array.
+
+Parameters
+----------
+device : Device
+array : ndarray, or what has a buffer or DLPack, shape (H, W, C), C-contiguous
+    float32, float16, uint8 or uint16. The CPU device uses it in place; Metal copies it.
+
+Returns
+-------
+Image
+
+Raises
+------
+TypeError, ValueError
+    If the array is of another kind.
+)")
       .def_property_readonly("device", &Image::device, "`Device` that holds the texels; read only.")
       .def_property_readonly(
           "descriptor", [](const Image& self) { return self.descriptor(); }, "A copy of it.")
@@ -569,6 +615,30 @@ RuntimeError
             return self[index];
           },
           "index"_a)
+      .def(
+          "__getitem__",
+          [](const ImageBatch& self, const py::slice& slice) {
+            py::ssize_t start = 0, stop = 0, step = 0, count = 0;
+            if (!slice.compute(self.size(), &start, &stop, &step, &count)) {
+              throw py::error_already_set();
+            }
+            require(count > 0, "ImageBatch: a slice must hold at least one image, got ",
+                    std::string(py::str(slice)), " of ", self.size());
+            ImageBatch::Images images;
+            for (py::ssize_t i = 0; i < count; ++i) {
+              images.push_back(self[start + i * step]);
+            }
+            return std::make_shared<ImageBatch>(std::move(images));
+          },
+          "index"_a)
+      .def_property_readonly(
+          "shape",
+          [](const ImageBatch& self) {
+            require_alike(self);
+            return py::tuple(py::cast(batch_shape(self)));
+          },
+          "Of an array of the texels, (N, H, W, C); read only. ValueError if the images differ in "
+          "size or format.")
       .def(
           "__iter__",
           [](const ImageBatch& self) {

@@ -83,7 +83,7 @@ def as_image_array(
         kinds = "float32 or float16" if halves else "float32"
         remedy = f"np.asarray({name}, np.float32) makes it one"
         if labels and array.dtype.kind in "iu":
-            remedy = "of classes (N, H, W), np.eye(number_of_classes, dtype=np.float32)[classes]"
+            remedy = f"mg.one_hot({name}, count) makes such labels of classes"
         raise TypeError(
             f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}; {remedy}"
         )

@@ -182,6 +182,7 @@ __all__: list[str] = [
     "increment_read_count",
     "iterate",
     "memory_statistics",
+    "read_bandwidth",
     "release_cached_memory",
     "resource_size",
     "set_num_threads",
@@ -584,7 +585,9 @@ class ImageDescriptor:
         storage_mode: StorageMode = StorageMode.MANAGED,
         usage: typing.SupportsInt | typing.SupportsIndex = 3,
     ) -> None: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
+    def __reduce__(
+        self,
+    ) -> tuple[type, tuple[typing.Any, ...], tuple[None, dict[typing.Any, typing.Any]]]: ...
     def __repr__(self) -> str: ...
     def copy(self) -> ImageDescriptor:
         """
@@ -689,6 +692,32 @@ class Image:
     device : Device
     descriptor : ImageDescriptor
     """
+
+    @staticmethod
+    def from_array(
+        device: Device,
+        array: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack,
+    ) -> Image:
+        """
+        Return an image over an array.
+
+        Parameters
+        ----------
+        device : Device
+        array : ndarray, or what has a buffer or DLPack, shape (H, W, C), C-contiguous
+            float32, float16, uint8 or uint16. The CPU device uses it in place; Metal copies it.
+
+        Returns
+        -------
+        Image
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the array is of another kind.
+        """
 
     def __array__(
         self, dtype: typing.Any = None, copy: typing.Any = None
@@ -1005,7 +1034,10 @@ class ImageBatch:
     def __array__(self, dtype: typing.Any = None, copy: typing.Any = None) -> typing.Any: ...
     def __dlpack__(self, **kwargs: typing.Any) -> typing.Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    @typing.overload
     def __getitem__(self, index: typing.SupportsInt | typing.SupportsIndex) -> Image: ...
+    @typing.overload
+    def __getitem__(self, index: slice) -> ImageBatch: ...
     def __init__(self, images: collections.abc.Sequence[typing.Any]) -> None: ...
     def __iter__(self) -> collections.abc.Iterator[Image]: ...
     def __len__(self) -> int: ...
@@ -1019,8 +1051,16 @@ class ImageBatch:
 
         Raises
         ------
+        ValueError
+            If the images differ in size or format, or hold several each.
         RuntimeError
             If the work that writes the batch has not been waited for.
+        """
+
+    @property
+    def shape(self) -> tuple[typing.Any, ...]:
+        """
+        Of an array of the texels, (N, H, W, C); read only. ValueError if the images differ in size or format.
         """
 
 class TemporaryImage(Image):
@@ -5091,7 +5131,7 @@ class LossLabels(State):
         loss_image_size : (width, height, channels), default (1, 1, 1)
             The source's size if the loss has no reduction.
         copy : bool, default True
-            False: the CPU device reads the arrays themselves, when the kernel runs.
+            False: the CPU device reads the arrays themselves, which must be C-contiguous, when the kernel runs.
 
         Returns
         -------
@@ -7582,6 +7622,31 @@ def memory_statistics() -> dict[typing.Any, typing.Any]:
     dict of int
         ``in_use`` and ``cached`` bytes now, ``peak`` bytes ever, and ``system_requests``, how often memory was taken from
         the system: it stands still while a program repeats the same step.
+    """
+
+def read_bandwidth(
+    bytes: typing.SupportsInt | typing.SupportsIndex,
+    seconds: typing.SupportsFloat | typing.SupportsIndex,
+) -> float:
+    """
+    Measure how fast one thread reads an array of which it writes nothing.
+
+    Parameters
+    ----------
+    bytes : int
+        Size of the array.
+    seconds : float
+        How long to measure; there are at least three runs.
+
+    Returns
+    -------
+    float
+        Bytes a second, the best of the runs.
+
+    Raises
+    ------
+    ValueError
+        If ``bytes`` is below 4 or ``seconds`` is not a positive number.
     """
 
 def release_cached_memory() -> None:

@@ -364,7 +364,11 @@ def test_a_gradient_needs_the_state_of_the_forward_call(device):
 
 
 def of_weights(*shape, **options):
-    return mg.ArrayConvolutionDataSource(np.ones(shape, np.float32), **options)
+    outputs, height, width, inputs = shape
+    descriptor = mg.ConvolutionDescriptor(
+        width, height, input_feature_channels=inputs, output_feature_channels=outputs, **options
+    )
+    return mg.ArrayConvolutionDataSource(np.ones(shape, np.float32), descriptor=descriptor)
 
 
 SIZED = {

@@ -38,6 +38,23 @@ def test_batches_of_other_things(wrong):
         mg.ImageBatch(wrong)
 
 
+def test_slices_are_batches(device):
+    arrays = counting(5, 2, 3, 4)
+    batch = mg.ImageBatch.from_array(device, arrays)
+    for part in (slice(1, 3), slice(None), slice(4, None, -2), slice(-2, 100)):
+        images = batch[part]
+        assert isinstance(images, mg.ImageBatch)
+        assert list(images) == list(batch)[part]
+        assert np.array_equal(images, arrays[part])
+        assert images.shape == arrays[part].shape
+    with rejects(ValueError, "ImageBatch: a slice must hold at least one image, got slice(3, 3"):
+        batch[3:3]
+    with rejects(ValueError, "slice step cannot be zero"):
+        batch[::0]
+    with rejects(ValueError, "ImageBatch: an array holds images of one kind"):
+        _ = mg.ImageBatch([batch[0], blank(device, 1, 1, 4)]).shape
+
+
 def test_batches_are_not_empty(device):
     with pytest.raises(ValueError, match="must hold at least one image"):
         mg.ImageBatch([])
@@ -137,7 +154,7 @@ def test_a_batch_of_results_lies_in_memory_of_its_own(device, queue):
         (
             np.zeros((2, 3, 4), np.float32),
             ValueError,
-            r"must have shape \(N, H, W, C\), got 3 axes",
+            r"must have shape \(N, H, W, C\), got \(2, 3, 4\)",
         ),
         (np.zeros((2, 3, 4, 8), np.float32)[..., ::2], ValueError, "must be C-contiguous"),
         (np.zeros((2, 3, 4, 5)), TypeError, "float32, float16, uint8 or uint16, got float64"),

@@ -1,6 +1,7 @@
 """Image descriptors and images: what they report, and how texels travel to the CPU and back."""
 
 import copy
+import pickle
 import re
 
 import mpsgrad as mg
@@ -23,6 +24,18 @@ from tests.core.support import (
 from tests.rejects import rejects
 
 # --- descriptors --------------------------------------------------------------
+
+
+def test_descriptors_pickle():
+    d = mg.ImageDescriptor(3, 2, 5, 1, mg.ChannelFormat.FLOAT16, mg.StorageMode.PRIVATE, usage=7)
+    d.cpu_cache_mode = 1
+    pickled = [pickle.loads(pickle.dumps(d, protocol)) for protocol in range(6)]
+    for again in (*pickled, copy.deepcopy(d)):
+        assert again == d
+        assert again is not d
+        assert (again.storage_mode, again.usage) == (mg.StorageMode.PRIVATE, 7)
+    with rejects(ValueError, "ImageDescriptor: width must be between 1"):
+        pickle.loads(pickle.dumps(mg.ImageDescriptor(width=7)).replace(b"K\x07", b"K\x00", 1))
 
 
 def test_descriptor_defaults():
@@ -282,6 +295,35 @@ def test_image_index_of_a_wrong_kind(device, index, error):
 def test_integers_may_be_numpys(device):
     image = image_of(device, counting(2, 2, 3, 4))
     assert np.array_equal(image.read(image_index=np.int64(1)), counting(2, 2, 3, 4)[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values())
+def test_an_image_over_an_array(device, dtype):
+    array = counting(2, 3, 5, dtype=dtype)
+    image = mg.Image.from_array(device, array)
+    assert isinstance(image, mg.Image)
+    assert (image.height, image.width, image.feature_channels) == array.shape
+    assert np.array_equal(image.read(), array)
+    array[...] = 1
+    assert (image.read() == 1).all() == (device.kind == "cpu")  # others copy
+
+
+@pytest.mark.parametrize(
+    ("array", "error", "words"),
+    [
+        (np.zeros((1, 2, 3, 4), np.float32), ValueError, "Image: array must have shape (H, W, C)"),
+        (np.zeros((2, 3, 4)), TypeError, "Image: array must be float32, float16, uint8 or uint16"),
+        (
+            np.zeros((2, 3, 8), np.float32)[..., ::2],
+            ValueError,
+            "Image: array must be C-contiguous",
+        ),
+    ],
+    ids=["batch", "dtype", "strides"],
+)
+def test_no_image_over_other_arrays(device, array, error, words):
+    with rejects(error, words):
+        mg.Image.from_array(device, array)
 
 
 def test_conversion_to_an_array(device):

@@ -484,8 +484,7 @@ CALLS = {
                     "labels must be float32, got float16"),
     "label double": (lambda k: k(X, X.astype(np.float64)), TypeError, "labels must be float32"),
     "label classes": (lambda k: k(X, [1, 2]), TypeError,
-                      "labels must be float32, got int64; of classes (N, H, W), "
-                      "np.eye(number_of_classes, dtype=np.float32)[classes]"),
+                      "labels must be float32, got int64; mg.one_hot(labels, count) makes such"),
     "weight dtype": (lambda k: k(X, X, X.astype(np.int32)), TypeError,
                      "weights must be float32, got int32; np.asarray(weights, np.float32) makes"),
     "prediction axes": (lambda k: k(X[0, 0], X), ValueError, "predictions must have shape (N, H"),
