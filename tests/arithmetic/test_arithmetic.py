@@ -632,7 +632,9 @@ def test_rejects_strides(device, value):
             gradient.primary_stride_in_pixels_x = value
 
 
-@pytest.mark.parametrize("name", ["primary_scale", "bias", "minimum_value", "maximum_value"])
+@pytest.mark.parametrize(
+    "name", ["primary_scale", "secondary_scale", "bias", "minimum_value", "maximum_value"]
+)
 def test_rejects_nan(device, name):
     for kernel in (mg.Divide(device=device), mg.MultiplyGradient(True, device=device)):
         before = getattr(kernel, name)
@@ -641,6 +643,13 @@ def test_rejects_nan(device, name):
         with pytest.raises(TypeError, match="must be a float, got str"):
             setattr(kernel, name, "1")
         assert getattr(kernel, name) == before
+
+
+def test_rejects_a_threshold_that_is_nan(device):
+    kernel = mg.Compare(device=device)
+    with rejects(ValueError, "Compare: threshold must not be NaN"):
+        kernel.threshold = np.nan
+    assert kernel.threshold == 0
 
 
 def test_rejects_crossed_limits(device):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mpsgrad as mg
 import numpy as np
 
+from tests.images import empty as allocated
+
 
 def descriptor(case, **changes):
     """Return the descriptor of a `ConvolutionCase`."""
@@ -99,3 +101,17 @@ def backward(queue, data_source, gradient, sources, states, option=3):
     dw = states[0].gradient_for_weights.to_numpy()
     db = states[0].gradient_for_biases.to_numpy()
     return kernel, read(queue, images), dw, db
+
+
+def poison(device, shape):
+    """Leave NaN in the memory of which the next images of a shape may be made."""
+    allocated(device, shape, fill=np.nan)
+
+
+def check_data_gradient(device, option, dx, exact):
+    """Compare a data gradient with what a gradient option makes of it."""
+    assert dx.shape == exact.shape
+    if option & mg.ConvolutionGradientOption.DATA:
+        np.testing.assert_array_equal(dx, exact)
+    elif device.kind == "cpu":  # what MPS leaves there is undefined
+        assert not dx.any()

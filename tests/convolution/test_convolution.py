@@ -714,20 +714,84 @@ def test_gradient_by_properties(queue, rng):
     np.testing.assert_array_equal(kernels.read(queue, destinations), want)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_data_gradient_takes_its_gradient_out_of_a_larger_image(queue, stride, rng):
+    """From `primary_offset` on, if there are zeros around it."""
+    device = queue.device
+    case = cases.ConvolutionCase("", (2, 5, 6, 5), 6, (4, 3), (stride, stride))
+    x, w = grid(rng, case.shape), grid(rng, case.weights_shape)
+    data_source = kernels.source(case, w)
+    forward = mg.Convolution(data_source, device=device)
+    forward.offset = case.offset
+    forward.clip_rect = mg.Region((1, 2), (3, 2))
+    sources, results = kernels.batch(device, x), kernels.empty(device, (2, 6, 5, 6))
+    states = forward.result_state_batch(sources, results)
+    g = grid(rng, (2, 2, 3, 6))
+    larger = np.zeros((2, 6, 5, 6), np.float32)
+    larger[:, 2:4, 1:4] = g
+    backward = mg.ConvolutionGradient(data_source, device=device)
+    backward.gradient_option = mg.ConvolutionGradientOption.DATA
+    gradients, dx = kernels.batch(device, larger), kernels.empty(device, case.shape)
+    backward.configure(gradients, sources, states)
+
+    def encode(command_buffer):
+        forward.encode_batch(command_buffer, sources, results, destination_states=states)
+        arguments = command_buffer, gradients, sources, states, dx
+        with rejects(ValueError, "source_gradient is 5x6, but the forward pass wrote 3x2"):
+            backward.encode_batch(*arguments, configure=False)
+        backward.primary_offset = 1, 2
+        backward.encode_batch(*arguments, configure=False)
+
+    kernels.run(queue, encode)
+    want = oracle.data_gradient(case.convolution(), g, w, source_size=case.source_size)
+    assert_exact(kernels.read(queue, dx), want)
+
+
 @pytest.mark.parametrize("option", [1, 2, 3])
 def test_gradient_options(queue, option, rng):
     case = next(c for c in cases.CASES if c.name == "3x3")
     x, w, b, g = exact_arrays(case, rng)
     data_source = kernels.source(case, w, b)
     _, sources, _, states = kernels.forward(queue, case, data_source, x)
+    kernels.poison(queue.device, case.shape)
     _, dx, dw, db = kernels.backward(queue, data_source, g, sources, states, option)
     _, want_dx, want_dw, want_db = expected(case, x, w, b, g)
-    if option & 1:
-        np.testing.assert_array_equal(dx, want_dx)
-    else:
-        assert dx.shape == want_dx.shape  # contents are nobody's business
+    kernels.check_data_gradient(queue.device, option, dx, want_dx)
     np.testing.assert_array_equal(dw.reshape(w.shape), want_dw if option & 2 else 0 * want_dw)
     np.testing.assert_array_equal(db, want_db if option & 2 else 0 * want_db)
+
+
+def test_a_weight_gradient_leaves_a_given_destination_alone(queue, rng):
+    case = next(c for c in cases.CASES if c.name == "3x3")
+    x, w, b, g = exact_arrays(case, rng)
+    data_source = kernels.source(case, w, b)
+    _, sources, _, states = kernels.forward(queue, case, data_source, x)
+    kernel = mg.ConvolutionGradient(data_source, device=queue.device)
+    kernel.gradient_option = mg.ConvolutionGradientOption.WEIGHTS_AND_BIAS
+    gradients = kernels.batch(queue.device, g)
+    dx = kernels.batch(queue.device, np.full(case.shape, 0.5, np.float32))
+    kernel.configure(gradients, sources, states)
+
+    def encode(command_buffer):
+        kernel.encode_batch(command_buffer, gradients, sources, states, dx)
+        states[0].synchronize(command_buffer)
+
+    kernels.run(queue, encode)
+    assert_exact(kernels.read(queue, dx), np.full(case.shape, 0.5))
+    dw = states[0].gradient_for_weights.to_numpy().reshape(w.shape)
+    assert_exact(dw, expected(case, x, w, b, g)[2])
+
+
+def test_a_data_gradient_leaves_the_sums_alone(queue, rng):
+    case = next(c for c in cases.CASES if c.name == "3x3")
+    x, w, b, g = exact_arrays(case, rng)
+    data_source = kernels.source(case, w, b)
+    _, sources, _, states = kernels.forward(queue, case, data_source, x)
+    for option in (mg.ConvolutionGradientOption.ALL, mg.ConvolutionGradientOption.DATA):
+        _, _, dw, db = kernels.backward(queue, data_source, g, sources, states, option)
+        _, _, want_dw, want_db = expected(case, x, w, b, g)
+        assert_exact(dw.reshape(w.shape), want_dw)
+        assert_exact(db, want_db)
 
 
 # ---- weights: precision, folding, quantisation, reload, export -----------------------------------
@@ -740,6 +804,45 @@ def test_batch_normalization_is_folded(queue):
     kernel = mg.Convolution(source, device=queue.device)
     assert kernel(np.full((1, 1, 1, 1), 10, np.float32)).item() == 41
     assert pickle.loads(pickle.dumps(kernel))(np.zeros((1, 1, 1, 1), np.float32)).item() == 1
+
+
+FOLDED = {
+    "mean": [3.0, -1.0, 0.5, 2.0],
+    "variance": [2.0, 0.5, 0.125, 8.0],
+    "gamma": [3.0, -2.0, 0.75, 1.5],
+    "beta": [5.0, 7.0, -4.0, 1.0],
+}
+
+
+@pytest.mark.parametrize("missing", ["nothing", *FOLDED])
+def test_batch_normalization_divides_by_the_root_of_variance_and_epsilon(device, missing, rng):
+    """None stands for mean 0, variance 1, gamma 1 and beta 0."""
+    given = {name: values for name, values in FOLDED.items() if name != missing}
+    x, w, b = grid(rng, (2, 3, 3, 5)), grid(rng, (4, 1, 1, 5)), grid(rng, 4)
+    d = mg.ConvolutionDescriptor(1, 1, input_feature_channels=5, output_feature_channels=4)
+    d.set_batch_normalization_parameters_for_inference(*map(given.get, FOLDED), 0.25)
+    kernel = mg.Convolution(mg.ArrayConvolutionDataSource(w, b, descriptor=d), device=device)
+
+    def folded(x, w, b, **parameters):
+        new = oracle.fold_batch_normalization(w, b, epsilon=0.25, **parameters)
+        return oracle.forward(oracle.Convolution(), x, *new, size=(3, 3))
+
+    sizes = {name: np.abs(values) for name, values in given.items()}
+    sizes["mean"] = -np.abs(given.get("mean", 0.0))  # is subtracted
+    scale = folded(np.abs(x), np.abs(w), np.abs(b), **sizes)
+    # A root, a quotient and the weight; five products and additions; a bias of two of each.
+    assert_close(kernel(x), folded(x, w, b, **given), ulps=ulps_for(3 + 2 * 5 + 4), scale=scale)
+
+
+def test_nothing_to_fold_undoes_folding(device):
+    d = mg.ConvolutionDescriptor(1, 1, input_feature_channels=1, output_feature_channels=1)
+    d.set_batch_normalization_parameters_for_inference([3], [1], [2], [5], 0.25)
+    d.set_batch_normalization_parameters_for_inference(None, None, None, None, 0.25)
+    weights = np.full((1, 1, 1, 1), 2, np.float32)
+    source = mg.ArrayConvolutionDataSource(weights, [1], descriptor=d)
+    y, state = mg.Convolution(source, device=device)(np.full_like(weights, 10), with_state=True)
+    assert y.item() == 21
+    assert mg.ConvolutionGradient(source, device=device)(y, weights, state).item() == 42
 
 
 @pytest.mark.parametrize(("columns", "rows", "dilation"), [(3, 3, 1), (7, 1, 1), (3, 3, 3)])
@@ -819,6 +922,17 @@ def test_sub_pixel_into_some_channels(queue, factor, outputs, dtype, cut, rng):
     want = oracle.sub_pixel(oracle.Convolution(), x, w, np.zeros(outputs), factor=factor, size=size)
     np.testing.assert_array_equal(got[..., 4 : 4 + produced], want.astype(dtype))
     assert (got[..., :4] == 7).all()
+
+
+def test_sub_pixel_of_groups(queue, rng):
+    d = mg.SubPixelConvolutionDescriptor(
+        3, 3, input_feature_channels=8, output_feature_channels=32, groups=2,
+        sub_pixel_scale_factor=2,
+    )  # fmt: skip
+    x, w, b = grid(rng, (2, 5, 4, 8)), grid(rng, (32, 3, 3, 4)), grid(rng, 32)
+    kernel = mg.Convolution(mg.ArrayConvolutionDataSource(w, b, descriptor=d), device=queue.device)
+    p = oracle.Convolution(groups=2)
+    assert_exact(kernel(x), oracle.sub_pixel(p, x, w, b, factor=2, size=(8, 10)))
 
 
 def test_quantized_weights(queue, rng):
@@ -1099,6 +1213,32 @@ def test_temporary_export_is_spent_by_the_reload(queue):
     assert kernel(ONE).item() == 2
 
 
+def test_temporary_sums_and_weights_are_private(queue):
+    data_source = pointwise(2)
+    forward = mg.Convolution(data_source, device=queue.device)
+    backward = mg.ConvolutionGradient(data_source, device=queue.device)
+    x = kernels.batch(queue.device, ONE)
+    command_buffer = queue.command_buffer()
+    y, states = forward.encode_batch(
+        command_buffer, x, with_state=True, temporary_state=True, allocator=mg.DEFAULT
+    )
+    states[0].read_count = 2
+    backward.encode_batch(command_buffer, y, x, states, allocator=mg.DEFAULT)
+    exported = forward.export_weights_and_biases(command_buffer, temporary_ok=True)
+    temporaries = {
+        "ConvolutionGradientState.gradient_for_weights": states[0].gradient_for_weights,
+        "ConvolutionGradientState.gradient_for_biases": states[0].gradient_for_biases,
+        "Buffer": exported.weights,
+        "": exported.biases,
+    }
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    for name, buffer in temporaries.items():
+        with rejects(RuntimeError, f"{name}: the contents are private to the device and cannot be"):
+            buffer.to_numpy()
+    states[0].read_count = exported.read_count = 0
+
+
 # ---- data sources in Python ----------------------------------------------------------------------
 
 
@@ -1148,6 +1288,20 @@ def test_call_order(device):
     kernel.reload_weights_and_biases_from_data_source()
     assert recorder.calls[0] == "load"
     assert recorder.calls[-1] == "purge"
+
+
+def test_a_source_needs_six_methods(device):
+    class Plain:
+        """What kernels cannot do without."""
+
+    source = Plain()
+    for name in ("load", "purge", "descriptor", "data_type", "weights", "bias_terms"):
+        with rejects(TypeError, f"Plain has no {name}()"):
+            mg.Convolution(source, device=device)
+        setattr(source, name, getattr(pointwise(3, bias=1), name))
+    kernel = mg.Convolution(source, device=device)
+    assert kernel.label == ""
+    assert kernel(ONE).item() == 4
 
 
 def test_apples_default_is_half_weights(device):
@@ -1302,13 +1456,60 @@ def test_fully_connected_is_a_convolution(device):
     assert kernel.padding.padding_method() == mg.PaddingMethod.SIZE_VALID_ONLY
     with pytest.raises(ValueError, match="source is 4x3, but the weights cover 3x3"):
         kernel(np.zeros((1, 3, 4, 1), np.float32))
-    for options, words in [
-        ({"stride_in_pixels_x": 2}, "strides must be 1, got 2 and 1"),
-        ({"dilation_rate_y": 2}, "dilation rates must be 1, got 1 and 2"),
-    ]:
-        source = mg.ArrayConvolutionDataSource(row([1, 2]), descriptor=one_row([1, 2], **options))
-        with pytest.raises(ValueError, match=words):
-            mg.FullyConnected(source, device=device)
+
+
+def test_fully_connected_into_one_pixel_of_a_larger_image(queue, rng):
+    device = queue.device
+    x, w = grid(rng, (2, 3, 3, 4)), grid(rng, (8, 3, 3, 4))
+    kernel = mg.FullyConnected(mg.ArrayConvolutionDataSource(w), device=device)
+    sources = kernels.batch(device, x)
+    results = kernels.batch(device, np.full((2, 2, 2, 8), 0.5, np.float32))
+    words = "FullyConnected: the destination must be 1x1 within clip_rect, got 2x2"
+
+    def encode(command_buffer):
+        with rejects(ValueError, words):
+            kernel.encode_batch(command_buffer, sources, results)
+        kernel.clip_rect = mg.Region((0, 1), (1, 1))
+        kernel.encode_batch(command_buffer, sources, results)
+
+    kernels.run(queue, encode)
+    want = np.full((2, 2, 2, 8), 0.5)
+    want[:, 1:, :1] = oracle.fully_connected(x, w)
+    assert_exact(kernels.read(queue, results), want)
+
+
+FULLY_CONNECTED_REJECTED = {
+    "stride": (one_row([1, 2], stride_in_pixels_x=2), "strides must be 1, got 2 and 1"),
+    "dilation": (one_row([1, 2], dilation_rate_y=2), "dilation rates must be 1, got 1 and 2"),
+    "groups": (
+        mg.ConvolutionDescriptor(
+            1, 1, input_feature_channels=8, output_feature_channels=8, groups=2
+        ),
+        "groups must be 1, got 2",
+    ),
+    "depthwise": (
+        mg.DepthWiseConvolutionDescriptor(
+            1, 1, input_feature_channels=8, output_feature_channels=8
+        ),
+        "the descriptor must be a plain ConvolutionDescriptor",
+    ),
+    "sub-pixel": (
+        mg.SubPixelConvolutionDescriptor(
+            1, 1, input_feature_channels=8, output_feature_channels=8, sub_pixel_scale_factor=2
+        ),
+        "the descriptor must be a plain ConvolutionDescriptor",
+    ),
+}
+
+
+@pytest.mark.parametrize("cls", [mg.FullyConnected, mg.FullyConnectedGradient])
+@pytest.mark.parametrize(
+    ("d", "words"), FULLY_CONNECTED_REJECTED.values(), ids=FULLY_CONNECTED_REJECTED
+)
+def test_fully_connected_is_of_plain_descriptors(device, cls, d, words):
+    source = mg.ArrayConvolutionDataSource(np.ones(d.weight_shape, np.float32), descriptor=d)
+    with rejects(ValueError, f"{cls.__name__}: {words}"):
+        cls(source, device=device)
 
 
 # ---- arrays, determinism, read counts ------------------------------------------------------------
@@ -1424,11 +1625,6 @@ def plain(**changes):
 
 
 DESCRIPTORS = {
-    "kernel": ({"kernel_width": 0}, "kernel_width must be at least 1, got 0"),
-    "stride": ({"stride_in_pixels_y": 0}, "stride_in_pixels_y must be at least 1, got 0"),
-    "dilation": ({"dilation_rate_x": -1}, "dilation_rate_x must be at least 1, got -1"),
-    "inputs": ({"input_feature_channels": 0}, "input_feature_channels must be at least 1, got 0"),
-    "groups": ({"groups": 0}, "groups must be at least 1, got 0"),
     "division": ({"groups": 3}, "groups 3 must divide 8 input and 8 output channels"),
     "small groups": ({"groups": 4}, "multiples of 4, got 2 inputs and 2 outputs"),
 }
@@ -1451,6 +1647,41 @@ def test_rejected_batch_normalization_changes_nothing(position):
     assert d._batch_normalization is None
 
 
+COUNTS = (
+    *("kernel_width", "kernel_height", "input_feature_channels", "output_feature_channels"),
+    *("stride_in_pixels_x", "stride_in_pixels_y", "dilation_rate_x", "dilation_rate_y", "groups"),
+)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_of_a_descriptor_are_at_least_1(name, value):
+    d = plain()
+    for refused in (lambda: plain(**{name: value}), lambda: setattr(d, name, value)):
+        with rejects(ValueError, f"ConvolutionDescriptor: {name} must be at least 1, got {value}"):
+            refused()
+    assert d == plain()
+
+
+def test_a_fused_prelu_has_a_slope_for_each_output():
+    def prelu(slopes):
+        return mg.NeuronDescriptor(mg.NeuronType.PRELU, data=[0.5] * slopes)
+
+    few = "ConvolutionDescriptor: PRELU data has {} values for {} channels"
+    with rejects(ValueError, few.format(7, 8)):
+        plain(fused_neuron_descriptor=prelu(7))
+    d = plain()
+    with rejects(ValueError, few.format(7, 8)):
+        d.fused_neuron_descriptor = prelu(7)
+    assert d == plain()
+    d.fused_neuron_descriptor = prelu(8)
+    with rejects(ValueError, few.format(8, 9)):
+        d.output_feature_channels = 9
+    assert d == plain(fused_neuron_descriptor=prelu(8))
+    d.fused_neuron_descriptor = prelu(9)  # more do no harm
+    d.output_feature_channels = 9
+
+
 def test_rejected_assignment_changes_nothing():
     d = plain()
     with pytest.raises(ValueError, match="groups 3 must divide"):
@@ -1468,6 +1699,17 @@ def test_rejected_special_descriptors():
     with pytest.raises(ValueError, match="needs a multiple of 4 output channels, got 6"):
         mg.SubPixelConvolutionDescriptor(
             input_feature_channels=1, output_feature_channels=6, sub_pixel_scale_factor=2
+        )
+    with pytest.raises(ValueError, match="must produce a multiple of 4 channels, got 2"):
+        mg.SubPixelConvolutionDescriptor(
+            input_feature_channels=8,
+            output_feature_channels=8,
+            groups=2,
+            sub_pixel_scale_factor=2,
+        )
+    with pytest.raises(ValueError, match="sub_pixel_scale_factor must be at least 1, got 0"):
+        mg.SubPixelConvolutionDescriptor(
+            input_feature_channels=8, output_feature_channels=8, sub_pixel_scale_factor=0
         )
     for factor in (16385, 2**32, 3037000500, 2**62):
         with pytest.raises(ValueError, match=f"must be at most 16384, got {factor}"):
@@ -1532,6 +1774,19 @@ SOURCES = {
                  TypeError, "lookup_table_for_uint8_kernel() must be an array of numbers, got str"),
     "no ranges": (eight_bit(weights_quantization_type=1, ranges_for_uint8_kernel=[object()]),
                   TypeError, "ranges_for_uint8_kernel() must be an array of numbers, got list"),
+    "number of ranges": (
+        eight_bit(weights_quantization_type=1, ranges_for_uint8_kernel=np.zeros((2, 2))),
+        ValueError, "ranges_for_uint8_kernel() must have a (minimum, maximum) pair for each of 1 "
+        "output channels, got 4 numbers"),
+    "length of the table": (
+        eight_bit(weights_quantization_type=2, lookup_table_for_uint8_kernel=np.zeros(255)),
+        ValueError, "lookup_table_for_uint8_kernel() must have 256 values, got 255"),
+    "kernel weights of bytes": (changed(kernel_weights_data_type=mg.DataType.UINT8), ValueError,
+                                "kernel_weights_data_type() must be FLOAT16 or FLOAT32"),
+    "float kernel, bytes": (
+        eight_bit(weights_quantization_type=2, lookup_table_for_uint8_kernel=np.zeros(256),
+                  kernel_weights_data_type=mg.DataType.FLOAT32),
+        ValueError, "kernel weights of FLOAT32 need a data_type() of FLOAT32"),
     "label": (changed(label=3), TypeError, "label() must be a str or None, got int"),
     "descriptor": (changed(descriptor=3), TypeError,
                    "descriptor() must return a ConvolutionDescriptor, got int"),

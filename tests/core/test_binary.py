@@ -473,7 +473,7 @@ def test_objects_of_two_devices():
     except mg.errors.DeviceError:
         with pytest.raises(mg.errors.DeviceError, match=r"Device: .*(no Metal device|no GPU)"):
             mg.Add(device="metal")
-        return
+        pytest.skip("needs an object of a device that is not the CPU")
     command_buffer = here.command_queue().command_buffer()
     mine, foreign = image_of(here, A), image_of(there, A)
     with pytest.raises(ValueError, match="secondary is on another device"):

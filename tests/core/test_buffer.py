@@ -6,7 +6,16 @@ import mpsgrad as mg
 import numpy as np
 import pytest
 
-from tests.core.support import blank, counting, finish, image_of, linear, linear_gradient, spend
+from tests.core.support import (
+    blank,
+    counting,
+    finish,
+    image_of,
+    linear,
+    linear_gradient,
+    python,
+    spend,
+)
 from tests.rejects import rejects
 
 
@@ -180,6 +189,68 @@ def test_memory_is_not_handed_out_while_work_uses_it(device, queue):
     command_buffer.wait_until_completed()
     assert buffer.to_numpy().all()
     memoryview(buffer).release()
+
+
+UNSYNCHRONIZED = """
+import warnings, numpy as np, mpsgrad as mg
+device = mg.Device("cpu")
+ones, zeros = np.ones(4, np.float32), np.zeros(4, np.float32)
+x = mg.ImageBatch.from_array(device, ones.reshape(1, 1, 1, 4))
+work = device.command_queue().command_buffer()
+"""
+READ_TWICE = """
+work.commit()
+work.wait_until_completed()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    values = [getattr(state, name).to_numpy()[:4].tolist() for name in NAMES for _ in range(2)]
+print([(w.category.__name__, str(w.message)) for w in caught], values)
+"""
+# How a state is filled, whose it is, and what is read of it with the numbers it has.
+STATES = {
+    "convolution": (
+        """
+source = mg.ArrayConvolutionDataSource(ones.reshape(1, 1, 1, 4))
+forward = mg.Convolution(source, device=device)
+backward = mg.ConvolutionGradient(source, device=device)
+y, (state,) = forward.encode_batch(work, x, with_state=True, allocator=mg.DEFAULT)
+backward.encode_batch(work, y, x, [state], allocator=mg.DEFAULT)
+""",
+        "ConvolutionGradientState",
+        {"gradient_for_weights": [4.0] * 4, "gradient_for_biases": [4.0]},
+    ),
+    "batch normalization": (
+        """
+source = mg.ArrayBatchNormalizationDataSource(ones, zeros)
+state = mg.BatchNormalization(source, device=device).result_state(x[0], x[0])
+mg.BatchNormalizationStatistics(device=device).encode_batch(work, x, state)
+""",
+        "BatchNormalizationState",
+        {"mean": [1.0] * 4, "variance": [0.0] * 4},
+    ),
+    "group normalization": (
+        """
+source = mg.ArrayGroupNormalizationDataSource(ones, zeros, number_of_groups=1)
+forward = mg.GroupNormalization(source, device=device)
+backward = mg.GroupNormalizationGradient(device=device)
+y, (state,) = forward.encode_batch(work, x, with_state=True, allocator=mg.DEFAULT)
+backward.encode_batch(work, x, x, [state], allocator=mg.DEFAULT)
+""",
+        "GroupNormalizationGradientState",
+        {"gradient_for_beta": [1.0] * 4, "gradient_for_gamma": [0.0] * 4},
+    ),
+}
+
+
+@pytest.mark.parametrize(("fill", "owner", "numbers"), STATES.values(), ids=STATES)
+def test_a_read_without_synchronize_warns_once(fill, owner, numbers):
+    """And gives the numbers, which memory of its own would not have everywhere."""
+    names = f"NAMES = {list(numbers)}\n"
+    printed = python(UNSYNCHRONIZED + fill + names + READ_TWICE).stdout
+    warning = f"{owner}.{next(iter(numbers))} is read without synchronize(command_buffer) after"
+    assert printed.count("RuntimeWarning") == 1
+    assert printed.startswith(f"[('RuntimeWarning', '{warning}")
+    assert printed.endswith(f")] {[values for values in numbers.values() for _ in range(2)]}\n")
 
 
 # --- predicates ---------------------------------------------------------------

@@ -751,7 +751,7 @@ def test_objects_of_two_devices():
     except mg.errors.DeviceError:
         with pytest.raises(mg.errors.DeviceError, match=r"no Metal device|no GPU"):
             mg.Device("metal")
-        return
+        pytest.skip("needs an object of a device that is not the CPU")
     for here, there in (devices, devices[::-1]):
         command_buffer = here.command_queue().command_buffer()
         source, destination = blank(here, 2, 3, 4), blank(here, 2, 3, 4)

@@ -21,9 +21,10 @@ from tests.core.support import (
     read,
     spend,
 )
+from tests.graph.test_nodes import ONE_SOURCE
 from tests.rejects import rejects
 
-ReadCountError = mg.errors.ReadCountError
+ReadCountError, StateError = mg.errors.ReadCountError, mg.errors.StateError
 
 
 @pytest.fixture
@@ -432,6 +433,71 @@ def test_an_empty_clip_still_reads(device, command_buffer):
     kernel.encode(command_buffer, image, destination)
     assert image.read_count == 0
     assert np.array_equal(read(command_buffer, destination), counting(2, 3, 4))
+
+
+FAMILIES = {
+    **{name.removesuffix("Node"): case[1:] for name, case in ONE_SOURCE.items()},
+    "BatchNormalization": (
+        lambda device: mg.BatchNormalization(
+            mg.ArrayBatchNormalizationDataSource(number_of_feature_channels=8), device=device
+        ),
+        None,
+    ),
+    "ResizeBilinear": (lambda device: mg.ResizeBilinear(3, 5, device=device), None),
+    "Slice": (lambda device: mg.Slice(device=device), None),
+}
+
+
+def no_room(*_):
+    raise LookupError("no room")
+
+
+def check_refusals(kernel, temporaries, refusals):
+    """Each call raises, and neither the kernel nor what it reads notices."""
+    settings, counts = kernel._settings(), [each.read_count for each in temporaries]
+    for call, error, words in refusals:
+        with rejects(error, words):
+            call()
+        assert kernel._settings() == settings
+        assert [each.read_count for each in temporaries] == counts
+    spend(*set(temporaries))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_refused_encode_takes_no_reads_and_sets_no_offset(device, command_buffer, family):
+    kernel = FAMILIES[family][0](device)
+    kernel.offset = (3, 2, 0)
+    x = mg.ImageBatch.temporary(command_buffer, descriptor(4, 4, 8), 2)
+
+    def encode(*results, **options):
+        return lambda: kernel.encode_batch(command_buffer, x, *results, **options)
+
+    refusals = [
+        (encode(allocator=no_room), LookupError, "no room"),
+        (encode(x), ValueError, "destination shares memory with source"),
+    ]
+    check_refusals(kernel, x, refusals)
+
+
+@pytest.mark.parametrize("family", [name for name, case in FAMILIES.items() if case[1]])
+def test_a_refused_gradient_takes_no_reads_and_sets_no_offset(device, command_buffer, family):
+    forward, gradient = (make(device) for make in FAMILIES[family])
+    source = mg.ImageBatch.allocate(device, descriptor(4, 4, 8), 2)
+    y, states = forward.encode_batch(
+        command_buffer, source, with_state=True, temporary_state=True, allocator=mg.DEFAULT
+    )
+    x, dy = (mg.ImageBatch.temporary(command_buffer, a[0].descriptor, 2) for a in (source, y))
+    gradient.primary_offset, gradient.kernel_offset_x = (3, 2, 0), 1
+
+    def encode(*results, **options):
+        return lambda: gradient.encode_batch(command_buffer, dy, x, states, *results, **options)
+
+    refusals = [
+        (encode(allocator=no_room), LookupError, "no room"),
+        (encode(source), StateError, "call configure("),
+        (encode(x, configure=False), ValueError, "destination shares memory with source"),
+    ]
+    check_refusals(gradient, [*dy, *x, *states], refusals)
 
 
 def test_large_batches_of_temporaries(device, command_buffer):

@@ -481,6 +481,24 @@ def test_nodes_before_one_that_does_not_fit_are_named(device, rng):
         )
 
 
+def test_concatenated_nodes_of_different_sizes_are_named(device, rng):
+    nodes = [g.NeuronReLUNode(g.ImageNode(name), label=name) for name in ("four", "five")]
+    graph = float_graph(device, [g.ConcatenationNode(nodes, label="both")])
+    words = (
+        "Graph: ConcatenationNode 'both': the sources of a concatenation must be of one size, got "
+        "4x3 and 5x3; it reads the result of NeuronReLUNode 'four' and the result of "
+        "NeuronReLUNode 'five'"
+    )
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        graph.encode_batch(
+            device.command_queue().command_buffer(),
+            {
+                "four": batch(device, sample(rng, (2, 3, 4, 8))),
+                "five": batch(device, sample(rng, (2, 3, 5, 4))),
+            },
+        )
+
+
 def test_a_view_and_its_parent_as_inputs(device, queue):
     command_buffer = queue.command_buffer()
     parent = mg.TemporaryImage(command_buffer, mg.ImageDescriptor(1, 1, 8))

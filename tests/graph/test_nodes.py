@@ -11,6 +11,7 @@ import pytest
 from mpsgrad import graph as g
 
 from tests.graph.networks import loss_of
+from tests.rejects import rejects
 from tests.tolerance import assert_exact, assert_same_bytes
 
 X = (2, 4, 4, 8)
@@ -763,23 +764,6 @@ REJECTED = {
         ValueError,
         "takes one source, as there is one result, got 2",
     ),
-    "fused": (
-        lambda: g.ConvolutionNode(
-            NODE,
-            mg.ArrayConvolutionDataSource(
-                np.ones((1, 1, 1, 1), np.float32),
-                descriptor=mg.ConvolutionDescriptor(
-                    1,
-                    1,
-                    input_feature_channels=1,
-                    output_feature_channels=1,
-                    fused_neuron_descriptor=mg.NeuronDescriptor(mg.NeuronType.RELU),
-                ),
-            ),
-        ).gradient_filter(NODE),
-        mg.errors.GraphError,
-        "its descriptor has a fused neuron",
-    ),
     "no window": (lambda: g.PoolingMaxNode(NODE), TypeError, "filter_size, or kernel_width and"),
     "two windows": (
         lambda: g.PoolingMaxNode(NODE, 2, kernel_width=2),
@@ -808,6 +792,48 @@ REJECTED = {
 def test_rejects(make, error, words):
     with pytest.raises(error, match=re.escape(words)):
         make()
+
+
+def pointwise(cls=mg.ConvolutionDescriptor, **settings):
+    return cls(1, 1, input_feature_channels=4, output_feature_channels=4, **settings)
+
+
+def folded(*parameters):
+    d = pointwise()
+    d.set_batch_normalization_parameters_for_inference(*parameters, 0.5)
+    return d
+
+
+UNTRAINABLE = {
+    "fused neuron": (
+        lambda: pointwise(fused_neuron_descriptor=neuron("RELU")),
+        "a fused neuron, which must be a node of its own",
+    ),
+    **{
+        f"folded, given {name}": (
+            lambda place=place: folded(*(np.ones(4) if i == place else None for i in range(4))),
+            "batch normalization parameters, which must be a node of their own",
+        )
+        for place, name in enumerate(("mean", "variance", "gamma", "beta"))
+    },
+    "sub-pixel": (
+        lambda: pointwise(mg.SubPixelConvolutionDescriptor, sub_pixel_scale_factor=2),
+        "sub_pixel_scale_factor 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("style", g.TrainingStyle)
+@pytest.mark.parametrize("name", ["Convolution", "FullyConnected", "ConvolutionTranspose"])
+@pytest.mark.parametrize(("make", "what"), UNTRAINABLE.values(), ids=UNTRAINABLE)
+def test_untrainable_nodes_have_no_gradient_whatever_their_style(make, what, name, style):
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 1, 1, 4), np.float32), descriptor=make())
+    node = getattr(g, f"{name}Node")(NODE, source)
+    node.training_style = style
+    words = f"{name}Node: its descriptor has {what}, so it has no gradient"
+    for refused in (node.gradient_filter, node.training_graph):
+        with rejects(mg.errors.GraphError, words):
+            refused(NODE)
 
 
 def test_a_gradient_made_by_hand_must_be_that_of_its_forward_node():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mpsgrad import graph as g
 
-from tests.graph.networks import loss_of
+from tests.graph.networks import Recorder, loss_of
 from tests.tolerance import assert_exact, assert_same_bytes
 
 SHAPE = (3, 2, 2, 4)
@@ -270,24 +270,62 @@ def test_an_update_that_returns_something_else(device, rng):
 
 
 @pytest.mark.parametrize("temporary", [False, True])
-def test_an_update_may_return_the_source_state(device, rng, temporary):
-    class Keeps(mg.ArrayConvolutionDataSource):
+def test_an_update_may_return_the_source_state_or_a_temporary_one(device, rng, temporary):
+    rate = 0.25 if temporary else 0.0
+
+    class Returns(mg.ArrayConvolutionDataSource):
         def update(self, command_buffer, gradient_state, source_state):
             if not temporary:
                 return source_state
             state = mg.ConvolutionWeightsAndBiasesState.temporary(command_buffer, self.descriptor())
-            mg.SGD(0.0, device=command_buffer.device).encode_convolution(
+            mg.SGD(rate, device=command_buffer.device).encode_convolution(
                 command_buffer, gradient_state, source_state, None, state
             )
             return state
 
-    source = Keeps(weights(rng), weights(rng, (4,)))
-    node = g.ConvolutionNode(g.ImageNode(), source)
+    w, b = weights(rng), weights(rng, (4,))
+    node = g.ConvolutionNode(g.ImageNode(), Returns(w.copy(), b.copy()))
     node.result_image.export()
     graph = trained(device, node)
     x, labels = values(rng), values(rng)
-    first = graph(x, labels).intermediates[0]
-    assert_same_bytes(graph(x, labels).intermediates[0], first)
+    for _ in range(2):
+        y = np.einsum("nyxi,oi->nyxo", x, w[:, 0, 0]) + b
+        assert_exact(graph(x, labels).intermediates[0], y)
+        dw, db = sums(x, labels, w, b)
+        w, b = w - rate * dw, b - rate * db
+
+
+OTHER_SHAPES = {
+    "weights": ((12, 4), "the state holds 12 weights, but the kernel has 16"),
+    "biases": ((16, 5), "the state holds 5 biases, but the kernel has 4 output channels"),
+    "weights alone": ((20, None), "the state holds 20 weights, but the kernel has 16"),
+}
+
+
+@pytest.mark.parametrize(("counts", "words"), OTHER_SHAPES.values(), ids=OTHER_SHAPES)
+def test_an_update_of_another_shape_changes_nothing(device, rng, counts, words):
+    """Neither the forward kernel nor, as the gradients of the layer before show, the other."""
+    returned = []
+
+    class Returns(mg.ArrayConvolutionDataSource):
+        def update(self, _command_buffer, _gradient_state, _source_state):
+            return returned.pop() if returned else None
+
+    first = Recorder(weights(rng), weights(rng, (4,)))
+    inner = g.ConvolutionNode(g.ImageNode(), first)
+    inner.training_style = STYLES.CPU
+    outer = g.ConvolutionNode(inner, Returns(weights(rng), weights(rng, (4,))))
+    outer.result_image.export()
+    graph = trained(device, outer)
+    x, labels = values(rng), values(rng)
+    before = graph(x, labels)
+    buffers = [None if n is None else mg.Buffer(device, np.ones(n, np.float32)) for n in counts]
+    returned.append(mg.ConvolutionWeightsAndBiasesState(*buffers))
+    with pytest.raises(ValueError, match=words):
+        graph(x, labels)
+    after = graph(x, labels)
+    assert_same_bytes(after.intermediates[0], before.intermediates[0])
+    assert_same_bytes(first.calls[-1].weights, first.calls[0].weights)
 
 
 def test_an_exception_of_an_update_comes_out_of_the_encode(device, rng):

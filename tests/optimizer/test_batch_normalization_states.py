@@ -99,6 +99,22 @@ def test_temporary_states_are_read_once(device):
     np.testing.assert_array_equal(fresh.gamma.to_numpy()[:3], GAMMA - RATE * of_gamma)
 
 
+def test_a_temporary_state_with_the_values_is_read_once(device):
+    state, of_gamma, _ = trained(device)
+    x = filled(device, X)
+    source = mg.ArrayBatchNormalizationDataSource(GAMMA + 10, BETA)
+    kernel = mg.BatchNormalization(source, device=device)
+    result = outcome(device)
+    descent = mg.StochasticGradientDescent(RATE, device=device)
+    with Work(device) as work:
+        other = kernel.temporary_result_state(work.buffer, x[0], x[0])
+        other.read_count = 2
+        for left in (1, 0):
+            descent.encode_batch_normalization(work.buffer, state, None, result, source_state=other)
+            assert other.read_count == left
+    np.testing.assert_array_equal(results(result)[0], GAMMA + 10 - RATE * of_gamma)
+
+
 def test_rejections(device, queue):
     state, *_ = trained(device)
     partial, *_ = trained(device, images=1)

@@ -358,6 +358,16 @@ def test_rejects_a_state_without_gradients(layer, queue):
         optimizer.encode_convolution(queue.command_buffer(), layer.state, master, None, master)
 
 
+def test_a_data_gradient_is_nothing_to_update_with(layer, queue):
+    layer.backward.gradient_option = mg.ConvolutionGradientOption.DATA
+    layer.run_gradient()
+    master = layer.master()
+    with pytest.raises(mg.errors.StateError, match="no gradients yet"):
+        mg.SGD(0.25, device=layer.device).encode_convolution(
+            queue.command_buffer(), layer.state, master, None, master
+        )
+
+
 def test_rejects_histories_of_different_numbers(layer, queue):
     layer.run_gradient()
     adam = mg.Adam(0.25, device=layer.device)

@@ -115,6 +115,30 @@ def test_temporary_states_are_read_once(device):
     np.testing.assert_array_equal(beta, BETA - RATE * of_beta)
 
 
+def test_a_temporary_source_state_is_read_once(device):
+    """Also where it is the result, and a temporary result is not read."""
+    states = instance(device)
+    descent = mg.SGD(RATE, device=device)
+    final = outcome(device)
+    with Work(device) as work:
+        first, second = (
+            mg.NormalizationGammaAndBetaState.temporary(work.buffer, 3) for _ in range(2)
+        )
+        first.read_count = 2
+        descent.encode_gamma_beta(work.buffer, states, values(device), None, first)
+        assert first.read_count == 2
+        descent.encode_gamma_beta(work.buffer, states, first, None, first)
+        assert first.read_count == 1
+        descent.encode_gamma_beta(work.buffer, states, first, None, second)
+        assert (first.read_count, second.read_count) == (0, 1)
+        descent.encode_gamma_beta(work.buffer, states, second, None, final)
+        assert second.read_count == 0
+    expected = GAMMA
+    for _ in range(4):
+        expected = expected - np.float32(RATE) * sums(states)[0]
+    np.testing.assert_array_equal(results(final)[0], expected)
+
+
 def test_data_sources_read_temporary_states_once(device):
     instances = mg.ArrayInstanceNormalizationDataSource(
         GAMMA.copy(), BETA.copy(), optimizer=mg.SGD(RATE, device=device)

@@ -597,6 +597,27 @@ def test_temporaries_lose_a_count_for_each_argument(device, queue):
     assert_exact(values.to_numpy(), np.full(4, 9.0))
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if HISTORIES[kind]])
+def test_temporary_histories_keep_their_counts(kind, device, queue):
+    """They are private, and start at zero as others here do."""
+    optimizer, other = (make(kind, Settings(0.25), device) for _ in range(2))
+    gradient, values, expected = vectors(device, 3)
+    histories = vectors(device, HISTORIES[kind], value=0.0)
+    command_buffer = queue.command_buffer()
+    temporary = [
+        mg.TemporaryVector(command_buffer, mg.VectorDescriptor(4)) for _ in range(HISTORIES[kind])
+    ]
+    for _ in range(2):
+        encode(optimizer, command_buffer, kind, gradient, values, temporary, values)
+        encode(other, command_buffer, kind, gradient, expected, histories, expected)
+        assert [history.read_count for history in temporary] == [1] * len(temporary)
+    for history in temporary:
+        history.read_count = 0
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert_same_bytes(values.to_numpy(), expected.to_numpy())
+
+
 def test_temporary_matrices_are_private_and_start_at_zero(device, queue):
     command_buffer = queue.command_buffer()
     d = mg.MatrixDescriptor(3, 2, row_bytes=16)
@@ -796,6 +817,8 @@ REJECTED = {
     "beta2 negative": (built(mg.Adam, beta2=-0.1), ValueError, "beta2 must be in [0, 1)"),
     "beta1 nan": (built(mg.Adam, beta1=float("nan")), ValueError, "beta1 must be in [0, 1)"),
     "decay above 1": (built(mg.RMSProp, decay=1.5), ValueError, "decay must be in [0, 1], got 1.5"),
+    "decay negative": (built(mg.RMSProp, decay=-0.5), ValueError,
+                       "decay must be in [0, 1], got -0.5"),
     "decay nan": (built(mg.RMSProp, decay=float("nan")), ValueError, "decay must be in [0, 1]"),
     "epsilon negative": (built(mg.RMSProp, epsilon=-1e-3), ValueError,
                          "epsilon must not be negative"),
@@ -813,6 +836,8 @@ REJECTED = {
                          "regularization_scale must be finite"),
     "bound nan": (built(mg.SGD, gradient_clip_max=float("nan")), ValueError,
                   "gradient_clip_max must be finite"),
+    "lower bound infinite": (built(mg.SGD, gradient_clip_min=float("-inf")), ValueError,
+                             "gradient_clip_min must be finite"),
     "one bound": (built(mg.SGD, **CLIPPED, gradient_clip_max=1.0), ValueError,
                   "needs both gradient_clip_max and gradient_clip_min"),
     "no bounds": (built(mg.Adam, **CLIPPED), ValueError, "needs both"),

@@ -442,6 +442,16 @@ def test_regions_that_are_refused(device, name):
     assert kernel.clip_rect_source == before == mg.NO_CLIP
 
 
+@pytest.mark.parametrize("name", ["primary_source_clip_rect", "secondary_source_clip_rect"])
+def test_regions_of_two_sources_that_are_refused(device, name):
+    for kernel in of_two_sources(device):
+        with error(kernel, f"{name} must not have negative parts, got origin (0, -1, 0)"):
+            setattr(kernel, name, mg.Region((0, -1), (2, 2)))
+        with error(kernel, f"{name} selects pixels; images are selected by clip_rect"):
+            setattr(kernel, name, mg.Region((0, 0, 1), (2, 2, 1)))
+        assert getattr(kernel, name) == mg.NO_CLIP
+
+
 @names
 def test_regions_without_an_end(device, name, rng):
     """As wide as can be said is as wide as the image."""
