@@ -244,7 +244,7 @@ backward.encode_batch(work, x, x, [state], allocator=mg.DEFAULT)
 
 @pytest.mark.parametrize(("fill", "owner", "numbers"), STATES.values(), ids=STATES)
 def test_a_read_without_synchronize_warns_once(fill, owner, numbers):
-    """And gives the numbers, which memory of its own would not have everywhere."""
+    """The numbers are there all the same: memory of the CPU device is shared."""
     names = f"NAMES = {list(numbers)}\n"
     printed = python(UNSYNCHRONIZED + fill + names + READ_TWICE).stdout
     warning = f"{owner}.{next(iter(numbers))} is read without synchronize(command_buffer) after"
