@@ -176,7 +176,6 @@ def test_what_has_no_value_is_not_pickled(device, queue, protocol):
         command_buffer,
         image,
         mg.ImageBatch([image]),
-        mg.ImageDescriptor(),
         mg.State(device, 16),
         mg.Buffer(device, 16),
         mg.ResourceList(),
