@@ -140,11 +140,15 @@ void fold_across(const CpuImages& source, FoldKind kind, Index sample, Index y, 
 template <class Fill>
 void each_result(const CpuImages& destination, const Region& clip, bool vertical, float divisor,
                  Index read, const Fill& fill) {
-  constexpr Index kFloats = 16384;      // read by a task
-  constexpr Index kColumnFloats = 512;  // of results that are made together
+  constexpr Index kFloats = 16384;  // read by a task
+  // Results that are made together, in floats: long runs of the source, but tasks for all.
+  constexpr Index kMostTogether = 8192, kLeastTogether = 512;
+  constexpr Index kTasks = 16;
   const Index channels = destination.channels;
   const Index length = vertical ? clip.size.height : clip.size.width;
-  const Index most = vertical ? kFloats / read : kColumnFloats / channels;
+  const Index shared = clip.size.depth * length * channels / kTasks;
+  const Index most =
+      vertical ? kFloats / read : std::clamp(shared, kLeastTogether, kMostTogether) / channels;
   const Index group = std::clamp<Index>(most, 1, length);
   const Index groups = cpu::chunks_of(length, group);
   cpu::parallel_for(clip.size.depth * groups, [&](Index task) {
