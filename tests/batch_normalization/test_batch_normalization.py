@@ -162,6 +162,14 @@ def test_long_runs(device, rng):
     check_step(step, x.astype(float), g.astype(float), None, None, None)
 
 
+@pytest.mark.parametrize("shape", [(3, 32, 32, 768), (2, 23, 23, 2080)], ids=str)
+def test_long_runs_of_many_channels(device, shape, rng):
+    """Whose sums are found in bands of rows."""
+    x, g = rng.standard_normal((2, *shape), dtype=np.float32)
+    step = train(device, forward_kernel(device, shape[3]), x, g, (1,) * shape[0])
+    check_step(step, x.astype(float), g.astype(float), None, None, None)
+
+
 def test_worked_example(device):
     a, b = row(1, 2), row(3, 6)
     g_a, g_b = row(1, 2), row(3, -1)

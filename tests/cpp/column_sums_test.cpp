@@ -1,5 +1,6 @@
 // Checks that sums over columns are the same bits in vectors of any width and blocks of any number
-// of columns: which a processor is given must not show. And that strips add row after row.
+// of columns: which a processor is given must not show. And that strips add row after row, as bands
+// of long runs do.
 // MPSGRAD_CPU says which instruction set is checked.
 #include <algorithm>
 #include <bit>
@@ -26,6 +27,10 @@ struct Sums {
       : of_values(static_cast<std::size_t>(tile), 0.25),
         of_squares(static_cast<std::size_t>(tile), 0.0) {}
 };
+
+// Of rows of more places, on any processor, and runs of more values bands are made.
+constexpr Index kLongRow = 2048;
+constexpr Index kLongRun = 65536;
 
 // Place by place: row after row or, `halved`, two halves of the whole rows side by side and then
 // what is left. Products of two floats are exact.
@@ -66,7 +71,7 @@ int run() {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float odd[] = {-0.0F, 1e-42F, kInfinity, std::nanf(""), 3e38F, -kInfinity};
   for (const Index tile : {1, 3, 7, 8, 15, 16, 17, 31, 33, 64, 511, 513, 700, 2051}) {
-    for (const Index rows : {1, 2, 5, 8, 33}) {
+    for (const Index rows : {1, 2, 5, 8, 33, 40}) {
       for (const bool special : {false, true}) {
         std::vector<float> x(static_cast<std::size_t>(tile * rows - (tile > 1 ? 1 : 0)));
         for (float& value : x) {
@@ -88,7 +93,8 @@ int run() {
         };
         check("whole vectors", column_sums_loops().whole_vectors, halved);
         check("half vectors", column_sums_loops().half_vectors, halved);
-        check("as chosen", column_sums_loops().chosen, halved);
+        const bool in_bands = tile > kLongRow && static_cast<Index>(x.size()) > kLongRun;
+        check("as chosen", column_sums_loops().chosen, in_bands ? in_order : halved);
         check("strips", column_sums_loops().strips, in_order);
       }
     }
