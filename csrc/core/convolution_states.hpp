@@ -54,10 +54,10 @@ class ConvolutionGradientState : public GradientState {
 
   // A forward encode has filled it, so that there is something to take a gradient of.
   bool has_forward() const { return static_cast<bool>(forward_); }
-  void note_forward(const CommandBuffer& command_buffer) { forward_.by(command_buffer.work()); }
+  void note_forward(const std::shared_ptr<Work>& work) { forward_.by(work); }
   // False before the first gradient encode: that one overwrites, the others add.
   bool has_gradients() const { return static_cast<bool>(gradients_); }
-  void note_gradients(const CommandBuffer& command_buffer) { gradients_.by(command_buffer.work()); }
+  void note_gradients(const std::shared_ptr<Work>& work) { gradients_.by(work); }
   // An optimizer has used the sums; a state serves one batch, so no gradient may be added any more.
   bool is_consumed() const { return is_consumed_; }
   void mark_consumed() { is_consumed_ = true; }

@@ -193,7 +193,7 @@ bool Work::finished() const {
 }
 
 void Filled::by(const std::shared_ptr<Work>& work) {
-  for_good_ = for_good_ || (last_ && !last_->is_open());
+  for_good_ = for_good_ || !work || (last_ && !last_->is_open());
   last_ = work;
 }
 

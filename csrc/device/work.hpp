@@ -99,7 +99,7 @@ class Work {
 // Whether an encode has filled something. One on a command buffer that was dropped has not.
 class Filled {
  public:
-  void by(const std::shared_ptr<Work>& work);
+  void by(const std::shared_ptr<Work>& work);  // null: the work has completed, and is gone
   void by_cpu();
   explicit operator bool() const { return for_good_ || (last_ && !last_->abandoned()); }
 

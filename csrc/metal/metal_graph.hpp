@@ -73,6 +73,8 @@ class StateAdoption {
   std::vector<std::shared_ptr<MetalStatePayload>> payloads;  // lent
 
   std::shared_ptr<CommandBuffer> owner() const { return temporary ? command_buffer : nullptr; }
+  // What fills it; null once that has completed.
+  std::shared_ptr<Work> work() const { return command_buffer ? command_buffer->work() : nullptr; }
   // What holds Apple's state inside ours.
   std::shared_ptr<MetalStatePayload> payload(MPSState* state);
   // `count` floats of Apple's; throws if there are fewer.

@@ -260,7 +260,7 @@ StateAdopter arithmetic_state_adopter(const State& like) {
     auto result =
         std::make_shared<ArithmeticGradientState>(adoption.device, adoption.owner(), snapshot);
     result->payload = adoption.payload(made);
-    result->filled.by(adoption.command_buffer->work());
+    result->filled.by(adoption.work());
     result->images = 1;
     return result;
   };

@@ -210,7 +210,8 @@ void Convolution::check_call(const UnaryCall& call) const {
 void Convolution::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
   encoder_->encode(command_buffer, call, accumulator_precision());
   if (!call.states.empty()) {
-    static_cast<ConvolutionGradientState&>(*call.states.front()).note_forward(command_buffer);
+    static_cast<ConvolutionGradientState&>(*call.states.front())
+        .note_forward(command_buffer.work());
   }
 }
 
@@ -366,7 +367,7 @@ void ConvolutionGradient::encode_on_device(CommandBuffer& command_buffer,
   }
   encoder_->encode(command_buffer, call, option_, state, state.has_gradients());
   if (option_ != ConvolutionGradientOption::Data) {
-    state.note_gradients(command_buffer);
+    state.note_gradients(command_buffer.work());
     for (const auto& buffer : {state.gradient_for_weights(), state.gradient_for_biases()}) {
       buffer->note_use(command_buffer.work(), true);
     }

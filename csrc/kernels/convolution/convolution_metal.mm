@@ -519,9 +519,9 @@ StateAdopter convolution_state_adopter(const State& like) {
                                                               snapshot, shape, producer,
                                                               untrainable, std::move(contents));
         }
-        result->note_forward(*adoption.command_buffer);
+        result->note_forward(adoption.work());
         if (has_gradients) {
-          result->note_gradients(*adoption.command_buffer);
+          result->note_gradients(adoption.work());
         }
         return result;
       };

@@ -135,7 +135,7 @@ void GroupNormalizationBase::encode_on_device(CommandBuffer& command_buffer,
   note_use(command_buffer, weights_->first(), false);
   note_use(command_buffer, weights_->second(), false);
   for (const auto& state : call.states) {
-    own_of(*state).note_encoded(command_buffer);
+    own_of(*state).note_encoded(command_buffer.work());
   }
 }
 
@@ -215,7 +215,7 @@ void GroupNormalizationGradientBase::encode_on_device(CommandBuffer& command_buf
     note_use(command_buffer, own.beta(), false);
     note_use(command_buffer, own.gamma_sums(), true);
     note_use(command_buffer, own.beta_sums(), true);
-    own.note_gradients(command_buffer);
+    own.note_gradients(command_buffer.work());
   }
 }
 

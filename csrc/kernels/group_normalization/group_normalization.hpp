@@ -54,8 +54,8 @@ class GroupNormalizationGradientStateBase : public GradientState, public GammaAn
   void require_complete_gradients(const char* who) const override;
 
   bool was_encoded() const { return static_cast<bool>(forward_); }
-  void note_encoded(const CommandBuffer& command_buffer) { forward_.by(command_buffer.work()); }
-  void note_gradients(const CommandBuffer& command_buffer) { gradients_.by(command_buffer.work()); }
+  void note_encoded(const std::shared_ptr<Work>& work) { forward_.by(work); }
+  void note_gradients(const std::shared_ptr<Work>& work) { gradients_.by(work); }
   bool has_gradients() const { return static_cast<bool>(gradients_); }
 
  protected:

@@ -172,9 +172,9 @@ StateAdopter adopter_of(const State& like, const char* who) {
             adoption.device, channels, adoption.live_floats([state gamma], channels, who),
             adoption.live_floats([state beta], channels, who)),
         settings, std::move(contents));
-    result->note_encoded(*adoption.command_buffer);
+    result->note_encoded(adoption.work());
     if (has_gradients) {
-      result->note_gradients(*adoption.command_buffer);
+      result->note_gradients(adoption.work());
     }
     return result;
   };
