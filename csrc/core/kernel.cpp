@@ -94,7 +94,8 @@ void check_operand(const KernelBase& kernel, const CommandBuffer& command_buffer
 
 namespace {
 
-// Whether two images lie in the same memory. Views of one image do if they begin at the same texel.
+// Whether two images lie in the same memory. Views of one image do if they begin at the same texel,
+// as far as a device tells.
 bool share_memory(const ImageBatch::Images& images) {
   const ImageStorage& front = images.front()->storage();
   const auto follows = [&](const auto& a, const auto& b) {
