@@ -160,19 +160,19 @@ def test_a_child_convolves_though_its_parent_was_packing_weights():
         + """
 import time, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
-weights = mg.ArrayConvolutionDataSource(np.ones((256, 3, 3, 512), np.float32))
+weights = mg.ArrayConvolutionDataSource(np.ones((1024, 3, 3, 1024), np.float32))
 kernel = mg.Convolution(weights, device=device)
-x = np.ones((1, 8, 8, 512), np.float32)
+x = np.ones((1, 8, 8, 1024), np.float32)
 sources = mg.ImageBatch.from_array(device, x)
 for turn in range(8):
     kernel.reload_weights_and_biases_from_data_source()
     command_buffer = queue.command_buffer()
     kernel.encode(command_buffer, sources, allocator=mg.DEFAULT)
     command_buffer.commit()
-    time.sleep(0.0005 * turn)
+    time.sleep(0.001 * turn)  # packing takes some 20 ms
     child = os.fork()
     if child == 0:
-        os._exit(0 if kernel(x)[0, 4, 4, 0] == 9 * 512 else 1)
+        os._exit(0 if kernel(x)[0, 4, 4, 0] == 9 * 1024 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     command_buffer.wait_until_completed()
 """
