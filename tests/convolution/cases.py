@@ -188,6 +188,8 @@ WIDE = [
     _case("results of 4 KB", (1, 2, 13, 17), 1024, (1, 1)),
     _case("pixels of 1 KB, s2", (1, 3, 37, 256), 70, (2, 2), (2, 2)),
     _case("many pixels of 2 KB", (2, 17, 19, 520), 150, (1, 1)),
+    # A part of the weights has its turn with all pixels before the next part.
+    _case("more than 1 MB of weights", (2, 9, 13, 520), 560, (1, 1)),
     _case("one window of 576 products", (1, 3, 6, 32), 32, (6, 3), method=VALID),
     # Weight gradients go by chunks of pixels, and read each tap's rows in place or from copies:
     # more pixels than a chunk in a row, and rows enough for copies but for taps above the images.

@@ -179,6 +179,40 @@ bool streams(const Correlation& c) {
          (!late || bytes_of(c) >= late_streamed_bytes());
 }
 
+// Over all results along an axis: their taps, and how many of them lie outside the operand.
+struct TapCount {
+  Index all = 0, outside = 0;
+  Index inside() const { return all - outside; }
+};
+
+TapCount count_taps(const Axis& axis, Index length) {
+  TapCount count;
+  for (const Phase& phase : axis.phases) {
+    count.all += phase.count * phase.taps;
+    for (Index t = 0; t < phase.taps; ++t) {
+      const Index first = phase.operand_first + t * phase.tap_step;
+      const Index begin = std::clamp<Index>(ceil_div(-first, phase.operand_step), 0, phase.count);
+      const Index end = std::clamp<Index>(floor_div(length - 1 - first, phase.operand_step) + 1,
+                                          begin, phase.count);
+      count.outside += phase.count - (end - begin);
+    }
+  }
+  return count;
+}
+
+// Larger weights would leave the second-level cache between one piece of the images and the next:
+// so a part of them that stays there has its turn with all pieces before the next part. As pieces
+// are read again for each, parts have at least so many blocks.
+constexpr Index kLargeWeights = 1024 * 1024;
+constexpr Index kNearWeights = 768 * 1024;
+constexpr Index kSplitBlocks = 8;
+
+// Whether pieces read operands where they lie, so that to read them again costs little.
+bool reads_in_place(const Correlation& c) {
+  return !c.depthwise && !c.copies && c.operand.format == ChannelFormat::Float32 &&
+         count_taps(c.x, c.operand_width).outside == 0;
+}
+
 class Plan {
  public:
   Plan(const Correlation& c, const CorrelationLoops& loops)
@@ -231,11 +265,13 @@ class Plan {
         samples_ = c.batch;
       }
     }
+    const auto of_images = [&] {
+      return ceil_div(c.batch, samples_) * static_cast<Index>(c.y.phases.size()) *
+             ceil_div(largest.count, rows_) * ceil_div(widest, columns_);
+    };
     const auto wanted = [&](Index work) {
-      const Index now = splits_ * ceil_div(c.batch, samples_) *
-                        static_cast<Index>(c.y.phases.size()) * ceil_div(largest.count, rows_) *
-                        ceil_div(widest, columns_);
-      return std::clamp<Index>(ceil_div(kPieces, now), 1, std::max<Index>(1, work / kPieceFlops));
+      return std::clamp<Index>(ceil_div(kPieces, splits_ * of_images()), 1,
+                               std::max<Index>(1, work / kPieceFlops));
     };
     const auto flops = [&] { return samples_ * rows_ * row_flops; };
     samples_ = ceil_div(samples_, wanted(flops()));
@@ -253,6 +289,15 @@ class Plan {
     }
     splits_ = std::clamp<Index>(wanted(work_on_weights(flops(), weights)), 1,
                                 c.depthwise ? 1 : std::max<Index>(1, blocks_ / 4));
+    if (weights * 4 > kLargeWeights && reads_in_place(c) && of_images() > 1) {
+      splits_ =
+          std::max(splits_, std::min(ceil_div(weights * 4, kNearWeights), blocks_ / kSplitBlocks));
+      rows_per_split_ = ceil_div(blocks_, splits_);
+      add_pieces(widest);
+      std::stable_sort(pieces_.begin(), pieces_.end(),
+                       [](const Piece& a, const Piece& b) { return a.block < b.block; });
+      return;
+    }
     rows_per_split_ = ceil_div(blocks_, splits_);
     add_pieces(widest);
   }
@@ -493,27 +538,6 @@ class PaddedBias {
   Scratch scratch_;
   float* values_;
 };
-
-// Over all results along an axis: their taps, and how many of them lie outside the operand.
-struct TapCount {
-  Index all = 0, outside = 0;
-  Index inside() const { return all - outside; }
-};
-
-TapCount count_taps(const Axis& axis, Index length) {
-  TapCount count;
-  for (const Phase& phase : axis.phases) {
-    count.all += phase.count * phase.taps;
-    for (Index t = 0; t < phase.taps; ++t) {
-      const Index first = phase.operand_first + t * phase.tap_step;
-      const Index begin = std::clamp<Index>(ceil_div(-first, phase.operand_step), 0, phase.count);
-      const Index end = std::clamp<Index>(floor_div(length - 1 - first, phase.operand_step) + 1,
-                                          begin, phase.count);
-      count.outside += phase.count - (end - begin);
-    }
-  }
-  return count;
-}
 
 // Whether columns with the same taps are better done by themselves, so that no tap beside an image
 // is multiplied with zeros. Few columns at a time fill no tile.
