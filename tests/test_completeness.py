@@ -23,6 +23,7 @@ OURS = {
     "DeviceArray",
     "ExplicitPadding",
     "ForwardLossState",
+    "GradientBucket",
 }
 
 FAMILIES = sorted(

@@ -72,6 +72,7 @@ from mpsgrad._core import (
     set_num_threads,
     synchronize,
 )
+from mpsgrad._gradient_bucket import GradientBucket
 from mpsgrad.arithmetic import (
     Add,
     AddGradient,
@@ -282,6 +283,7 @@ __all__ = [
     "ForwardLossState",
     "FullyConnected",
     "FullyConnectedGradient",
+    "GradientBucket",
     "GradientKernel",
     "GradientState",
     "GramMatrixCalculation",

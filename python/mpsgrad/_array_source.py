@@ -12,7 +12,7 @@ from mpsgrad import _core
 from mpsgrad._arrays import as_array
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -106,6 +106,10 @@ class ArraySource:
             If an array is missing, has another shape or kind of numbers or is of something else,
             or if one of the source's cannot be written; nothing has changed then.
         """
+        self._restoring(checkpoint)()
+
+    def _restoring(self, checkpoint: Mapping[str, npt.ArrayLike]) -> Callable[[], None]:
+        """Check a checkpoint, and return what takes it over, which does not fail."""
         self.load()
         targets = {
             name: getattr(self, attribute)
@@ -115,11 +119,15 @@ class ArraySource:
         updates = self._updates
         kept = {} if updates is None else updates.history_names()
         given = self._checked(checkpoint, targets, kept)
-        for name, target in targets.items():
-            target[...] = given[name]
-        if updates is not None:
-            history = {name: given[name].astype(np.float32) for name in kept if name in given}
-            updates.resume(int(given.get("steps", 0)), history)
+        history = {name: given[name].astype(np.float32) for name in kept if name in given}
+
+        def write() -> None:
+            for name, target in targets.items():
+                target[...] = given[name]
+            if updates is not None:
+                updates.resume(int(given.get("steps", 0)), history)
+
+        return write
 
     def _checked(
         self,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from mpsgrad._gradient_bucket import GradientBucket
+
 __all__ = ["ArrayUpdates", "updates_of_gamma_and_beta"]
 
 _time_steps = threading.Lock()
@@ -74,10 +76,15 @@ class ArrayUpdates:
         self._history: dict[str, list[_core.Vector]] = {}  # by kind, in the order of the arrays
         self._buffers: dict[str, _core.Buffer] = {}
         self._queue: _core.CommandQueue | None = None  # of the last update; no buffer is kept alive
+        self.bucket: GradientBucket | None = None  # which gradients go to in place of a step
 
     def _array(self, name: str) -> npt.NDArray[Any]:
         array: npt.NDArray[Any] = getattr(self._source, self._attributes[name])
         return array
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the parameters' shapes by name."""
+        return {name: self._array(name).shape for name in self._attributes}
 
     def buffer(self, name: str) -> _core.Buffer:
         """Return the master copy of a parameter."""
@@ -151,20 +158,48 @@ class ArrayUpdates:
         self._history = {kind: vectors[i * each :][:each] for i, kind in enumerate(kinds)}
         self.steps = steps
 
-    def _step(self, command_buffer: _core.CommandBuffer, encode: Any) -> None:
-        """Encode one step; ``encode`` gets the command buffer."""
+    def _step(self, command_buffer: _core.CommandBuffer, *encodes: Any) -> None:
+        """Encode one step, of which each callable encodes a part."""
         counts = isinstance(self.optimizer, Adam)
         with _time_steps:  # the optimizer may serve graphs of other threads
             if counts:
                 before = self.optimizer.time_step
-                self.optimizer.time_step = self.steps
             try:
-                encode()
+                for encode in encodes:
+                    if counts:
+                        self.optimizer.time_step = self.steps
+                    encode()
             finally:
                 if counts:
                     self.optimizer.time_step = before
         self.steps += 1
         self._queue = command_buffer.queue
+
+    def goes_to_bucket(self, command_buffer: _core.CommandBuffer, states: list[Any]) -> bool:
+        """Encode the addition of some states' gradients to the bucket, if there is one."""
+        if self.bucket is None:
+            return False
+        for state in states:
+            gradients = {name: getattr(state, f"gradient_for_{name}") for name in self._attributes}
+            self.bucket._add(command_buffer, self, gradients)
+            if state.is_temporary:
+                state.read_count -= 1
+        return True
+
+    def step_vectors(
+        self, command_buffer: _core.CommandBuffer, gradients: list[_core.Vector]
+    ) -> None:
+        """Encode a step of all arrays, by one gradient for each."""
+        histories = self._histories()
+
+        def encoding(name: str, i: int) -> Any:
+            values = self.vector(name)
+            history = [None if vectors is None else vectors[i] for vectors in histories]
+            return lambda: self.optimizer.encode_vector(
+                command_buffer, gradients[i], values, *history, values
+            )
+
+        self._step(command_buffer, *(encoding(name, i) for i, name in enumerate(self._attributes)))
 
     def step_convolution(self, command_buffer: Any, gradient_state: Any, master: Any) -> None:
         """Encode a step of weights and, where there are some, biases, in place."""
@@ -179,8 +214,13 @@ class ArrayUpdates:
 
     def step_gamma_and_beta(
         self, command_buffer: Any, states: list[Any]
-    ) -> _core.NormalizationGammaAndBetaState:
-        """Encode a step by the summed gradients of some states, and return the new values."""
+    ) -> _core.NormalizationGammaAndBetaState | None:
+        """Encode a step by the summed gradients of some states, and return the new values.
+
+        None: they went to a bucket.
+        """
+        if self.goes_to_bucket(command_buffer, states):
+            return None
         values = _core.NormalizationGammaAndBetaState(self.buffer("gamma"), self.buffer("beta"))
         histories = self._histories()
         self._step(

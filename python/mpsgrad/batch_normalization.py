@@ -210,7 +210,10 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
     def update_gamma_and_beta(
         self, command_buffer: _core.CommandBuffer, state: _core.BatchNormalizationState
     ) -> _core.NormalizationGammaAndBetaState | None:
-        """Encode a step of the optimizer on the master copy; None without an optimizer."""
+        """Encode a step of the optimizer on the master copy.
+
+        None without an optimizer, and where a `GradientBucket` takes the gradient.
+        """
         if self._updates is None:
             return None
         return self._updates.step_gamma_and_beta(command_buffer, [state])

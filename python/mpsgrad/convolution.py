@@ -422,8 +422,11 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
         gradient_state: _core.ConvolutionGradientState,
         source_state: _core.ConvolutionWeightsAndBiasesState,  # noqa: ARG002
     ) -> _core.ConvolutionWeightsAndBiasesState | None:
-        """Encode a step of the optimizer on the master copy; None without an optimizer."""
-        if self._updates is None:
+        """Encode a step of the optimizer on the master copy.
+
+        None without an optimizer, and where a `GradientBucket` takes the gradient.
+        """
+        if self._updates is None or self._updates.goes_to_bucket(command_buffer, [gradient_state]):
             return None
         biases = None if self.bias_array is None else self._updates.buffer("biases")
         master = _core.ConvolutionWeightsAndBiasesState(self._updates.buffer("weights"), biases)

@@ -120,7 +120,10 @@ class _Arrays(ArraySource, InstanceNormalizationDataSource):
     def update_gamma_and_beta(
         self, command_buffer: _core.CommandBuffer, states: list[Any]
     ) -> _core.NormalizationGammaAndBetaState | None:
-        """Encode a step of the optimizer by the sum of all images' gradients; None without one."""
+        """Encode a step of the optimizer by the sum of all images' gradients.
+
+        None without an optimizer, and where a `GradientBucket` takes the gradients.
+        """
         if self._updates is None:
             return None
         return self._updates.step_gamma_and_beta(command_buffer, states)

@@ -11,6 +11,7 @@ from mpsgrad import graph as g
 
 from tests.graph.networks import loss_of
 from tests.graph.test_updates import OPTIMIZERS
+from tests.rejects import rejects
 from tests.tolerance import assert_same_bytes
 
 SHAPE = (3, 2, 2, 4)
@@ -115,6 +116,103 @@ def test_a_pickled_graph_goes_on(device):
     graph.reload_from_data_sources()
     again.reload_from_data_sources()
     assert_same_bytes(again(x, labels).losses[0], graph(x, labels).losses[0])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_graph_goes_on_from_a_file(device, tmp_path, name):
+    own = sources(OPTIMIZERS[name](device))
+    graph = network(device, own)
+    train(graph, 3)
+    saved = graph.checkpoint()
+    np.savez(tmp_path / "checkpoint.npz", allow_pickle=False, **saved)
+    fresh = sources(OPTIMIZERS[name](device))
+    again = network(device, fresh)
+    train(again, 1)  # not to be seen afterwards
+    with np.load(tmp_path / "checkpoint.npz", allow_pickle=False) as file:
+        again.restore(file)
+    for restored in (own, fresh):
+        for array, expected in zip(arrays_of(restored), saved.values(), strict=True):
+            assert_same_bytes(array, expected)
+    for each in (graph, again):
+        train(each, 2)
+    for (key, old), new in zip(
+        graph.checkpoint().items(), again.checkpoint().values(), strict=True
+    ):
+        assert key.startswith(("0/", "1/", "2/", "3/"))
+        assert_same_bytes(new, old)
+    assert not np.array_equal(graph.checkpoint()["0/weights"], saved["0/weights"])
+
+
+def test_names_in_a_checkpoint_of_a_graph(device):
+    def chain(*labels):
+        w = np.ones((4, 1, 1, 4), np.float32)
+        own = [mg.ArrayConvolutionDataSource(w.copy(), label=label) for label in labels]
+        node = g.ImageNode("x")
+        for source in (*own, own[0]):  # which two nodes have
+            node = g.ConvolutionNode(node, source)
+        return g.Graph(device, node)
+
+    graph = chain("first", None, "twice", "twice", "part/last")
+    names = ["first", "1", "2", "3", "part/last"]
+    assert list(graph.checkpoint()) == [f"{name}/weights" for name in names]
+    graph.restore(graph.checkpoint())
+    with rejects(ValueError, "two data sources go by the name of 1"):
+        chain("first", None, "1").checkpoint()
+
+
+def test_a_graph_restores_everything_or_nothing(device):
+    own = sources(mg.Adam(0.01, device=device))
+    graph = network(device, own)
+    train(graph, 1)
+    saved = graph.checkpoint()
+    train(graph, 1)
+    before = graph.checkpoint()
+    of_all = "checkpoint must have arrays of 0, 1, 2, 3, such as 0/weights; it has "
+    wrong = [
+        ({n: a for n, a in saved.items() if n[0] != "2"}, f"{of_all}nothing of 2"),
+        (saved | {"weights": saved["0/weights"]}, f"{of_all}weights besides"),
+        (saved | {"4/gamma": saved["3/gamma"]}, f"{of_all}4/gamma besides"),
+        (saved | {"3/gamma": np.ones(5, np.float32)}, "gamma must have shape (4,), got (5,)"),
+        ({n: a for n, a in saved.items() if n != "3/beta"}, "no beta"),
+    ]
+    for checkpoint, words in wrong:
+        with rejects(ValueError, words):
+            graph.restore(checkpoint)
+        for array, expected in zip(graph.checkpoint().values(), before.values(), strict=True):
+            assert_same_bytes(array, expected)
+    graph.restore(saved)
+    for array, expected in zip(graph.checkpoint().values(), saved.values(), strict=True):
+        assert_same_bytes(array, expected)
+
+
+def test_sources_that_are_not_over_arrays_have_no_checkpoint(device):
+    class Own(mg.ConvolutionDataSource):
+        def descriptor(self):
+            return mg.ConvolutionDescriptor(
+                1, 1, input_feature_channels=4, output_feature_channels=4
+            )
+
+        def data_type(self):
+            return mg.DataType.FLOAT32
+
+        def weights(self):
+            return np.ones((4, 1, 1, 4), np.float32)
+
+        def bias_terms(self):
+            return None
+
+        def load(self):
+            return True
+
+        def purge(self):
+            pass
+
+    graph = g.Graph(device, g.ConvolutionNode(g.ImageNode("x"), Own()))
+    words = "has a data source that is not over arrays, Own: save what it has by itself"
+    with rejects(TypeError, words):
+        graph.checkpoint()
+    with rejects(TypeError, words):
+        graph.restore({})
 
 
 def test_what_a_checkpoint_has(device):

@@ -383,6 +383,18 @@ void each_columns(const Correlation& c, const Piece& piece, const Visit& visit) 
   }
 }
 
+// How many channels depthwise loops that go row by row take at a time. A direct row comes from
+// memory, best as it lies there; a copied one is near, and its neighbours are needed again. As are
+// those of many rows of taps, and all their weights, where processors foresee rows.
+Index channels_at_once(const RowWindow& window, Index channels, Index taps_y) {
+  constexpr Index kManyTaps = 5;
+  constexpr Index kChannels = 64;
+  if (!window.direct) {
+    return std::max<Index>(kFirstLevelBytes / std::max<Index>(4 * taps_y * window.span, 1), 1);
+  }
+  return taps_y >= kManyTaps && foresees_rows() ? std::min(channels, kChannels) : channels;
+}
+
 void run_piece(const Prepared& prepared, const Piece& piece) {
   const Correlation& c = prepared.c;
   const Phase& y = c.y.phases[piece.phase];
@@ -460,12 +472,7 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   task.format = c.result.format;
   task.hook = c.hook;
   task.runs = scratch.take<std::byte>(24 * kernel);
-  // A direct row comes from memory, best as it lies there; a copied one is near, and its neighbours
-  // are needed again.
-  task.channels_at_once =
-      window.direct
-          ? channels
-          : std::max<Index>(kFirstLevelBytes / std::max<Index>(4 * y.taps * window.span, 1), 1);
+  task.channels_at_once = channels_at_once(window, channels, y.taps);
   task.fresh_rows = window.direct ? std::min(y.operand_step, y.taps) : 0;
   task.next_row = task.fresh_rows * y.tap_step * c.operand.row_stride;
   task.halves = c.halves();

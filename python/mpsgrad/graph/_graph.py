@@ -14,6 +14,7 @@ from mpsgrad._arrays import array_queue, as_image_array, batch_of, resolve_devic
 from mpsgrad._core import ChannelFormat
 from mpsgrad._kernel import Settings, copied_source
 from mpsgrad.errors import GraphError
+from mpsgrad.graph._checkpoints import checkpoint_of, restore_all
 from mpsgrad.graph._compiler import Compiler
 from mpsgrad.graph._flat import flatten, restore
 from mpsgrad.graph.loss import SelfGradientNode
@@ -22,6 +23,8 @@ from mpsgrad.loss import LossLabels, ReductionType
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
 
 __all__ = ["ArraysResult", "EncodeResult", "Graph", "HandledList"]
 
@@ -458,6 +461,51 @@ class Graph(Settings, _core.Graph):
             If a command buffer that this graph was encoded on is not committed.
         """
         self._wait_for_outstanding()
+        self._compiled.reload_from_data_sources(self)
+
+    def checkpoint(self) -> dict[str, npt.NDArray[Any]]:
+        """Return copies of all parameters and of what optimizers keep, to be saved.
+
+        Waits for what was encoded of this graph. `numpy.savez` writes them, `restore` takes them.
+
+        Returns
+        -------
+        dict of str to ndarray
+            What `checkpoint` of each data source returns, with its label before every name, as
+            ``"conv1/weights"``. A source without a label of its own has its place in the graph
+            instead, counted from 0. A source that several nodes have is there once.
+
+        Raises
+        ------
+        TypeError
+            If a data source is not one of those over arrays.
+        GraphError
+            If a command buffer that this graph was encoded on is not committed.
+        """
+        self._wait_for_outstanding()
+        return checkpoint_of(self._compiled.data_sources)
+
+    def restore(self, checkpoint: Mapping[str, npt.ArrayLike]) -> None:
+        """Take over what `checkpoint` of a graph of the same sources has returned.
+
+        The numbers go into the data sources' arrays, and kernels read them again; other graphs on
+        these sources do so in `reload_from_data_sources`.
+
+        Parameters
+        ----------
+        checkpoint : mapping of str to array_like
+            Such as what `numpy.load` returns.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If one of the arrays is missing, has another shape or kind of numbers or is of something
+            else, or a data source is not one of those over arrays; nothing has changed then.
+        GraphError
+            If a command buffer that this graph was encoded on is not committed.
+        """
+        self._wait_for_outstanding()
+        restore_all(self._compiled.data_sources, checkpoint)
         self._compiled.reload_from_data_sources(self)
 
     # ---- copies
