@@ -18,11 +18,20 @@ if TYPE_CHECKING:
 
     from mpsgrad._updates import ArrayUpdates
 
-__all__ = ["ArraySource"]
+__all__ = ["ArraySource", "require_mapping"]
 
 _OF_DEVICE = ("_updates", "_averages")
 _TRAINING = "_training"  # in their place in a pickle
 _VALUES = (np.ndarray, list, dict, set, tuple, _core.ConvolutionDescriptor)
+
+
+def require_mapping(who: str, checkpoint: Any) -> None:
+    """Raise a TypeError unless it has arrays by name."""
+    if not hasattr(checkpoint, "keys"):
+        raise TypeError(
+            f"{who}: checkpoint must be a mapping of str to arrays, as checkpoint() and numpy.load "
+            f"return, got {type(checkpoint).__name__}"
+        )
 
 
 class ArraySource:
@@ -60,6 +69,8 @@ class ArraySource:
         parts = [] if label is None else [f"label {label!r}"]
         if self.optimizer is not None:
             parts.append(f"trained by {type(self.optimizer).__name__}")
+        if self._updates is not None and self._updates.bucket is not None:
+            parts.append("in a GradientBucket")
         return parts
 
     def load(self) -> bool:
@@ -110,7 +121,8 @@ class ArraySource:
 
     def _restoring(self, checkpoint: Mapping[str, npt.ArrayLike]) -> Callable[[], None]:
         """Check a checkpoint, and return what takes it over, which does not fail."""
-        self.load()
+        if not self.load():
+            raise ValueError(f"{type(self).__name__}.restore: load() must return True")
         targets = {
             name: getattr(self, attribute)
             for name, attribute in self._arrays.items()
@@ -119,13 +131,16 @@ class ArraySource:
         updates = self._updates
         kept = {} if updates is None else updates.history_names()
         given = self._checked(checkpoint, targets, kept)
+        # Copies: what is given may share memory with arrays that are written before it is read.
+        values = {name: given[name].astype(target.dtype) for name, target in targets.items()}
         history = {name: given[name].astype(np.float32) for name in kept if name in given}
+        steps = int(given.get("steps", 0))
 
         def write() -> None:
             for name, target in targets.items():
-                target[...] = given[name]
+                target[...] = values[name]
             if updates is not None:
-                updates.resume(int(given.get("steps", 0)), history)
+                updates.resume(steps, history)
 
         return write
 
@@ -137,6 +152,7 @@ class ArraySource:
     ) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays of a checkpoint, of which `restore` uses all; raise as that says."""
         who = f"{type(self).__name__}.restore"
+        require_mapping(who, checkpoint)
         given = {name: as_array(who, array, name) for name, array in checkpoint.items()}
         if self._updates is None:  # what an optimizer kept is nobody's here
             given = {n: a for n, a in given.items() if n != "steps" and "_of_" not in n}
@@ -158,8 +174,8 @@ class ArraySource:
                 raise ValueError(f"{who}: {name} must have shape {target.shape}, got {array.shape}")
             if not target.flags.writeable:
                 raise ValueError(f"{who}: {name} of the source cannot be written")
-        if given.get("steps", 0) < 0:
-            raise ValueError(f"{who}: steps must not be negative, got {given['steps']}")
+        if not 0 <= given.get("steps", 0) < 2**31:
+            raise ValueError(f"{who}: steps must be from 0 to 2**31 - 1, got {given['steps']}")
         return given
 
     def copy(self, device: _core.Device | None = None) -> Self:

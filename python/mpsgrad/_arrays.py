@@ -88,9 +88,15 @@ def as_image_array(
             f"{type(owner).__name__}: {name} must be {kinds}, got {array.dtype}; {remedy}"
         )
     if array.ndim not in (3, 4):
+        remedy = ""
+        if labels and array.ndim == 1:
+            remedy = "; mg.one_hot makes labels of class numbers, which are integers"
+        elif array.ndim == 2:
+            shape = ", ".join(map(str, (array.shape[0], 1, 1, array.shape[1])))
+            remedy = f"; {name}.reshape({shape}) makes an image of each row"
         raise ValueError(
             f"{type(owner).__name__}: {name} must have shape (N, H, W, C), or (H, W, C) for one "
-            f"image, got {array.shape}"
+            f"image, got {array.shape}{remedy}"
         )
     if array.size == 0:
         raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,15 +77,38 @@ class ArrayUpdates:
         self._history: dict[str, list[_core.Vector]] = {}  # by kind, in the order of the arrays
         self._buffers: dict[str, _core.Buffer] = {}
         self._queue: _core.CommandQueue | None = None  # of the last update; no buffer is kept alive
-        self.bucket: GradientBucket | None = None  # which gradients go to in place of a step
+        self._bucket: weakref.ref[GradientBucket] | None = None
 
     def _array(self, name: str) -> npt.NDArray[Any]:
         array: npt.NDArray[Any] = getattr(self._source, self._attributes[name])
         return array
 
+    @property
+    def bucket(self) -> GradientBucket | None:
+        """Where gradients go in place of a step; None also once nobody has it any more."""
+        return None if self._bucket is None else self._bucket()
+
+    @bucket.setter
+    def bucket(self, bucket: GradientBucket | None) -> None:
+        self._bucket = None if bucket is None else weakref.ref(bucket)
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the parameters' shapes by name."""
         return {name: self._array(name).shape for name in self._attributes}
+
+    def require_arrays(self, who: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise unless the arrays, which a program may have replaced, can be trained."""
+        for name, shape in shapes.items():
+            array = self._array(name)
+            wanted = f"{who}: {name} of {type(self._source).__name__} must be a float32 array"
+            if not isinstance(array, np.ndarray):
+                raise TypeError(f"{wanted}, got {type(array).__name__}")
+            if array.dtype != np.float32:
+                raise TypeError(f"{wanted}, got {array.dtype}")
+            if array.shape != shape:
+                raise ValueError(f"{wanted} of shape {shape}, as before, got {array.shape}")
+            if not array.flags.writeable:
+                raise ValueError(f"{wanted} that can be written")
 
     def buffer(self, name: str) -> _core.Buffer:
         """Return the master copy of a parameter."""
@@ -175,16 +199,11 @@ class ArrayUpdates:
         self.steps += 1
         self._queue = command_buffer.queue
 
-    def goes_to_bucket(self, command_buffer: _core.CommandBuffer, states: list[Any]) -> bool:
-        """Encode the addition of some states' gradients to the bucket, if there is one."""
-        if self.bucket is None:
-            return False
-        for state in states:
-            gradients = {name: getattr(state, f"gradient_for_{name}") for name in self._attributes}
-            self.bucket._add(command_buffer, self, gradients)
-            if state.is_temporary:
-                state.read_count -= 1
-        return True
+    def forget_step(self, steps: int) -> None:
+        """Go back to so many steps, after encodes of which nothing has run."""
+        self.steps = steps
+        self._queue = None
+        self._buffers = {}
 
     def step_vectors(
         self, command_buffer: _core.CommandBuffer, gradients: list[_core.Vector]
@@ -201,36 +220,50 @@ class ArrayUpdates:
 
         self._step(command_buffer, *(encoding(name, i) for i, name in enumerate(self._attributes)))
 
-    def step_convolution(self, command_buffer: Any, gradient_state: Any, master: Any) -> None:
-        """Encode a step of weights and, where there are some, biases, in place."""
-        histories = self._histories()
-        self._step(
-            command_buffer,
-            lambda: self.optimizer.encode_convolution(
-                command_buffer, gradient_state, master, *histories, master
-            ),
-        )
-        master.synchronize(command_buffer)
+    def step_convolution(
+        self, command_buffer: Any, gradient_state: Any
+    ) -> _core.ConvolutionWeightsAndBiasesState | None:
+        """Encode a step of weights and, where there are some, biases, and return the new values.
+
+        None: the gradients went to a bucket.
+        """
+
+        def encode(optimizer: Any, buffer: Any, *histories: Any) -> Any:
+            biases = buffer("biases") if "biases" in self._attributes else None
+            values = _core.ConvolutionWeightsAndBiasesState(buffer("weights"), biases)
+            optimizer.encode_convolution(command_buffer, gradient_state, values, *histories, values)
+            return values
+
+        return self._encode(command_buffer, encode)
 
     def step_gamma_and_beta(
         self, command_buffer: Any, states: list[Any]
     ) -> _core.NormalizationGammaAndBetaState | None:
         """Encode a step by the summed gradients of some states, and return the new values.
 
-        None: they went to a bucket.
+        None: the gradients went to a bucket.
         """
-        if self.goes_to_bucket(command_buffer, states):
+
+        def encode(optimizer: Any, buffer: Any, *histories: Any) -> Any:
+            values = _core.NormalizationGammaAndBetaState(buffer("gamma"), buffer("beta"))
+            optimizer.encode_gamma_beta(command_buffer, states, values, *histories, values)
+            return values
+
+        return self._encode(command_buffer, encode)
+
+    def _encode(self, command_buffer: Any, encode: Any) -> Any:
+        """Encode a step, or the way of its gradients into a bucket."""
+        bucket = self.bucket
+        if bucket is not None:
+            bucket._add(command_buffer, self, encode)
             return None
-        values = _core.NormalizationGammaAndBetaState(self.buffer("gamma"), self.buffer("beta"))
         histories = self._histories()
+        values: list[Any] = []
         self._step(
-            command_buffer,
-            lambda: self.optimizer.encode_gamma_beta(
-                command_buffer, states, values, *histories, values
-            ),
+            command_buffer, lambda: values.append(encode(self.optimizer, self.buffer, *histories))
         )
-        values.synchronize(command_buffer)
-        return values
+        values[0].synchronize(command_buffer)
+        return values[0]
 
     def move_average(
         self, command_buffer: Any, name: str, statistic: _core.Buffer, decay: float

@@ -426,12 +426,9 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
 
         None without an optimizer, and where a `GradientBucket` takes the gradient.
         """
-        if self._updates is None or self._updates.goes_to_bucket(command_buffer, [gradient_state]):
+        if self._updates is None:
             return None
-        biases = None if self.bias_array is None else self._updates.buffer("biases")
-        master = _core.ConvolutionWeightsAndBiasesState(self._updates.buffer("weights"), biases)
-        self._updates.step_convolution(command_buffer, gradient_state, master)
-        return master
+        return self._updates.step_convolution(command_buffer, gradient_state)
 
     def descriptor(self) -> ConvolutionDescriptor:
         """Return the descriptor."""

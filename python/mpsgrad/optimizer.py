@@ -400,8 +400,9 @@ class Adam(_OptimizerFacade, _core.Adam):
     the uncorrected ``sqrt(v)``, unlike in PyTorch.
 
     Every encode, and every call with arrays, advances ``time_step`` by one: two vectors take two
-    steps, a state encode updates weights and biases with one. Use one optimizer for each parameter,
-    or set ``time_step`` back.
+    steps, a state encode updates weights and biases with one. Where you encode, use one optimizer
+    for each parameter, or set ``time_step`` back; data sources count their own steps, and may share
+    one.
 
     Parameters
     ----------

@@ -167,22 +167,73 @@ def test_a_graph_restores_everything_or_nothing(device):
     saved = graph.checkpoint()
     train(graph, 1)
     before = graph.checkpoint()
-    of_all = "checkpoint must have arrays of 0, 1, 2, 3, such as 0/weights; it has "
+    of_all = "checkpoint must be of a graph with the data sources 0, 1, 2, 3; it has "
+    one = {"4/gamma": saved["3/gamma"], "4/beta": saved["3/beta"]}
     wrong = [
         ({n: a for n, a in saved.items() if n[0] != "2"}, f"{of_all}nothing of 2"),
         (saved | {"weights": saved["0/weights"]}, f"{of_all}weights besides"),
-        (saved | {"4/gamma": saved["3/gamma"]}, f"{of_all}4/gamma besides"),
-        (saved | {"3/gamma": np.ones(5, np.float32)}, "gamma must have shape (4,), got (5,)"),
+        (saved | one, f"{of_all}4 besides"),
+        (one, f"{of_all}nothing of 0, 1, 2, 3 and 4 besides"),
+        (
+            saved | {"3/gamma": np.ones(5, np.float32)},
+            "of 3: ArrayGroupNormalizationDataSource.restore: gamma must have shape (4,), got (5,)",
+        ),
         ({n: a for n, a in saved.items() if n != "3/beta"}, "no beta"),
     ]
     for checkpoint, words in wrong:
-        with rejects(ValueError, words):
+        with rejects(ValueError, f"Graph.restore: {words}" if "of 3" in words else words):
             graph.restore(checkpoint)
         for array, expected in zip(graph.checkpoint().values(), before.values(), strict=True):
             assert_same_bytes(array, expected)
+    for given in ("checkpoint.npz", None, list(saved)):
+        words = "checkpoint must be a mapping of str to arrays, as checkpoint() and numpy.load"
+        for restores in (graph, own[0]):
+            with rejects(TypeError, f"{words} return, got {type(given).__name__}"):
+                restores.restore(given)
     graph.restore(saved)
     for array, expected in zip(graph.checkpoint().values(), saved.values(), strict=True):
         assert_same_bytes(array, expected)
+
+
+def test_what_is_restored_may_share_memory_with_the_sources(device):
+    own = sources(None)
+    graph = network(device, own)
+    gamma, beta = own[2].gamma, own[3].gamma
+    gamma[:], beta[:] = 2, 3
+    saved = graph.checkpoint()
+    graph.restore(saved | {"2/gamma": own[3].gamma, "3/gamma": own[2].gamma})
+    assert_same_bytes(gamma, np.full(4, 3, np.float32))
+    assert_same_bytes(beta, np.full(4, 2, np.float32))
+    own[2].restore({"gamma": own[2].beta, "beta": own[2].gamma})
+    assert_same_bytes(own[2].gamma, saved["2/beta"])
+    assert_same_bytes(own[2].beta, np.full(4, 3, np.float32))
+
+
+def test_numbers_that_overflow_change_nothing_where_warnings_are_errors(device):
+    own = sources(None)
+    graph = network(device, own)
+    before = graph.checkpoint()
+    wrong = {name: array + 1 for name, array in before.items()} | {"3/beta": np.full(4, 1e300)}
+    with pytest.raises(RuntimeWarning, match="overflow"):
+        graph.restore(wrong)
+    for array, expected in zip(graph.checkpoint().values(), before.values(), strict=True):
+        assert_same_bytes(array, expected)
+
+
+def test_a_graph_that_is_being_encoded_has_no_checkpoint(queue):
+    own = sources(mg.SGD(0.1, device=queue.device))
+    graph = network(queue.device, own)
+    saved = graph.checkpoint()
+    x = np.random.default_rng(3).standard_normal(SHAPE, dtype=np.float32)
+    images = mg.ImageBatch.from_array(queue.device, x)
+    labels = mg.LossLabels.batch(queue.device, np.zeros(SHAPE, np.float32))
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(command_buffer, images, [labels])
+    for call in (graph.checkpoint, lambda: graph.restore(saved)):
+        with pytest.raises(mg.errors.GraphError):
+            call()
+    command_buffer.commit()
+    assert not np.array_equal(graph.checkpoint()["0/weights"], saved["0/weights"])
 
 
 def test_sources_that_are_not_over_arrays_have_no_checkpoint(device):
@@ -346,7 +397,7 @@ WRONG = [
     ({**BOTH, **MOMENTUM}, ValueError, ": no steps"),
     ({**BOTH, "steps": 1.5}, TypeError, "steps must be int64, got float64"),
     ({**BOTH, "steps": [1]}, ValueError, r"steps must have shape \(\), got \(1,\)"),
-    ({**BOTH, "steps": -1}, ValueError, "steps must not be negative, got -1"),
+    ({**BOTH, "steps": -1}, ValueError, "steps must be from 0"),
 ]
 
 

@@ -1064,3 +1064,27 @@ def test_one_set_of_weights_on_many_sizes(device, rng):
     for shape in ((1, 3, 3, 8), (2, 5, 4, 8), (1, 3, 3, 8)):
         x = sample(rng, shape)
         assert_same_bytes(graph(x).result, mg.Convolution(source, device=device)(x))
+
+
+def test_arrays_of_more_channels_are_refused(device):
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 1), np.float32))
+    wide = mg.ArrayConvolutionDataSource(np.ones((2, 1, 1, 4), np.float32))
+    node = g.ConvolutionNode(g.ImageNode("x"), source, label="first")
+    graph = g.Graph(device, g.ConvolutionNode(node, wide))
+    words = (
+        "Graph: images, for ConvolutionNode 'first': Convolution: source must have 1 channels on "
+        "its last axis, got 8 (shape (2, 1, 8, 8))"
+    )
+    x = np.ones((2, 1, 8, 8), np.float32)
+    with rejects(ValueError, words):
+        graph(x)
+    with rejects(ValueError, words.replace("images", "images['x']")):
+        graph({"x": x})
+    assert graph(x[..., :1]).result.shape == (2, 1, 8, 2)
+    # A batch may have them.
+    batch = mg.ImageBatch.from_array(device, x)
+    command_buffer = device.command_queue().command_buffer()
+    result = graph.encode_batch(command_buffer, batch).result
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert len(result) == 2

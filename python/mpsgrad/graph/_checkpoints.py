@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mpsgrad._array_source import ArraySource
+from mpsgrad._array_source import ArraySource, require_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,27 +55,31 @@ def restore_all(
 ) -> None:
     """Do what `Graph.restore` does but for the kernels; all sources, or none if it raises."""
     who = "Graph.restore"
+    require_mapping(who, checkpoint)
     sources = _named(data_sources, who)
     parts: dict[str, dict[str, npt.ArrayLike]] = {label: {} for label in sources}
-    unknown = []
+    unknown: dict[str, None] = {}
     for name in checkpoint:
-        label, _, array = name.rpartition("/")
+        label, _, array = str(name).rpartition("/")
         if label in parts:
             parts[label][array] = checkpoint[name]
         else:
-            unknown.append(name)
+            unknown[label or str(name)] = None
     missing = [label for label, part in parts.items() if not part]
     if missing or unknown:
-        wrong = f"nothing of {_listed(missing)}" if missing else f"{_listed(unknown)} besides"
+        wrong = [f"nothing of {_listed(missing)}"] if missing else []
+        wrong += [f"{_listed(unknown)} besides"] if unknown else []
         raise ValueError(
-            f"{who}: checkpoint must have arrays of {_listed(sources)}, such as "
-            f"{next(iter(sources), '0')}/weights; it has {wrong}"
+            f"{who}: checkpoint must be of a graph with the data sources "
+            f"{_listed(sources) or '(none)'}; it has {' and '.join(wrong)}"
         )
     writes = []
     for label, source in sources.items():
         try:
             writes.append(source._restoring(parts[label]))
         except (TypeError, ValueError) as error:
+            if type(error) in (TypeError, ValueError):
+                raise type(error)(f"{who}: of {label}: {error}") from None
             error.add_note(f"{who}: of {label}")
             raise
     for write in writes:
@@ -86,4 +90,4 @@ def _listed(names: Iterable[str]) -> str:
     most = 8
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "no data source") + more
+    return ", ".join(names[:most]) + more

@@ -23,6 +23,8 @@ from mpsgrad.group_normalization import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    import numpy.typing as npt
+
     from mpsgrad.graph.nodes import FilterNode, ImageNode
 
 __all__ = ["Compiler"]
@@ -107,6 +109,7 @@ class Compiler:
         for node in self.steps:
             node._compile(self)
         self._finish()
+        self._find_readers()
         if graph._wants_description:
             self._describe()
             graph._make_runner()
@@ -425,6 +428,22 @@ class Compiler:
             [self.image(image) for image in self.intermediates],
             [self._states[state] for state in self.exported_states],
         )
+
+    def _find_readers(self) -> None:
+        """Find which kernels read each input."""
+        self._readers: dict[ImageNode, list[tuple[str, Any]]] = {}
+        for node in self.steps:
+            kernel = self._kernels.get(node)
+            for image in node._sources if hasattr(kernel, "_check_array") else ():
+                self._readers.setdefault(self._origin(image), []).append((node._name(), kernel))
+
+    def check_array(self, image: ImageNode, array: npt.NDArray[Any], name: str) -> None:
+        """Refuse what the image of an input may be but an array is by mistake."""
+        for reader, kernel in self._readers.get(image, ()):
+            try:
+                kernel._check_array(array)
+            except ValueError as error:
+                raise ValueError(f"Graph: {name}, for {reader}: {error}") from None
 
     def reload_from_data_sources(self, graph: Any) -> None:
         """Have every kernel, or the device's graph, read its data source again."""

@@ -356,6 +356,10 @@ class Graph(Settings, _core.Graph):
         sources = self._named_inputs("images", images, compiled.input_images)
         targets = self._named_inputs("labels", labels, compiled.input_states)
         arrays = [as_image_array(self, array, name) for name, array in sources]
+        for image, (array, _), (name, _) in zip(
+            compiled.input_images, arrays, sources, strict=True
+        ):
+            compiled.check_array(image, array, name)
         single = bool(arrays) and all(one for _, one in arrays)
         states = [
             self._labels(array, node, name)
@@ -473,14 +477,18 @@ class Graph(Settings, _core.Graph):
         dict of str to ndarray
             What `checkpoint` of each data source returns, with its label before every name, as
             ``"conv1/weights"``. A source without a label of its own has its place in the graph
-            instead, counted from 0. A source that several nodes have is there once.
+            instead, counted from 0 in the order in which nodes were made. A source that several
+            nodes have is there once.
 
         Raises
         ------
         TypeError
             If a data source is not one of those over arrays.
-        GraphError
-            If a command buffer that this graph was encoded on is not committed.
+        ValueError
+            If a label is the place of another source.
+        GraphError, RuntimeError
+            If a command buffer that this graph, or another one on its data sources, was encoded on
+            is not committed.
         """
         self._wait_for_outstanding()
         return checkpoint_of(self._compiled.data_sources)
@@ -501,8 +509,9 @@ class Graph(Settings, _core.Graph):
         TypeError, ValueError
             If one of the arrays is missing, has another shape or kind of numbers or is of something
             else, or a data source is not one of those over arrays; nothing has changed then.
-        GraphError
-            If a command buffer that this graph was encoded on is not committed.
+        GraphError, RuntimeError
+            If a command buffer that this graph, or another one on its data sources, was encoded on
+            is not committed; nothing has changed then.
         """
         self._wait_for_outstanding()
         restore_all(self._compiled.data_sources, checkpoint)
