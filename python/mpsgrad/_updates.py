@@ -234,7 +234,8 @@ class ArrayUpdates:
             optimizer.encode_convolution(command_buffer, gradient_state, values, *histories, values)
             return values
 
-        return self._encode(command_buffer, encode)
+        new: _core.ConvolutionWeightsAndBiasesState | None = self._encode(command_buffer, encode)
+        return new
 
     def step_gamma_and_beta(
         self, command_buffer: Any, states: list[Any]
@@ -249,7 +250,8 @@ class ArrayUpdates:
             optimizer.encode_gamma_beta(command_buffer, states, values, *histories, values)
             return values
 
-        return self._encode(command_buffer, encode)
+        new: _core.NormalizationGammaAndBetaState | None = self._encode(command_buffer, encode)
+        return new
 
     def _encode(self, command_buffer: Any, encode: Any) -> Any:
         """Encode a step, or the way of its gradients into a bucket."""
