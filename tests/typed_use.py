@@ -71,3 +71,16 @@ def arrays(device: mg.Device, image: mg.Image, vector: mg.Vector, x: Array, tens
     mg.Vector.from_array(device, tensor)
     mg.Matrix.from_array(device, tensor)
     vector.write(vector)
+
+
+def training(sources: list[mg.ArrayConvolutionDataSource], graph: g.Graph, x: Array) -> None:
+    with mg.GradientBucket(sources) as bucket:
+        assert_type(bucket.array, npt.NDArray[np.float32])
+        bucket.array *= 0.5
+        bucket.array = 0.0
+        bucket.gradients[0]["weights"] = x
+        assert_type(bucket.gradients[0]["weights"], npt.NDArray[np.float32])
+        bucket.arrays = x  # type: ignore[attr-defined]
+    mg.GradientBucket(graph)  # type: ignore[arg-type]
+    graph.restore(graph.checkpoint())
+    sources[0].restore({"weights": x})
