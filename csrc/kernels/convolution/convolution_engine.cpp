@@ -280,7 +280,7 @@ class Plan {
       splits_ = std::min(splits_ * wanted(flops()), blocks_);
       rows_ = ceil_div(rows_, wanted(flops() * before / splits_));
       rows_per_split_ = ceil_div(blocks_, splits_);
-      add_pieces(widest);
+      add_pieces(widest, 0, blocks_);
       return;
     }
     const Index weights = kernel * operands * c.groups * c.group_results;
@@ -289,17 +289,16 @@ class Plan {
     }
     splits_ = std::clamp<Index>(wanted(work_on_weights(flops(), weights)), 1,
                                 c.depthwise ? 1 : std::max<Index>(1, blocks_ / 4));
+    Index part = blocks_;  // which does all of the images before the next part
     if (weights * 4 > kLargeWeights && reads_in_place(c) && of_images() > 1) {
       splits_ =
           std::max(splits_, std::min(ceil_div(weights * 4, kNearWeights), blocks_ / kSplitBlocks));
-      rows_per_split_ = ceil_div(blocks_, splits_);
-      add_pieces(widest);
-      std::stable_sort(pieces_.begin(), pieces_.end(),
-                       [](const Piece& a, const Piece& b) { return a.block < b.block; });
-      return;
+      part = ceil_div(blocks_, splits_);
     }
     rows_per_split_ = ceil_div(blocks_, splits_);
-    add_pieces(widest);
+    for (Index first = 0; first < blocks_; first += part) {
+      add_pieces(widest, first, std::min(first + part, blocks_));
+    }
   }
 
   const std::vector<Piece>& pieces() const { return pieces_; }
@@ -307,17 +306,18 @@ class Plan {
   Index blocks() const { return blocks_; }
 
  private:
-  void add_pieces(Index widest) {
+  // Of the blocks [first, last).
+  void add_pieces(Index widest, Index first, Index last) {
     for (Index n = 0; n < c_.batch; n += samples_) {
       for (std::size_t phase = 0; phase < c_.y.phases.size(); ++phase) {
         const Index count = c_.y.phases[phase].count;
         for (Index row = 0; row < count; row += rows_) {
           for (Index column = 0; column < widest; column += columns_) {
-            for (Index block = 0; block < blocks_; block += rows_per_split_) {
+            for (Index block = first; block < last; block += rows_per_split_) {
               pieces_.push_back({n, std::min(samples_, c_.batch - n), phase, row,
                                  std::min(rows_, count - row), column,
                                  std::min(columns_, widest - column), block,
-                                 std::min(rows_per_split_, blocks_ - block)});
+                                 std::min(rows_per_split_, last - block)});
             }
           }
         }
