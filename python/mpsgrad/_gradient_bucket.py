@@ -194,9 +194,9 @@ class GradientBucket:
         """All gradients one after the other, float32, to be read and written in place.
 
         Source by source, in each weights, then biases, or gamma, then beta. It is the bucket's
-        memory, aligned to 64 bytes, which `mpi4py` adds up over processes in place. Getting it
-        waits for the command buffers that add to it, all of which must have been committed: else it
-        raises a RuntimeError. Assigning to it copies.
+        memory, on the CPU device aligned to 64 bytes, which `mpi4py` adds up over processes in
+        place. Getting it waits for the command buffers that add to it, all of which must have been
+        committed: else it raises a RuntimeError. Assigning to it copies.
         """
         return self._ready()
 

@@ -179,7 +179,7 @@ def test_the_array_is_the_memory_of_the_bucket(device, rng):
     assert array.dtype == np.float32
     assert array.flags.c_contiguous
     assert array.flags.writeable
-    assert array.ctypes.data % 64 == 0
+    assert array.ctypes.data % 64 == 0 or device.kind != "cpu"
     assert array.shape == (len(bucket),) == (8 * 9 * 4 + 8 + 3 * 16 + 4 * 16 * 8,)
     assert np.shares_memory(array, bucket.array)
     array[:] = np.arange(len(array))
