@@ -10,6 +10,7 @@ import pytest
 from mpsgrad import graph as g
 
 from tests.graph.networks import loss_of
+from tests.graph.test_updates import OPTIMIZERS
 from tests.rejects import rejects
 from tests.tolerance import assert_exact
 
@@ -102,14 +103,6 @@ def test_a_step_is_by_what_the_array_has(device, rng):
     expected[17] = 7
     assert_exact(source.weights_array, w - 2.0**-6 * expected[:16].reshape(w.shape))
     assert_exact(source.bias_array, b - 2.0**-6 * expected[16:])
-
-
-OPTIMIZERS = {
-    "descent": lambda device: mg.SGD(0.01, device=device),
-    "momentum": lambda device: mg.SGD(0.01, momentum_scale=0.9, device=device),
-    "RMSProp": lambda device: mg.RMSProp(0.01, device=device),
-    "Adam": lambda device: mg.Adam(0.01, device=device),
-}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
