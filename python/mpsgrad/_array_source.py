@@ -10,6 +10,7 @@ import numpy as np
 
 from mpsgrad import _core
 from mpsgrad._arrays import as_array
+from mpsgrad._kernel import Explaining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ def require_mapping(who: str, checkpoint: Any) -> None:
         )
 
 
-class ArraySource:
+class ArraySource(Explaining):
     """What data sources over arrays share: their optimizer, checkpoints, copies and pickles.
 
     A family says which attributes the arrays are, how an optimizer trains them, and has the methods
@@ -109,7 +110,8 @@ class ArraySource:
         Parameters
         ----------
         checkpoint : mapping of str to array_like
-            With all arrays of the source. With nothing else, the optimizer begins anew.
+            With all arrays of the source. With nothing else, the optimizer begins anew, as it has
+            to where the checkpoint is of another kind of optimizer.
 
         Raises
         ------
@@ -156,7 +158,12 @@ class ArraySource:
         given = {name: as_array(who, array, name) for name, array in checkpoint.items()}
         if self._updates is None:  # what an optimizer kept is nobody's here
             given = {n: a for n, a in given.items() if n != "steps" and "_of_" not in n}
-        wanted = [*targets, *(("steps", *kept) if kept.keys() & given.keys() else ())]
+        resumes = kept.keys() & given.keys() or (
+            self._updates is not None
+            and self._updates.counts_steps()
+            and np.any(given.get("steps", 0))
+        )
+        wanted = [*targets, *(("steps", *kept) if resumes else ())]
         missing = [name for name in wanted if name not in given]
         unknown = [name for name in given if name not in {*targets, *kept, "steps"}]
         if missing or unknown:

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 from mpsgrad import _core
+from mpsgrad._wording import misfit
 
-__all__ = ["KernelFacade", "Settings", "copied_source", "name_after", "shown"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Explaining", "KernelFacade", "Settings", "copied_source", "shown"]
 
 _ANY_KERNEL = ("options", "label")
 _UNARY = (
@@ -104,7 +108,35 @@ def copied_source(source: Any, device: _core.Device | None) -> Any:
     return source.copy(device=device) if takes_device else source.copy()
 
 
-class Settings:
+def _explaining(init: FunctionType) -> Callable[..., None]:
+    """Return a constructor that says what it takes where a call does not fit."""
+
+    @functools.wraps(init)
+    def explained(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except TypeError:
+            _, *parameters = inspect.signature(init).parameters.values()
+            wrong = misfit(parameters, args, kwargs)
+            if wrong is None:
+                raise
+            raise TypeError(f"{type(self).__name__}: {wrong}") from None
+
+    return explained
+
+
+class Explaining:
+    """Mixed into classes whose constructors say what they take where a call does not fit."""
+
+    def __init_subclass__(cls) -> None:
+        """Wrap the constructor of a class of the package."""
+        super().__init_subclass__()
+        init = vars(cls).get("__init__")
+        if cls.__module__.partition(".")[0] == "mpsgrad" and isinstance(init, FunctionType):
+            cls.__init__ = _explaining(init)  # type: ignore[method-assign]
+
+
+class Settings(Explaining):
     """Mixed into classes whose attributes are settings, where a misspelt one is an error."""
 
     if not TYPE_CHECKING:  # type checkers would let any name be set
@@ -137,8 +169,8 @@ def shown(value: Any) -> str:
     return repr(value)
 
 
-def name_after(cls: type, shared: FunctionType) -> None:
-    """Give a class a method of a base as its own, so that messages of Python name the class."""
+def _name_after(cls: type, shared: FunctionType) -> FunctionType:
+    """Copy a method of a base for a class, so that messages of Python name the class."""
     own = FunctionType(
         shared.__code__,
         shared.__globals__,
@@ -149,7 +181,7 @@ def name_after(cls: type, shared: FunctionType) -> None:
     functools.update_wrapper(own, shared)
     own.__kwdefaults__ = shared.__kwdefaults__
     own.__qualname__ = f"{cls.__name__}.{shared.__name__}"
-    setattr(cls, shared.__name__, own)
+    return own
 
 
 class KernelFacade(Settings):
@@ -158,15 +190,13 @@ class KernelFacade(Settings):
     _own_settings: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
-        """Have messages about what classes share name the class that was called."""
+        """Have messages about a `__call__` that classes share name the class that was called."""
         super().__init_subclass__()
-        if cls.__name__.startswith("_"):
+        shared = cls.__call__
+        if cls.__name__.startswith("_") or not isinstance(shared, FunctionType):
             return
-        for name in ("__init__", "__call__"):
-            shared = getattr(cls, name)
-            if not isinstance(shared, FunctionType) or not _is_private(shared):
-                continue
-            name_after(cls, shared)
+        if _is_private(shared):
+            cls.__call__ = _name_after(cls, shared)  # type: ignore[method-assign]
 
     def _arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments, without the device."""

@@ -139,6 +139,10 @@ class ArrayUpdates:
             self._queue = None
         self._buffers = {}
 
+    def counts_steps(self) -> bool:
+        """Whether the number of steps is part of the optimizer's rule."""
+        return isinstance(self.optimizer, Adam)
+
     def _kinds(self) -> tuple[str, ...]:
         """Names of the optimizer's histories, in the order of its encodes' arguments."""
         if isinstance(self.optimizer, Adam):
@@ -184,7 +188,7 @@ class ArrayUpdates:
 
     def _step(self, command_buffer: _core.CommandBuffer, *encodes: Any) -> None:
         """Encode one step, of which each callable encodes a part."""
-        counts = isinstance(self.optimizer, Adam)
+        counts = self.counts_steps()
         with _time_steps:  # the optimizer may serve graphs of other threads
             if counts:
                 before = self.optimizer.time_step

@@ -1,8 +1,9 @@
-"""Words for arguments and settings of a wrong type, where pybind11 shows signatures instead."""
+"""Words for calls that do not fit: in place of pybind11's signatures and of Python's one detail."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 
 from mpsgrad import _core
 
-__all__ = ["has_buffer", "no_such_name", "wrong_call"]
+__all__ = ["has_buffer", "misfit", "no_such_name", "wrong_call"]
 
 _INT = "typing.SupportsInt | typing.SupportsIndex"
 _FLOAT = "typing.SupportsFloat | typing.SupportsIndex"
@@ -21,6 +22,8 @@ _OWN = "mpsgrad._core."
 _SIGNATURE = re.compile(r"^(?:\d+\. )?\w*(\(.*\)) -> .*$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?:\(|, )(\w+): ")
 _UNNAMED = re.compile(r"arg\d+")
+_VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
+_STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", _VAR_KEYWORD: "**"}
 _PLAIN = {
     _INT: "int",
     _FLOAT: "float",
@@ -80,6 +83,50 @@ def wrong_call(
     return who + "; or ".join([first, *(each.lstrip(": ") for each in others)])
 
 
+def misfit(
+    parameters: Sequence[inspect.Parameter], args: Sequence[Any], kwargs: dict[str, Any]
+) -> str | None:
+    """Return why a call does not fit a function's parameters, and those; None if it does."""
+    kinds = {each.kind for each in parameters}
+    by_place = [each.name for each in parameters if each.kind == each.POSITIONAL_OR_KEYWORD]
+    names = [*by_place, *(each.name for each in parameters if each.kind == each.KEYWORD_ONLY)]
+    given = {*by_place[: len(args)], *kwargs}
+    missing = [
+        each.name
+        for each in parameters
+        if each.name in names and each.default is each.empty and each.name not in given
+    ]
+    meant = ""
+    if unknown := [name for name in kwargs if name not in names and _VAR_KEYWORD not in kinds]:
+        wrong = f"has no argument {unknown[0]!r}"
+        meant = _meant(unknown[0], names)
+    elif len(args) > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        wrong = f"takes at most {len(by_place)} by place, got {len(args)}"
+    elif twice := [name for name in by_place[: len(args)] if name in kwargs]:
+        wrong = f"{twice[0]} is given twice"
+    elif missing:
+        wrong = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    else:
+        return None
+    return f"{wrong}; it takes {_shown(parameters)}{meant}"
+
+
+def _shown(parameters: Sequence[inspect.Parameter]) -> str:
+    """Show parameters as Python writes them, without types."""
+    parts = []
+    for each in parameters:
+        if each.kind == each.KEYWORD_ONLY and "*" not in parts:
+            parts.append("*")
+        value = "" if each.default is each.empty else f"={each.default}"
+        parts.append(_STARS.get(each.kind, "") + each.name + value)
+    return f"({', '.join(parts)})"
+
+
+def _meant(name: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 def _parameters(signature: str) -> Iterator[_Parameter]:
     """Find what stands in ``(self: Kernel, size: int, *, name: str = '')``."""
     parts = _PARAMETER.split(signature.removesuffix(")"))
@@ -99,9 +146,8 @@ def _complaint(
         return 0, f": takes {len(positional)} arguments at most, got {len(args)}"
     for name in kwargs:
         if name not in (each.name for each in parameters):
-            close = difflib.get_close_matches(name, [each.name for each in parameters], 1)
-            asked = f"; did you mean {close[0]!r}?" if close else ""
-            return 0, f": has no argument {name!r}{asked}"
+            meant = _meant(name, [each.name for each in parameters])
+            return 0, f": has no argument {name!r}{meant}"
     given = dict(zip(positional, args, strict=False))
     for name in given.keys() & kwargs.keys():
         return 0, f": {name} is given twice"

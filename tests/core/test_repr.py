@@ -217,7 +217,37 @@ WRONG = {
     ),
     "constructor that classes share": (
         lambda: mg.PoolingMax(2, device="cpu"),
-        "PoolingMax.__init__() missing 1 required positional argument: 'kernel_height'",
+        "PoolingMax: kernel_height is missing; it takes (kernel_width, kernel_height, ",
+    ),
+    "unknown, in Python": (
+        lambda: mg.PoolingMax(2, 2, stride=2, device="cpu"),
+        "PoolingMax: has no argument 'stride'; it takes (kernel_width, kernel_height, "
+        "stride_in_pixels_x=1, stride_in_pixels_y=1, *, device=None)",
+    ),
+    "misspelt, in Python": (
+        lambda: mg.Adam(0.1, beta_1=0.8, device="cpu"),
+        "device=None); did you mean 'beta1'?",
+    ),
+    "too many, in Python": (
+        lambda: mg.ConvolutionDescriptor(3, 3, 8, 16),
+        "ConvolutionDescriptor: takes at most 2 by place, got 4; it takes "
+        "(kernel_width=3, kernel_height=3, *, input_feature_channels, output_feature_channels, ",
+    ),
+    "given twice, in Python": (
+        lambda: mg.SGD(0.1, learning_rate=0.1, device="cpu"),
+        "StochasticGradientDescent: learning_rate is given twice",
+    ),
+    "a subclass by way of its base": (
+        lambda: mg.SubPixelConvolutionDescriptor(3, 3, scale=2),
+        "SubPixelConvolutionDescriptor: has no argument 'scale'",
+    ),
+    "data source": (
+        lambda: mg.ArrayConvolutionDataSource(np.ones((1, 1, 1, 1)), bias=None),
+        "ArrayConvolutionDataSource: has no argument 'bias'; it takes (weights, biases=None, ",
+    ),
+    "node": (
+        lambda: mg.graph.SoftMaxNode(mg.graph.ImageNode(), "probabilities"),
+        "SoftMaxNode: takes at most 1 by place, got 2; it takes (source, *, label=None)",
     ),
     "call that classes share": (
         lambda: mg.SoftMaxGradient(device="cpu")(ARRAY, ARRAY),

@@ -412,6 +412,19 @@ def test_wrong_checkpoints_change_nothing(device, checkpoint, error, words):
         assert_same_bytes(array, before[name])
 
 
+def test_adam_needs_the_moments_that_belong_to_its_steps(device):
+    plain = sources(mg.SGD(0.1, device=device))
+    train(network(device, plain), 3)
+    saved = plain[0].checkpoint()
+    own = sources(mg.Adam(0.01, device=device))[0]
+    with pytest.raises(ValueError, match="weights, biases, steps: no momentum_of_weights"):
+        own.restore(saved)
+    assert own.checkpoint()["steps"] == 0
+    own.restore({**saved, "steps": 0})
+    assert_same_bytes(own.weights_array, saved["weights"])
+    sources(mg.SGD(0.1, momentum_scale=0.9, device=device))[0].restore(saved)
+
+
 def test_arrays_that_cannot_be_written_are_not_restored():
     fixed = WEIGHTS.copy()
     fixed.flags.writeable = False

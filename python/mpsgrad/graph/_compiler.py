@@ -148,7 +148,7 @@ class Compiler:
                     f"{node._name()}: has seed {node.seed}, as {other._name()} has, so that both "
                     "draw the same masks; give each a seed of its own",
                     UserWarning,
-                    stacklevel=5,  # whoever makes the graph
+                    stacklevel=6,  # whoever makes the graph
                 )
 
     def _returned(self, image: ImageNode) -> bool:

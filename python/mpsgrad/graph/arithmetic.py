@@ -323,7 +323,7 @@ class ArithmeticGradientNode(GradientFilterNode):
                 f"Graph: {forward._name()} limits its result; whether its gradient is 0 "
                 "there on Metal, as on the CPU device, has not been measured",
                 RuntimeWarning,
-                stacklevel=4,  # whoever makes the graph
+                stacklevel=5,  # whoever makes the graph
             )
         super()._compile(to)
 

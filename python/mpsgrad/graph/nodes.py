@@ -6,11 +6,10 @@ Nodes are placeholders. They have no device and own no memory; `Graph` makes ker
 from __future__ import annotations
 
 from enum import IntEnum
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from mpsgrad import _core
-from mpsgrad._kernel import Settings, name_after
+from mpsgrad._kernel import Settings
 from mpsgrad.errors import GradientUnavailableError, GraphError
 from mpsgrad.graph._flat import flatten, next_serial, restore_one
 
@@ -253,14 +252,6 @@ class FilterNode(_Node):
     # The kernel's class on every device, and whether each encode leaves a kernel changed.
     _kernel: ClassVar[Any] = None
     _encodes_change_it: ClassVar[bool] = False
-
-    def __init_subclass__(cls) -> None:
-        """Have messages about an inherited constructor name the class that was called."""
-        super().__init_subclass__()
-        own = "__init__" in vars(cls) or cls.__name__.startswith("_") or cls._is_abstract()
-        shared = cls.__init__
-        if cls.__module__.startswith("mpsgrad.") and not own and isinstance(shared, FunctionType):
-            name_after(cls, shared)
 
     def __init__(
         self,
