@@ -4,58 +4,22 @@
 #include "kernels/convolution/convolution_engine.hpp"
 #include "kernels/convolution/convolution_rows.hpp"
 #include "kernels/convolution/convolution_winograd.hpp"
+#include "kernels/convolution/weight_gradient_plan.hpp"
 
 namespace mpsgrad::cpu {
 namespace {
 
 using namespace convolution;
 
-constexpr Index kBandPixels = 400;
-constexpr Index kTapPixels = 256;  // of one tap of several: columns then fit into the nearest cache
-constexpr Index kNarrowGroup = 32;  // gradient channels too few for copies of one tap to pay
-// Floats between pixels from which on copies pay: they would lie in a few sets of the caches.
-constexpr Index kFarApart = 512;
-// Images of so many bytes come from memory, which is best read in few rows at a time.
-constexpr Index kLargeImages = 16 * 1024 * 1024;
-constexpr Index kFewRows = 4;
-constexpr Index kPiecesOfThread = 2;  // enough to share work out evenly
-constexpr Index kRowsInOrder = 64;    // whose sums are added to others at once
-
-struct Sums {
-  ConvolutionGeometry g;
-  Index taps = 0, group_sources = 0, group_gradients = 0;
-  Index mixed = 1;  // depthwise: neighbouring channels that make a group; g.groups is 1
-  // How many taps of a row count as one whose channels are theirs: a run of the source, as of the
-  // weights.
-  Index merged = 1;
-  RowWindow source, gradient;
-  bool by_source = false;    // else by gradient or depthwise
-  bool by_tap = false;       // from copies, each tap by itself; then not by_source
-  bool across = false;       // by_tap: sums lie as the weights of transposed convolution do
-  bool panels = false;       // by_tap, or by_source with copies of the gradient
-  bool asks_ahead = false;   // tiles request the next band
-  bool every_pixel = false;  // source rows hold what lies outside
-  bool walks = false;        // depthwise: down rows that are nowhere copied
-  bool in_order = false;     // of those that walk: all channels of some pixels before the next ones
-  bool large = false;        // only memory has the images
-  Index band_rows = 0, columns = 0;
-  Index inside = 0, outside = 0;  // depthwise: columns whose source rows need not be copied
-  // Of the rows, of the channel blocks, and of the range_channels of each, which are by_source and
-  // depthwise those of the gradient and by_tap the columns, kNarrowGroup or more at a time.
-  Index parts = 0, splits = 0, ranges = 1, range_channels = 0;
-  Index blocks = 0;
-  Index partial_floats = 0;
+// A plan, and where its sums go.
+struct Sums : WeightGradientPlan {
+  const WeightGradientLoops* loops = &weight_gradient_loops();
   float* first_partial = nullptr;  // possibly the result itself
-  float* more_partials = nullptr;  // [parts - 1][partial_floats]
+  float* more_partials = nullptr;  // [parts - 1][weights]
   float* bias_partials = nullptr;  // [parts][destination_channels], or null
-  const WeightGradientLoops* loops = nullptr;
 
-  Index range_units() const { return std::max<Index>(1, range_channels / kNarrowGroup); }
-  Index first_of(Index range) const {
-    return range == ranges ? range_channels : range * range_units() / ranges * kNarrowGroup;
-  }
   float* partial(Index part) const {
-    return part == 0 ? first_partial : more_partials + (part - 1) * partial_floats;
+    return part == 0 ? first_partial : more_partials + (part - 1) * weights;
   }
 };
 
@@ -217,7 +181,7 @@ void run_part(const Sums& sums, const Part& part) {
       task.rows = last - band;
       task.fresh = part.fresh && column == 0 && band == part.first;
       task.streams = task.fresh && last == part.last && width == g.destination_width &&
-                     4 * sums.partial_floats >= streamed_bytes();
+                     4 * sums.weights >= streamed_bytes();
       const Index next_rows = sums.asks_ahead ? std::min(rows, part.last - last) : 0;
       const Index sample = last / g.destination_height;
       const Index next = last % g.destination_height;
@@ -247,9 +211,9 @@ void finish(const Sums& sums, float* result, bool accumulate) {
   const ConvolutionGeometry& g = sums.g;
   constexpr Index kChunk = 16 * 1024;
   if (sums.parts > 1) {
-    parallel_for(ceil_div(sums.partial_floats, kChunk), [&](Index chunk) {
+    parallel_for(ceil_div(sums.weights, kChunk), [&](Index chunk) {
       float* to = sums.first_partial;
-      const Index last = std::min(sums.partial_floats, (chunk + 1) * kChunk);
+      const Index last = std::min(sums.weights, (chunk + 1) * kChunk);
       for (Index part = 1; part < sums.parts; ++part) {
         const float* from = sums.partial(part);
         for (Index i = chunk * kChunk; i < last; ++i) {
@@ -317,48 +281,26 @@ void finish(const Sums& sums, float* result, bool accumulate) {
   });
 }
 
-bool walks_down(const ConvolutionGeometry& g, Index mixed) {
-  return g.depthwise && mixed == 1 && g.stride_x % g.dilation_x == 0 &&
-         g.stride_x * g.dilation_y == g.stride_y * g.dilation_x &&
-         depthwise_gradient_loops().walks_down(g.kernel_height, g.kernel_width,
-                                               g.stride_x / g.dilation_x);
-}
-
-// Where the pixels that a tap reads lie far apart, for each tap at a stride reads others, and there
-// are channels enough for copies of them to pay; and where the weights lie across what they are
-// summed from, for then copies are the cheapest way to turn it.
-bool goes_by_tap(const Sums& sums, bool fuller_by_source) {
+// Every part of the rows, every split of its blocks and every range of their channels. If `writes`,
+// a part's first band replaces what is in its memory, but not in a result that is added to.
+void run_parts(const Sums& sums, bool writes, bool accumulate) {
   const ConvolutionGeometry& g = sums.g;
-  if (sums.across) {
-    return std::min(sums.group_sources, sums.group_gradients) >= kNarrowGroup;
-  }
-  if (g.depthwise || !fuller_by_source || sums.merged > 1 || sums.group_gradients < kNarrowGroup ||
-      (sums.taps > 1 && g.stride_x == 1)) {
-    return false;
-  }
-  return std::max(g.source_channels * g.stride_x, g.destination_channels) >=
-         (sums.taps == 1 ? kFarApart : kFarApart / 2);
-}
-
-// By tap, for so many pieces: each copies the columns of its range once, or once for each tap, and
-// the rows of its blocks.
-void cut_for_copies(Sums& sums, Index pieces, Index row_channels, Index activations) {
-  constexpr Index kMostColumns = 1024;
-  const Index budget = activations / 16 / (4 * kBandPixels);
-  const Index most =
-      std::clamp<Index>(budget / kNarrowGroup * kNarrowGroup, 4 * kNarrowGroup, kMostColumns);
-  Index least_copied = std::numeric_limits<Index>::max();
-  const Index first = std::min(ceil_div(sums.range_channels, most), sums.range_units());
-  for (Index ranges = first; ranges <= std::clamp(pieces, first, sums.range_units()); ++ranges) {
-    const Index splits = std::min(ceil_div(pieces, ranges), sums.blocks);
-    const Index copied = sums.range_channels * std::max(sums.across ? 1 : sums.taps, splits) +
-                         row_channels * sums.taps * ranges;
-    if (copied < least_copied) {
-      least_copied = copied;
-      sums.ranges = ranges;
-      sums.splits = splits;
-    }
-  }
+  const Index splits = sums.splits * sums.ranges;
+  parallel_for(sums.parts * splits, [&](Index i) {
+    const Index part = i / splits;
+    const Index split = i % splits / sums.ranges;
+    const Index range = i % sums.ranges;
+    const Index first = sums.first_of(range);
+    const Index last = sums.first_of(range + 1);
+    const Index begin = g.depthwise ? first : 0;  // of what the part has for itself
+    float* bias = sums.bias_partials != nullptr && (g.depthwise || i % splits == 0)
+                      ? sums.bias_partials + part * g.destination_channels + begin
+                      : nullptr;
+    run_part(sums, {part * sums.rows() / sums.parts, (part + 1) * sums.rows() / sums.parts,
+                    split * sums.blocks / sums.splits, (split + 1) * sums.blocks / sums.splits,
+                    first, last, sums.partial(part) + begin,
+                    writes && !(accumulate && sums.in_place && part == 0), bias});
+  });
 }
 
 void direct_weight_gradient(const ConvolutionGeometry& geometry,
@@ -369,190 +311,28 @@ void direct_weight_gradient(const ConvolutionGeometry& geometry,
   ConvolutionImages source = source_images;
   ConvolutionImages gradient = gradient_images;
   merge_positions(g, source, gradient);
-  const WeightGradientLoops& loops = weight_gradient_loops();
-  Sums sums;
-  sums.g = g;
-  sums.loops = &loops;
-  const Index group_channels = g.source_channels / g.groups;
-  if (g.groups > 1 && !g.depthwise && !g.transposed_weights &&
-      shares_vectors(group_channels, g.destination_channels / g.groups,
-                     grouped_gradient_loops().most_mixed)) {
-    sums.mixed = group_channels;
-    sums.g.groups = g.groups = 1;
-    sums.g.depthwise = g.depthwise = true;
-  }
-  sums.taps = g.kernel_height * g.kernel_width;
-  sums.group_sources = g.source_channels / g.groups;
-  sums.group_gradients = g.destination_channels / g.groups;
-  // A vector of source channels for each gradient channel, or the other way round, whichever is
-  // fuller; the latter has more pointers to follow.
-  const auto fuller_by_source = [&](Index sources) {
-    return !g.depthwise && ceil_div(sources, loops.lanes) * sums.group_gradients * 10 <=
-                               ceil_div(sums.group_gradients, loops.lanes) * sources * 13;
-  };
-  // Few channels make thin tiles, those of all taps of a row thicker ones.
-  if (g.groups == 1 && g.kernel_width > 1 && g.dilation_x == 1 && !g.transposed_weights &&
-      sums.group_sources <= 2 * loops.lanes &&
-      fuller_by_source(sums.group_sources * g.kernel_width)) {
-    sums.merged = g.kernel_width;
-  }
-  sums.across = g.transposed_weights && !g.depthwise;
-  sums.by_tap = goes_by_tap(sums, fuller_by_source(sums.group_sources));
-  sums.by_source = !sums.by_tap && fuller_by_source(sums.group_sources * sums.merged);
-  const Index reach_x =
-      (g.destination_width - 1) * g.stride_x + (g.kernel_width - 1) * g.dilation_x + 1;
-  sums.source = {&source,
-                 g.source_height,
-                 g.source_width,
-                 0,
-                 g.source_channels,
-                 g.edge,
-                 g.first_x,
-                 reach_x,
-                 false,
-                 g.depthwise ? gap_between_pixels(g.source_channels) : 0};
-  sums.source.direct = sums.source.can_be_direct() && sums.source.gap == 0 &&
-                       (sums.merged == 1 || source.pixel_stride == g.source_channels);
-  sums.every_pixel = true;
-  const bool in_memory = source.format == ChannelFormat::Float32 &&
-                         (sums.source.can_be_direct() || g.edge != EdgeMode::Clamp);
-  sums.walks = in_memory && walks_down(g, sums.mixed);
-  if (sums.walks || (in_memory && (sums.by_tap || sums.by_source) && sums.merged == 1)) {
-    sums.source.direct = true;
-    sums.source.gap = 0;
-    sums.source.first_x = 0;
-    sums.source.span = g.source_width;
-    sums.every_pixel = false;
-  }
-  if (g.depthwise && !sums.source.direct && source.format == ChannelFormat::Float32 &&
-      sums.source.gap == 0) {
-    const Index reach = (g.kernel_width - 1) * g.dilation_x;
-    sums.inside = std::max<Index>(0, ceil_div(-g.first_x, g.stride_x));
-    sums.outside = std::min(g.destination_width,
-                            floor_div(g.source_width - 1 - reach - g.first_x, g.stride_x) + 1);
-  }
-  sums.gradient = {&gradient,
-                   g.destination_height,
-                   g.destination_width,
-                   0,
-                   g.destination_channels,
-                   EdgeMode::Zero,
-                   0,
-                   g.destination_width,
-                   gradient.format == ChannelFormat::Float32,
-                   sums.source.gap};
-  sums.panels = sums.by_tap || (sums.by_source && sums.group_gradients >= kFarApart);
-
-  const Index weights =
-      g.destination_channels * sums.taps * (g.depthwise ? sums.mixed : sums.group_sources);
-  const Index rows = g.batch * g.destination_height;
-  const Index copied = (sums.source.direct ? 0 : g.source_channels * g.stride_x) +
-                       (sums.gradient.direct ? 0 : g.destination_channels);
-  const Index activations = 4 * g.batch *
-                            (g.source_height * g.source_width * g.source_channels +
-                             g.destination_height * g.destination_width * g.destination_channels);
-  sums.large = activations >= kLargeImages;
-  sums.in_order =
-      sums.walks && depthwise_gradient_loops().goes_in_order(g.kernel_height, g.kernel_width,
-                                                             g.stride_x / g.dilation_x, sums.large);
-  const Index budget = std::clamp(activations / 16, kPieceBytes / 4, 2 * kPieceBytes);
-  sums.columns = g.destination_width;
-  if (copied > 0 && sums.inside >= sums.outside) {
-    sums.columns =
-        std::clamp<Index>(budget / (copied * 4), 16, std::max<Index>(g.destination_width, 16));
-    sums.columns = std::max<Index>(1, std::min(sums.columns, g.destination_width));
-  }
-  Index band_pixels = sums.by_tap && sums.taps > 1 ? kTapPixels : kBandPixels;
-  if (sums.panels && !sums.by_tap) {
-    band_pixels = kConvolutionPanelPixels;
-    sums.columns = std::min(sums.columns, band_pixels);
-  }
-  sums.band_rows = std::max<Index>(1, band_pixels / std::max<Index>(1, sums.columns));
-  if (copied > 0) {
-    sums.band_rows = std::clamp<Index>(budget / (sums.columns * copied * 4), 1, sums.band_rows);
-  }
-  if (g.depthwise) {  // which passes over a band once for each vector of channels
-    const Index row_bytes =
-        4 * g.destination_channels * (g.destination_width + g.source_width * g.stride_y);
-    const Index near = sums.walks && sums.large ? 0 : 2 * kPieceBytes / row_bytes;
-    const Index least = sums.walks && copied == 0 ? kFewRows : 1;
-    sums.band_rows = sums.in_order ? std::clamp(rows / kPieces, kFewRows, kRowsInOrder)
-                                   : std::clamp(near, least, std::max(least, sums.band_rows));
-  }
-  const Index flops = 2 * rows * g.destination_width * weights * (g.depthwise ? kDepthwiseCost : 1);
-  const Index worth = std::clamp<Index>(flops / kPieceFlops, 1, kPieces);
-  // Sums beside the result take a tenth of the images at most.
-  const bool in_place = sums.by_tap || (sums.by_source && !g.transposed_weights);
-  sums.parts =
-      std::clamp<Index>(activations / 10 / (weights * 4) + (in_place && !sums.by_tap ? 1 : 0), 1,
-                        std::max<Index>(1, std::min(worth, ceil_div(rows, sums.band_rows))));
-  sums.range_channels = sums.by_tap && !sums.across ? sums.group_sources : sums.group_gradients;
-  const Index row_channels = sums.across ? sums.group_sources : sums.group_gradients;
-  sums.blocks = sums.by_tap ? g.groups * sums.taps * ceil_div(row_channels, kConvolutionPanel)
-                : sums.by_source
-                    ? g.groups * ceil_div(sums.group_sources * sums.merged, kConvolutionBlock)
-                : g.depthwise ? 1
-                              : g.groups * ceil_div(sums.group_gradients, kConvolutionBlock);
-  const Index wanted = std::clamp<Index>(work_on_weights(flops / sums.parts, weights) / kPieceFlops,
-                                         1, ceil_div(kPieces, sums.parts));
-  sums.splits = std::min(wanted, sums.blocks);
-  // Worth it where several tiles read what only memory has, and a band stays near until they do.
-  const Index band_bytes = 4 * sums.band_rows * g.destination_width *
-                           (g.source_channels * g.stride_x + g.destination_channels);
-  sums.source.read_first = sums.gradient.read_first =
-      sums.by_source && !sums.panels && sums.group_gradients >= kNarrowGroup && sums.splits == 1 &&
-      source.pixel_stride == g.source_channels && gradient.pixel_stride == g.destination_channels &&
-      band_bytes <= 4 * kPieceBytes && activations >= streamed_bytes();
-  // Larger windows read some rows again, and strides leave some pixels out.
-  sums.asks_ahead = sums.source.read_first && sums.taps == 1 && g.first_y == 0 && g.stride_y == 1 &&
-                    g.stride_x == 1;
-  // No sum depends on how blocks and ranges are cut, which may thus be as the threads need it.
-  if (thread_count() > 1 && (g.depthwise || sums.by_source)) {
-    const Index few = (g.depthwise ? 2 : 1) * thread_count();  // ranges make other tiles narrower
-    sums.ranges =
-        std::clamp<Index>(std::min(wanted / sums.splits, ceil_div(few, sums.parts * sums.splits)),
-                          1, sums.range_units());
-  }
-  if (sums.by_tap) {
-    cut_for_copies(sums, std::min(wanted, ceil_div(kPiecesOfThread * thread_count(), sums.parts)),
-                   row_channels, activations);
-  }
-  sums.partial_floats = weights;
-
-  Scratch scratch(Scratch::bytes<float>((sums.parts - (in_place ? 1 : 0)) * weights) +
+  Sums sums{plan_weight_gradient(g, source, gradient)};
+  const Index weights = sums.weights;
+  const Index beside = sums.parts - (sums.in_place ? 1 : 0);
+  Scratch scratch(Scratch::bytes<float>(beside * weights) +
                   Scratch::bytes<float>(sums.parts * g.destination_channels));
-  auto* memory = scratch.take<float>((sums.parts - (in_place ? 1 : 0)) * weights);
-  sums.first_partial = in_place ? weight_gradient : memory;
-  sums.more_partials = in_place ? memory : memory + weights;
+  auto* memory = scratch.take<float>(beside * weights);
+  sums.first_partial = sums.in_place ? weight_gradient : memory;
+  sums.more_partials = sums.in_place ? memory : memory + weights;
   // Sums of these kinds are written by the first band.
-  const bool writes = (sums.by_tap || sums.by_source) && rows > 0 && g.destination_width > 0;
-  if (in_place && !accumulate && !writes) {
-    zero(weight_gradient, weights);
-  }
+  const bool writes = (sums.by_tap || sums.by_source) && !sums.is_empty();
   if (!writes) {
-    zero(memory, (sums.parts - (in_place ? 1 : 0)) * weights);
+    zero(memory, beside * weights);
+    if (sums.in_place && !accumulate) {
+      zero(weight_gradient, weights);
+    }
   }
   if (bias_gradient != nullptr) {
     sums.bias_partials = scratch.take<float>(sums.parts * g.destination_channels);
     std::fill_n(sums.bias_partials, sums.parts * g.destination_channels, 0.0F);
   }
-  if (rows > 0 && g.destination_width > 0) {
-    const Index splits = sums.splits * sums.ranges;
-    parallel_for(sums.parts * splits, [&](Index i) {
-      const Index part = i / splits;
-      const Index split = i % splits / sums.ranges;
-      const Index range = i % sums.ranges;
-      const Index first = sums.first_of(range);
-      const Index last = sums.first_of(range + 1);
-      const Index begin = g.depthwise ? first : 0;  // of what the part has for itself
-      float* bias = bias_gradient != nullptr && (g.depthwise || i % splits == 0)
-                        ? sums.bias_partials + part * g.destination_channels + begin
-                        : nullptr;
-      run_part(sums, {part * rows / sums.parts, (part + 1) * rows / sums.parts,
-                      split * sums.blocks / sums.splits, (split + 1) * sums.blocks / sums.splits,
-                      first, last, sums.partial(part) + begin,
-                      writes && !(accumulate && in_place && part == 0), bias});
-    });
+  if (!sums.is_empty()) {
+    run_parts(sums, writes, accumulate);
   }
   finish(sums, weight_gradient, accumulate);
   if (bias_gradient != nullptr) {
