@@ -89,7 +89,8 @@ class GradientBucket:
     Gradients come by the sources' ``update`` or ``update_gamma_and_beta``, which graphs call where
     their training style is GPU; a program without a graph calls them itself. Running averages of
     batch normalization are no gradients, and go on moving with every batch. All gradients come from
-    one queue at a time. Once nobody has the bucket any more, the sources are released.
+    one queue at a time, and none while another thread is in `step` or `clear`. Once nobody has the
+    bucket any more, the sources are released.
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ class GradientBucket:
                 vector = _core.Vector(self._buffer, descriptor, 4 * first)
                 self._parts[each][name] = _Part(first, shape, vector)
                 first += vector.length
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.Lock()  # of what follows, while several threads encode
         self._additions: list[_Addition] = []  # that may not have run
         self._filled: set[ArrayUpdates] = set()  # since the last step
         self._released = False

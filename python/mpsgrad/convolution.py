@@ -341,8 +341,8 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
     Raises
     ------
     TypeError
-        If weights or biases are no numbers, the descriptor or the optimizer is none, or what it
-        trains is not float32.
+        If weights or biases are no numbers, the descriptor or the optimizer is of another class,
+        or what it trains is not float32.
     ValueError
         If the weights' shape is not the descriptor's or none that one can be made for, the biases'
         is not (O,), or what an optimizer trains is read-only.

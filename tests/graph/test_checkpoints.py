@@ -195,6 +195,7 @@ def test_a_graph_restores_everything_or_nothing(device):
         assert_same_bytes(array, expected)
 
 
+@pytest.mark.filterwarnings("ignore:Graph. no weights are updated")
 def test_what_is_restored_may_share_memory_with_the_sources(device):
     own = sources(None)
     graph = network(device, own)
@@ -209,6 +210,7 @@ def test_what_is_restored_may_share_memory_with_the_sources(device):
     assert_same_bytes(own[2].beta, np.full(4, 3, np.float32))
 
 
+@pytest.mark.filterwarnings("ignore:Graph. no weights are updated")
 def test_numbers_that_overflow_change_nothing_where_warnings_are_errors(device):
     own = sources(None)
     graph = network(device, own)

@@ -667,6 +667,7 @@ LOADS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Graph. no weights are updated")
 @pytest.mark.parametrize(("base", "node", "looks", "kernels", "reads"), LOADS.values(), ids=LOADS)
 def test_loads_of_data_sources(device, rng, base, node, looks, kernels, reads):
     """One a kernel, as docs/graph.md says, and one of a graph of the device's own."""
@@ -983,6 +984,7 @@ def test_deep_networks_are_copied_and_pickled(device, rng):
     assert again.producer.source_images[0].producer.result_image is again.producer.source_images[0]
 
 
+@pytest.mark.filterwarnings("ignore:Graph. no weights are updated")
 def test_a_graph_goes_with_its_last_user(device, rng):
     """Without the collector of cycles: it holds the weights of a network."""
     source = mg.ArrayConvolutionDataSource(np.ones((4, 1, 1, 8), np.float32), np.zeros(4))
@@ -1031,6 +1033,53 @@ def test_runs_repeat_to_the_byte(device, rng):
     assert_same_bytes(graph(x).result, graph(x).result)
 
 
+def convolution_of(channels, source, makes=5):
+    weights = np.ones((makes, 1, 1, channels), np.float32)
+    return g.ConvolutionNode(source, mg.ArrayConvolutionDataSource(weights), label=f"of {channels}")
+
+
+def test_channels_that_a_convolution_leaves_out_warn(device, recwarn):
+    """7 and 11 concatenated are 20: who counts 18 reads zeros, and not the last two."""
+    x = g.ImageNode("x")
+    both = g.ConcatenationNode([convolution_of(3, x, 7), convolution_of(3, x, 11)])
+    words = (
+        r"ConvolutionNode 'of 18': its weights are for 18 channels, but ConcatenationNode makes "
+        r"20, where each source begins at a multiple of 4; the last 2 are not read"
+    )
+    with pytest.warns(UserWarning, match=words) as caught:
+        g.Graph(device, convolution_of(18, both))
+    assert [Path(warning.filename).name for warning in caught] == ["test_graph.py"]
+    node = convolution_of(3, x, 8)
+    for kept in (
+        g.NeuronReLUNode(node),
+        g.PoolingMaxNode(node, 2),
+        g.DropoutNode(node, 0.5),
+        g.SoftMaxNode(node),
+        g.UpsamplingNearestNode(node, 2, 2),
+        g.ReductionSpatialMeanNode(node),
+        g.SpatialNormalizationNode(node, 3),
+        g.ReshapeNode(node, 2, 2, 8),
+        g.BatchNormalizationNode(
+            node, mg.ArrayBatchNormalizationDataSource(np.ones(8), np.ones(8))
+        ),
+    ):
+        with pytest.warns(UserWarning, match=f"5 channels, but {kept._name()} makes 8; the last 3"):
+            g.Graph(device, convolution_of(5, kept))
+        g.Graph(device, convolution_of(8, kept))
+    g.Graph(device, convolution_of(20, both))
+    assert not recwarn
+
+
+def test_channels_that_arrays_decide_warn_once(device, rng):
+    both = g.ConcatenationNode([g.ImageNode("a"), g.ImageNode("b")])
+    graph = float_graph(device, [convolution_of(6, both)])
+    arrays = [sample(rng, (1, 2, 2, 3)), sample(rng, (1, 2, 2, 3))]
+    with pytest.warns(UserWarning, match="6 channels, but ConcatenationNode makes 8") as caught:
+        graph(arrays)
+    assert [Path(warning.filename).name for warning in caught] == ["test_graph.py"]
+    graph(arrays)
+
+
 def test_dropout_draws_another_mask_at_each_encode(device):
     x = np.ones((1, 8, 8, 8), np.float32)
     graph = float_graph(device, [g.DropoutNode(g.ImageNode(), 0.5, 3)])
@@ -1047,6 +1096,8 @@ def test_equal_seeds_of_dropout_warn(device):
     with pytest.warns(UserWarning, match="'second': has seed 0, as .*'first' has") as caught:
         float_graph(device, [g.DropoutNode(first, label="second")])
     assert [Path(warning.filename).name for warning in caught] == ["test_graph.py"]
+    with pytest.warns(UserWarning, match="^DropoutNode: has seed 0, as another DropoutNode has"):
+        g.Graph(device, g.DropoutNode(g.DropoutNode(x)))
     assert_same_bytes(
         *(
             float_graph(device, [g.DropoutNode(x, seed=1)])(

@@ -5,6 +5,7 @@ import pickle
 import re
 import threading
 import weakref
+from pathlib import Path
 
 import mpsgrad as mg
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from mpsgrad import graph as g
 
 from tests.graph.networks import Recorder, loss_of
+from tests.rejects import rejects
 from tests.tolerance import assert_exact, assert_same_bytes
 
 SHAPE = (3, 2, 2, 4)
@@ -596,7 +598,8 @@ def test_nodes_without_a_method_for_updates_are_listed(device, rng):
                 setattr(self, name, getattr(source, name))
 
     source = Plain(mg.ArrayConvolutionDataSource(weights(rng)))
-    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source))
+    with pytest.warns(UserWarning, match="no weights are updated: Plain of .* has no method"):
+        graph = trained(device, g.ConvolutionNode(g.ImageNode(), source))
     assert re.search(r"no GPU update: .*Plain.* has no method for it", str(graph))
     graph(values(rng), values(rng))
 
@@ -621,12 +624,30 @@ UNTRAINED = {
 
 @pytest.mark.parametrize("node", UNTRAINED.values(), ids=UNTRAINED)
 def test_nodes_that_nothing_updates_are_listed(device, node):
-    assert re.search(r"no GPU update: Array.* has no optimizer", str(trained(device, node())))
+    warning = "^Graph: no weights are updated: Array.* has no optimizer, nor can any other"
+    with pytest.warns(UserWarning, match=warning) as caught:
+        words = str(trained(device, node()))
+    assert [Path(each.filename).name for each in caught] == ["test_updates.py"]
+    assert re.search(r"no GPU update: Array.* has no optimizer", words)
     words = str(trained(device, node(optimizer=mg.SGD(0.5, device=device))))
     assert re.search(r"[^o] GPU update of Array", words)
     assert "no GPU update" not in words
-    words = str(trained(device, node(), g.TrainingStyle.CPU))
+    with pytest.warns(UserWarning, match="no weights are updated: Array.* has no method for it"):
+        words = str(trained(device, node(), g.TrainingStyle.CPU))
     assert re.search(r"no CPU update: Array.* has no method for it", words)
+    trained(device, node(), g.TrainingStyle.NONE)
+
+
+def test_an_optimizer_of_another_device():
+    try:
+        devices = mg.Device("cpu"), mg.Device("metal")
+    except mg.errors.DeviceError:
+        pytest.skip("needs an object of a device that is not the CPU")
+    for here, there in (devices, devices[::-1]):
+        node = UNTRAINED["convolution"](optimizer=mg.SGD(0.5, device=there))
+        words = f"is trained by StochasticGradientDescent on {there.kind}, but the graph is on"
+        with rejects(mg.errors.GraphError, words):
+            trained(here, node)
 
 
 def test_an_update_of_ones_own_needs_no_optimizer(device):

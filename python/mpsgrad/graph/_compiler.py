@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpsgrad import _core
+from mpsgrad._array_source import ArraySource
 from mpsgrad._core import ChannelFormat
 from mpsgrad.batch_normalization import ArrayBatchNormalizationDataSource
 from mpsgrad.convolution import ArrayConvolutionDataSource, ConvolutionDataSource
@@ -13,15 +14,17 @@ from mpsgrad.errors import GraphError
 from mpsgrad.graph._fusion import Fusion, find_fusions
 from mpsgrad.graph.activation import DropoutNode
 from mpsgrad.graph.convolution import ConvolutionNode
+from mpsgrad.graph.loss import LabelsNode
 from mpsgrad.graph.nodes import GradientFilterNode, StateNode, TrainableNode, TrainingStyle
 from mpsgrad.graph.normalization import BatchNormalizationNode
+from mpsgrad.graph.shape import ConcatenationNode
 from mpsgrad.group_normalization import (
     ArrayGroupNormalizationDataSource,
     ArrayInstanceNormalizationDataSource,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -94,6 +97,7 @@ class Compiler:
         self.data_sources: dict[FilterNode, Any] = {}
         self.without_update: dict[FilterNode, str] = {}  # and why
         self.warned: set[FilterNode] = set()  # of limits, once for both gradients
+        self._checked_channels: set[tuple[int | None, ...]] = set()
 
         self.included = _ancestors([node._producer for node in results if node._producer], {})
         self.fused: dict[FilterNode, Fusion] = {}
@@ -110,6 +114,8 @@ class Compiler:
             node._compile(self)
         self._finish()
         self._find_readers()
+        self._warn_of_no_updates()
+        self.check_channels([None] * len(self.input_images), stacklevel=5)  # who makes the graph
         if graph._wants_description:
             self._describe()
             graph._make_runner()
@@ -144,9 +150,10 @@ class Compiler:
                 continue
             other = first_with.setdefault(node.seed, node)
             if other is not node:
+                same = "another " if node._name() == other._name() else ""
                 warnings.warn(
-                    f"{node._name()}: has seed {node.seed}, as {other._name()} has, so that both "
-                    "draw the same masks; give each a seed of its own",
+                    f"{node._name()}: has seed {node.seed}, as {same}{other._name()} has, so that "
+                    "both draw the same masks; give each a seed of its own",
                     UserWarning,
                     stacklevel=6,  # whoever makes the graph
                 )
@@ -359,6 +366,8 @@ class Compiler:
                 self.graph._add_update_now(name, slot, call.now)
             else:
                 self.graph._add_update_on_completion(name, slot, call.on_completion)
+        if by_gpu:
+            _require_optimizer_on(self.device, source, node)
         reasons = [_why_without_effect(source, method) for method in methods]
         if None not in reasons:
             self.without_update[node] = str(reasons[0])
@@ -445,6 +454,61 @@ class Compiler:
             except ValueError as error:
                 raise ValueError(f"Graph: {name}, for {reader}: {error}") from None
 
+    def check_channels(self, inputs: Sequence[int | None], stacklevel: int) -> None:
+        """Warn of convolutions that leave out channels, as far as these are known beforehand.
+
+        Parameters
+        ----------
+        inputs : sequence of int or None
+            Channels of the input images.
+        stacklevel : int
+            Whom the warning shows.
+        """
+        if tuple(inputs) in self._checked_channels:
+            return
+        self._checked_channels.add(tuple(inputs))
+        channels = dict(zip(self.input_images, inputs, strict=True))
+        for node in self.order:
+            sources = [channels.get(image) for image in node._sources]
+            kernel = self._kernels.get(node)
+            channels[node.result_image] = node._result_channels(sources, kernel)
+            producer = node._sources[0]._producer
+            if not isinstance(node, ConvolutionNode) or producer is None or node in self.warned:
+                continue
+            offered, read = sources[0], self.kernel(node).descriptor.input_feature_channels
+            if offered is not None and offered > read:
+                self.warned.add(node)
+                why = (
+                    ", where each source begins at a multiple of 4"
+                    if isinstance(producer, ConcatenationNode)
+                    else ""
+                )
+                warnings.warn(
+                    f"{node._name()}: its weights are for {read} channels, but {producer._name()} "
+                    f"makes {offered}{why}; the last {offered - read} are not read",
+                    UserWarning,
+                    stacklevel=stacklevel,
+                )
+
+    def _warn_of_no_updates(self) -> None:
+        trained = [
+            node
+            for node in self.steps
+            if isinstance(node, GradientFilterNode) and node._updates_weights()
+        ]
+        has_loss = any(isinstance(state, LabelsNode) for state in self.input_states)
+        if not trained or not has_loss or not self.without_update.keys() >= set(trained):
+            return
+        node = trained[0]
+        source = type(self.data_sources[node._forward]).__name__
+        warnings.warn(
+            f"Graph: no weights are updated: {source} of {node._name()} "
+            f"{self.without_update[node]}, nor can any other; where that is meant, set the "
+            "nodes' training_style to NONE",
+            UserWarning,
+            stacklevel=5,  # whoever makes the graph
+        )
+
     def reload_from_data_sources(self, graph: Any) -> None:
         """Have every kernel, or the device's graph, read its data source again."""
         if graph._has_runner:
@@ -480,6 +544,16 @@ def _why_without_effect(source: Any, method: str) -> str | None:
     if function in _WITH_OPTIMIZER and source.optimizer is None:
         return "has no optimizer"
     return None
+
+
+def _require_optimizer_on(device: _core.Device, source: Any, node: FilterNode) -> None:
+    optimizer = source.optimizer if isinstance(source, ArraySource) else None
+    if optimizer is not None and optimizer.device != device:
+        raise GraphError(
+            f"Graph: {type(source).__name__} of {node._name()} is trained by "
+            f"{type(optimizer).__name__} on {optimizer.device.kind}, but the graph is on "
+            f"{device.kind}; give the optimizer the graph's device"
+        )
 
 
 class _KindOfUpdate(NamedTuple):

@@ -360,6 +360,7 @@ class Graph(Settings, _core.Graph):
             compiled.input_images, arrays, sources, strict=True
         ):
             compiled.check_array(image, array, name)
+        compiled.check_channels([array.shape[3] for array, _ in arrays], stacklevel=3)
         single = bool(arrays) and all(one for _, one in arrays)
         states = [
             self._labels(array, node, name)

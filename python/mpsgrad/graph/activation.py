@@ -31,6 +31,7 @@ class SoftMaxNode(FilterNode):
 
     _kernel: ClassVar[Any] = softmax.SoftMax
     _state_node = GradientStateNode
+    _keeps_channels = True
 
     def __init__(self, source: Any, *, label: str | None = None) -> None:
         super().__init__([source], label=label)
@@ -101,6 +102,7 @@ class DropoutNode(FilterNode):
     _kernel: ClassVar[Any] = dropout.Dropout
     _encodes_change_it = True  # the next mask is another
     _state_node = GradientStateNode
+    _keeps_channels = True
 
     def __init__(
         self,

@@ -20,6 +20,8 @@ from mpsgrad.graph.nodes import (
 from mpsgrad.neuron import NeuronType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mpsgrad.graph._compiler import Compiler
 
 __all__ = [
@@ -137,6 +139,11 @@ class ConvolutionNode(TrainableNode):
 
     def _kernel_arguments(self) -> dict[str, Any]:
         return {"weights": self._weights}
+
+    def _result_channels(self, sources: Sequence[int | None], kernel: Any) -> int | None:  # noqa: ARG002
+        descriptor = kernel.descriptor
+        channels: int = descriptor.output_feature_channels
+        return channels // descriptor.sub_pixel_scale_factor**2
 
     def _kernel_settings(self) -> dict[str, Any]:
         return {"accumulator_precision": self.accumulator_precision}

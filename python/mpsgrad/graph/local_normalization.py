@@ -31,6 +31,7 @@ class NormalizationNode(FilterNode):
 
     _abstract = True
     _state_node = GradientStateNode
+    _keeps_channels = True
     _numbers: ClassVar[tuple[str, ...]] = ("alpha", "beta", "delta")
 
     alpha: float

@@ -38,6 +38,7 @@ class NeuronNode(FilterNode):
     _abstract = True
     _kernel: ClassVar[Any] = kernels.Neuron
     _state_node = GradientStateNode
+    _keeps_channels = True
     _type: ClassVar[NeuronType]
     _used: ClassVar[tuple[str, ...]] = ()
 

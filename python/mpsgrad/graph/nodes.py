@@ -252,6 +252,8 @@ class FilterNode(_Node):
     # The kernel's class on every device, and whether each encode leaves a kernel changed.
     _kernel: ClassVar[Any] = None
     _encodes_change_it: ClassVar[bool] = False
+    # Whether the result has as many channels as the first source.
+    _keeps_channels: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -481,6 +483,13 @@ class FilterNode(_Node):
             to.image(self.result_image),
             to.state(self._state),
         )
+
+    def _result_channels(self, sources: Sequence[int | None], kernel: Any) -> int | None:  # noqa: ARG002
+        """Return how many channels the result has; None where that is not known before an encode.
+
+        ``sources`` are those of the sources, ``kernel`` is this node's, where it has one.
+        """
+        return sources[0] if self._keeps_channels else None
 
     def _source_states(self) -> list[StateNode]:
         """State nodes that are read."""

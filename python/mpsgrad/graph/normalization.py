@@ -45,6 +45,7 @@ class _Trained(TrainableNode):
 
     _abstract = True
     _state_node = GradientStateNode
+    _keeps_channels = True
 
     def __init__(self, source: Any, data_source: Any, *, label: str | None = None) -> None:
         super().__init__([source], label=label)

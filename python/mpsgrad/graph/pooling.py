@@ -37,6 +37,7 @@ class _Window(FilterNode):
     """What nodes with a window share."""
 
     _state_node = GradientStateNode
+    _keeps_channels = True
     _kernel_width: int
     _kernel_height: int
     _stride_in_pixels_x: int

@@ -256,6 +256,7 @@ class ReductionSpatialMeanNode(UnaryReductionNode):
     """
 
     _state_node = GradientStateNode
+    _keeps_channels = True
 
     def _compile(self, to: Compiler) -> None:
         if self.clip_rect_source != NO_CLIP:

@@ -43,6 +43,7 @@ class UpsamplingNearestNode(FilterNode):
 
     _kernel: ClassVar[Any] = upsampling.UpsamplingNearest
     _state_node = GradientStateNode
+    _keeps_channels = True
 
     def __init__(
         self,
@@ -177,6 +178,9 @@ class ReshapeNode(FilterNode):
     def result_shape(self) -> tuple[int, int, int]:
         """(width, height, feature channels)."""
         return self._shape
+
+    def _result_channels(self, sources: Sequence[int | None], kernel: Any) -> int | None:  # noqa: ARG002
+        return self._shape[2]
 
     def _describe(self) -> dict[str, Any]:
         names = "result_width", "result_height", "result_feature_channels"
@@ -385,6 +389,10 @@ class ConcatenationNode(FilterNode):
 
     def _describe(self) -> dict[str, Any]:
         return {"sources": f"<{len(self._sources)} images>"}
+
+    def _result_channels(self, sources: Sequence[int | None], kernel: Any) -> int | None:  # noqa: ARG002
+        slices = [None if source is None else (source + 3) // 4 for source in sources]
+        return None if None in slices else 4 * sum(slices)  # type: ignore[arg-type]
 
     def _compile(self, to: Compiler) -> None:
         if to.is_exported(self._state):
