@@ -6,7 +6,6 @@
 #include "base/errors.hpp"
 #include "core/forward_states.hpp"
 #include "core/property_guard.hpp"
-#include "core/reads_anywhere.hpp"
 
 namespace mpsgrad {
 
@@ -99,7 +98,8 @@ void ForwardBinaryKernel::encode_on_device(CommandBuffer& command_buffer, const 
   encoder_->encode(command_buffer, call);
 }
 
-Index ForwardBinaryKernel::placed_size(const char* axis, Index primary, Index secondary) const {
+Index ForwardBinaryKernel::placed_size(bool vertical, Index primary, Index secondary) const {
+  const char* axis = vertical ? "height" : "width";
   require(primary == secondary || primary == 0 || secondary == 0, class_name(), ": the primary ",
           axis, " is ", primary, ", but the secondary ", axis, " is ", secondary,
           "; a stride of 0 repeats one element, a size of 1 does not");
@@ -124,7 +124,7 @@ Index ForwardBinaryKernel::place(bool vertical, Index primary, Index secondary, 
   };
   const Index first = place_one(properties_.primary, primary);
   const Index second = place_one(properties_.secondary, secondary);
-  return placed_size(vertical ? "height" : "width", first, second);
+  return placed_size(vertical, first, second);
 }
 
 Index ForwardBinaryKernel::consumed(bool secondary, const ImageBatch::Images& images,

@@ -104,9 +104,9 @@ class ForwardBinaryKernel : public BinaryKernel {
  protected:
   // Family hooks. What the kernel makes of the channels it reads; throws where they do not match.
   virtual Index produced_channels(Index primary, Index secondary) const = 0;
-  // One axis of the result, from what the padding policy makes of each source; an axis along which
-  // a source does not move (stride 0) has no length there, and 0 stands for it.
-  virtual Index placed_size(const char* axis, Index primary, Index secondary) const;
+  // Height or width of the result, from what the padding policy makes of each source; an axis along
+  // which a source does not move (stride 0) has no length there, and 0 stands for it.
+  virtual Index placed_size(bool vertical, Index primary, Index secondary) const;
   virtual void check_call(const BinaryCall&) const {}
   // Null: the kernel has no state.
   virtual std::shared_ptr<BinaryGradientState> make_state(

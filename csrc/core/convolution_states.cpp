@@ -76,8 +76,7 @@ ConvolutionWeightsAndBiasesState::ConvolutionWeightsAndBiasesState(
     bool with_biases)
     : State(command_buffer, resources(shape, with_biases)),
       weight_count_(shape.weight_count()),
-      bias_count_(with_biases ? shape.output_channels : 0),
-      is_temporary_(true) {}
+      bias_count_(with_biases ? shape.output_channels : 0) {}
 
 void ConvolutionWeightsAndBiasesState::check_fit() {
   const auto fits = [&](const char* name, const Buffer& buffer, Index offset, Index count) {

@@ -87,7 +87,6 @@ class ConvolutionWeightsAndBiasesState : public State {
                                    const ConvolutionWeightShape& shape, bool with_biases);
 
   const char* class_name() const override { return "ConvolutionWeightsAndBiasesState"; }
-  bool is_temporary() const override { return is_temporary_; }
   std::shared_ptr<Buffer> weights() { return resource_at(0, true); }
   std::shared_ptr<Buffer> biases() {
     return has_biases() ? resource_at(resource_count() - 1, true) : nullptr;
@@ -103,7 +102,6 @@ class ConvolutionWeightsAndBiasesState : public State {
 
   Index weight_count_ = 0, bias_count_ = 0;
   Index weights_offset_ = 0, biases_offset_ = 0;
-  bool is_temporary_ = false;
 };
 
 }  // namespace mpsgrad

@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "base/errors.hpp"
-#include "core/reads_anywhere.hpp"
 
 namespace mpsgrad {
 
@@ -202,7 +201,7 @@ void check_channel_offset(const KernelBase& kernel, const char* property, Index 
 }
 
 void check_source_channel_offset(const KernelBase& kernel, const char* property, Index value) {
-  if (dynamic_cast<const ReadsAnywhere*>(&kernel) == nullptr) {
+  if (!kernel.reads_anywhere()) {
     check_channel_offset(kernel, property, value);
     return;
   }
@@ -211,7 +210,7 @@ void check_source_channel_offset(const KernelBase& kernel, const char* property,
 }
 
 void check_source_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode) {
-  if (dynamic_cast<const ReadsAnywhere*>(&kernel) == nullptr) {
+  if (!kernel.reads_anywhere()) {
     check_edge_mode(kernel, property, mode);
   }
 }

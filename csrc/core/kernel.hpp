@@ -22,6 +22,8 @@ class KernelBase : public std::enable_shared_from_this<KernelBase> {
   const char* class_name() const { return class_name_; }
   Index options() const { return options_; }
   void set_options(Index options);
+  // Whether any edge mode and any first channel may be set for the forward source, as for Pad's.
+  virtual bool reads_anywhere() const { return false; }
 
   std::string label;
 
@@ -120,6 +122,9 @@ void check_offset(const KernelBase& kernel, const char* property, const Offset& 
 void check_clip(const KernelBase& kernel, const Region& clip);
 void check_channel_offset(const KernelBase& kernel, const char* property, Index value);
 void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode);
+// The same of the forward source, which a kernel may read anywhere.
+void check_source_channel_offset(const KernelBase& kernel, const char* property, Index value);
+void check_source_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode);
 // Destination region that an encode writes: clip ∩ destination. Its origin lies inside, or at the
 // end.
 Region effective_clip(const Region& clip, const Operand& destination);

@@ -229,10 +229,16 @@ method : PaddingMethod
 
 Parameters
 ----------
+pixels : int
+    Of all sides, where it is the only argument.
 left, right, top, bottom : int, default 0
     There are ``(size + left + right - extent) // stride + 1`` columns of windows, and rows likewise.
     The result has as many, or what a kernel that enlarges or resizes makes of them.
 )")
+      .def(py::init([](Index pixels) {
+             return std::make_shared<ExplicitPadding>(pixels, pixels, pixels, pixels);
+           }),
+           "pixels"_a)
       .def(py::init<Index, Index, Index, Index>(), "left"_a = 0, "right"_a = 0, "top"_a = 0,
            "bottom"_a = 0)
       .def_readonly("left", &ExplicitPadding::left,

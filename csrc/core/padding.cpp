@@ -17,7 +17,7 @@ void check(Index method, const char* who) {
   const Index size = method & kSizeMask;
   require(size == kSizeValidOnly || size == kSizeSame || size == kSizeFull, who, ": size bits ",
           size, " are reserved; use VALID_ONLY (0), SAME (16) or FULL (32)");
-  require((method & 0x1800) == 0, who, ": bits 0x1800 of the padding method are reserved");
+  require((method & kReserved) == 0, who, ": bits 0x1800 of the padding method are reserved");
 }
 
 int size_style(Index method) { return static_cast<int>((method & kSizeMask) >> 4) - 1; }
@@ -62,14 +62,17 @@ DefaultPadding::DefaultPadding(Index method) : method_(method) {
 }
 
 std::shared_ptr<DefaultPadding> DefaultPadding::tensorflow_average_pooling() {
-  auto policy = std::make_shared<DefaultPadding>(0x1C);
-  policy->method_ |= padding_method::kCustom;
+  using namespace padding_method;
+  auto policy = std::make_shared<DefaultPadding>(kSizeSame | kRemainderRight | kRemainderBottom);
+  policy->method_ |= kCustom;
   return policy;
 }
 
 std::shared_ptr<DefaultPadding> DefaultPadding::tensorflow_average_pooling_valid_only() {
-  auto policy = std::make_shared<DefaultPadding>(0x0C);
-  policy->method_ |= padding_method::kCustom;
+  using namespace padding_method;
+  auto policy =
+      std::make_shared<DefaultPadding>(kSizeValidOnly | kRemainderRight | kRemainderBottom);
+  policy->method_ |= kCustom;
   return policy;
 }
 

@@ -22,6 +22,7 @@ inline constexpr Index kAlignMask = 0x3, kAlignCentered = 0x0, kAlignTopLeft = 0
 inline constexpr Index kRemainderRight = 0x4, kRemainderBottom = 0x8;
 inline constexpr Index kSizeMask = 0x7F0, kSizeValidOnly = 0x0, kSizeSame = 0x10, kSizeFull = 0x20;
 inline constexpr Index kAllowForNodeFusion = 0x2000, kCustom = 0x4000, kExcludeEdges = 0x8000;
+inline constexpr Index kReserved = 0x1800;
 void check(Index method, const char* who);  // throws on reserved values
 int size_style(Index method);               // -1 valid only, 0 same, +1 full
 }  // namespace padding_method

@@ -3,7 +3,6 @@
 
 #include "base/errors.hpp"
 #include "core/forward_states.hpp"
-#include "core/reads_anywhere.hpp"
 
 namespace mpsgrad {
 

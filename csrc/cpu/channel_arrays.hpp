@@ -26,8 +26,8 @@ constexpr Index tile_of(Index channels) {
   return channels >= kLong ? channels : full * ((kLong + full - 1) / full);
 }
 
-// Joins the sums of the places of a tile that belong to a channel, which takes those of its first
-// pixels: for one channel it would be a long chain of additions to go through them one by one.
+// Adds up the places of a tile that belong to one channel: first all pixels into the first few, a
+// vector at a time, for going through one channel's places would be a long chain of additions.
 inline void join_tile(double* sums, Index channels, Index tile, double* totals) {
   const Index full = std::min(full_pixels_of(channels), tile);
   for (Index first = full; first < tile; first += full) {

@@ -20,8 +20,8 @@ inline void record(CommandBuffer& command_buffer, Command command) {
   as<CpuCommandBuffer>(command_buffer).record(std::move(command));
 }
 
-// What a kernel reads of so many channels of the images, to whose pixels those of the destinations
-// belong, for the results in a clip.
+// Bytes that a kernel reads of so many channels of the images for the results inside of a clip, if
+// pixels of images and destinations correspond.
 inline Index bytes_read(const ImageBatch::Images& images, Index channels,
                         const ImageBatch::Images& destinations, const Region& clip) {
   const ImageDescriptor& image = images.front()->descriptor();

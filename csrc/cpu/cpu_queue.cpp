@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/errors.hpp"
+#include "base/memory_limits.hpp"
 #include "cpu/cpu_buffer.hpp"
 
 namespace mpsgrad::cpu {
@@ -89,6 +90,9 @@ bool execute(Submission& submission) {
     for (const Command& command : submission.commands) {
       command();
     }
+  } catch (const OutOfMemory& error) {
+    code = kErrorOutOfMemory;
+    message = error.what();
   } catch (const std::bad_alloc&) {
     code = kErrorOutOfMemory;
     message = "out of memory";

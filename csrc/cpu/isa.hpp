@@ -8,15 +8,15 @@ namespace mpsgrad {
 // of 512 bits then gains nothing over two of 256, and costs where it is made of something shorter.
 bool splits_wide_vectors();
 
-// Whether this processor (Intel's) finds sequences in memory by itself, better than by being asked
-// for what comes: presumably, a core waits for few of the lines that it asks for at once. Loops
-// that pass over several rows at a time are then faster if they ask for nothing that they read
-// later, and depthwise windows over images past the caches, row by row, if they ask for one line
-// after the other.
+// Whether this processor's hardware prefetcher (Intel's) follows several rows better than prefetch
+// instructions do, presumably because a core has few of those under way at once. Loops that pass
+// over several rows at a time are then faster without them, and depthwise windows over images past
+// the caches, row by row, if they prefetch one line after the other.
 bool foresees_rows();
 
-// Whether this processor (Intel's) begins anew with every page of a sequence, and late: loops that
-// add up what they read are then faster if they ask for it ahead. AMD's are slower if they do.
+// Whether that prefetcher (Intel's) stops at the end of a page and begins late in the next: loops
+// that add up what they read are then faster with prefetch instructions. AMD's are slower with
+// them.
 bool pauses_at_pages();
 
 }  // namespace mpsgrad

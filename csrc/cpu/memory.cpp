@@ -235,9 +235,14 @@ std::shared_ptr<Block> MemoryPool::acquire(std::size_t bytes) {
     statistics_.system_requests += 1;
     statistics_.peak = std::max(statistics_.peak, statistics_.in_use + statistics_.cached);
   }
-  return {new Block(data, wanted), [this](Block* block) {
-            give_back({block->capacity(), block->data()});
-            delete block;
+  Block* block = new (std::nothrow) Block(data, wanted);
+  if (block == nullptr) {
+    give_back({wanted, data});
+    throw std::bad_alloc();
+  }
+  return {block, [this](Block* unused) {
+            give_back({unused->capacity(), unused->data()});
+            delete unused;
           }};
 }
 
@@ -353,7 +358,10 @@ std::shared_ptr<TemporaryHeap::Lease> TemporaryHeap::lease(std::size_t bytes) {
 
 void TemporaryHeap::give_back(std::shared_ptr<Block> block) {
   const std::lock_guard lock(mutex_);
-  free_.push_back(std::move(block));
+  try {
+    free_.push_back(std::move(block));
+  } catch (const std::bad_alloc&) {  // called from destructors; the pool has it back
+  }
 }
 
 }  // namespace mpsgrad::cpu

@@ -17,7 +17,6 @@
 #include <limits>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -184,7 +183,7 @@ class Pool {
       for (int i = 1; i < threads; ++i) {
         workers_.emplace_back([this, i] { loop(static_cast<std::size_t>(i)); });
       }
-    } catch (const std::system_error&) {  // the system has no more threads: fewer will do
+    } catch (const std::exception&) {  // the system has no more threads or memory: fewer will do
     }
   }
 

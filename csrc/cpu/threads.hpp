@@ -1,5 +1,5 @@
-// The one thread pool of the CPU device. Work is cut by shape alone, never by the number of
-// threads, so results are the same bits at any setting.
+// The one thread pool of the CPU device. What is added to what, and in which order, never depends
+// on the number of threads, so results are the same bits at any setting.
 #pragma once
 
 #include "base/types.hpp"

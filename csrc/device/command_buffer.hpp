@@ -96,11 +96,11 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
   void add_scheduled_handler(Handler handler);
   void add_completed_handler(Handler handler);
 
-  // For whoever encodes: throws CommandBufferError unless work may still be added, and remembers
-  // that some was.
+  // For whoever encodes: throws CommandBufferError unless work may still be added.
   void require_encodable(const char* who) const;
   // And std::invalid_argument if it is on another device.
   void require_encodable_on(const std::shared_ptr<Device>& device, const char* who) const;
+  // Afterwards: nobody may wait for a buffer whose last root has work and was not committed.
   void note_encoded() { has_work_ = true; }
 
   std::shared_ptr<const Predicate> predicate;

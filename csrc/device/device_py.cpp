@@ -290,7 +290,7 @@ What it raises goes to ``sys.unraisablehook``, which prints it: nobody waits for
       .def_readwrite("label", &CommandBuffer::label,
                      "Free text, empty by default; Metal's tools show it if it is set before "
                      "`commit`.")
-      .def("__enter__", [](py::object self) { return self; })
+      .def("__enter__", [](const std::shared_ptr<CommandBuffer>& self) { return self; })
       .def("__exit__",
            [](CommandBuffer& self, const py::object& type, const py::object&, const py::object&) {
              if (type.is_none() && self.work()->is_open()) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "base/memory_limits.hpp"
 #include "base/warnings.hpp"
 
 namespace mpsgrad {
@@ -124,6 +125,7 @@ void Image::synchronize(CommandBuffer& command_buffer) {
   command_buffer.require_encodable("synchronize()");
   if (!is_temporary() && storage_) {
     storage_->synchronize(command_buffer, index_);
+    command_buffer.note_encoded();
   }
 }
 
@@ -197,7 +199,7 @@ std::shared_ptr<ImageBatch> fill_batch(Index count, const Make& make) {
   return std::make_shared<ImageBatch>(std::move(images));
 }
 
-constexpr Index kMaximumBatch = 1 << 20;  // far beyond any use; sizes in bytes cannot overflow
+constexpr Index kMaximumBatch = 1 << 20;  // far beyond any use
 
 void check_batch(const ImageDescriptor& descriptor, Index count) {
   descriptor.check("ImageBatch");
@@ -205,6 +207,8 @@ void check_batch(const ImageDescriptor& descriptor, Index count) {
           kMaximumBatch, ", got ", count);
   require(descriptor.number_of_images == 1,
           "ImageBatch: number_of_images must be 1 in a batch, got ", descriptor.number_of_images);
+  require(count <= kMostBytes / descriptor.texel_bytes(), "ImageBatch: ", count, " images of ",
+          descriptor, kBeyondMemory);
 }
 
 }  // namespace
@@ -347,7 +351,7 @@ Index increment_read_count(const ImageBatch::Images& images, Index amount) {
 Index resource_size(const ImageBatch::Images& images) {
   Index total = 0;
   iterate(images, [&](const std::shared_ptr<Image>& image, Index) -> std::optional<Index> {
-    total += image->resource_size();
+    total = add_sizes(total, image->resource_size());
     return std::nullopt;
   });
   return total;

@@ -4,6 +4,23 @@
 #include "base/errors.hpp"
 
 namespace mpsgrad {
+namespace {
+
+// MTLPixelFormat of R, RG and RGBA of each ChannelFormat from UNORM8 on.
+constexpr Index kPixelFormats[4][3] = {{10, 30, 70}, {20, 60, 110}, {25, 65, 115}, {55, 105, 125}};
+
+}  // namespace
+
+Index bytes_of_pixel_format(Index pixel_format) {
+  for (std::uint32_t row = 0; row < 4; ++row) {
+    for (int lanes = 0; lanes < 3; ++lanes) {
+      if (kPixelFormats[row][lanes] == pixel_format) {
+        return item_size(static_cast<ChannelFormat>(row + 1)) << lanes;
+      }
+    }
+  }
+  return 0;
+}
 
 Index ImageDescriptor::lanes_per_pixel() const {
   return feature_channels <= 2 ? feature_channels : 4 * slices();
@@ -11,10 +28,8 @@ Index ImageDescriptor::lanes_per_pixel() const {
 
 Index ImageDescriptor::pixel_format() const {
   const int lanes = feature_channels == 1 ? 0 : feature_channels == 2 ? 1 : 2;
-  constexpr Index kFormats[4][3] = {
-      {10, 30, 70}, {20, 60, 110}, {25, 65, 115}, {55, 105, 125}};  // R, RG, RGBA of each format
   const auto row = static_cast<std::uint32_t>(channel_format);
-  return row >= 1 && row <= 4 ? kFormats[row - 1][lanes] : 0;
+  return row >= 1 && row <= 4 ? kPixelFormats[row - 1][lanes] : 0;
 }
 
 Index ImageDescriptor::pixel_size() const {
@@ -47,6 +62,7 @@ void ImageDescriptor::check(const char* who) const {
           who, ": number_of_images * ceil(feature_channels / 4) must be at most ",
           kMaximumImageSlices, " slices, got ", number_of_images, " images of ", feature_channels,
           " channels");
+  constexpr Index kNeeded = kTextureUsageShaderRead | kTextureUsageShaderWrite;
   require(item_size(channel_format) > 0, who,
           ": channel_format must be UNORM8, UNORM16, FLOAT16 or FLOAT32, got ",
           static_cast<std::uint32_t>(channel_format));
@@ -54,7 +70,7 @@ void ImageDescriptor::check(const char* who) const {
           ": storage_mode must be between 0 and 3, got ", static_cast<std::uint32_t>(storage_mode));
   require(cpu_cache_mode == 0 || cpu_cache_mode == 1, who,
           ": cpu_cache_mode must be 0 (default) or 1 (write combined), got ", cpu_cache_mode);
-  require((usage & 3) == 3 && (usage & ~Index{0x17}) == 0, who,
+  require((usage & kNeeded) == kNeeded && (usage & ~kEveryTextureUsage) == 0, who,
           ": usage must contain ShaderRead (1) and ShaderWrite (2) and only bits of TextureUsage, "
           "got ",
           usage);

@@ -13,8 +13,12 @@ enum class StorageMode : std::uint32_t { Shared = 0, Managed = 1, Private = 2, M
 
 inline constexpr Index kTextureUsageShaderRead = 1;
 inline constexpr Index kTextureUsageShaderWrite = 2;
+inline constexpr Index kEveryTextureUsage = 0x17;   // the bits of TextureUsage
 inline constexpr Index kMaximumImageSide = 16384;   // Metal's texture limit
 inline constexpr Index kMaximumImageSlices = 2048;  // Metal's array limit, stated by MPSImage.h
+
+// Of one texel of an MTLPixelFormat that images have; 0: no image has it.
+Index bytes_of_pixel_format(Index pixel_format);
 
 struct ImageDescriptor {
   Index width = 1;
@@ -42,7 +46,7 @@ struct ImageDescriptor {
   void check(const char* who) const;
 };
 
-// "3x2x5 float16" (width x height x channels), with "x4 images" when there are several.
+// "3x2x5 float16" (width x height x channels), and " x 4 images" where there are several.
 std::ostream& operator<<(std::ostream& out, const ImageDescriptor& descriptor);
 
 }  // namespace mpsgrad

@@ -9,34 +9,7 @@
 namespace mpsgrad {
 
 Index TextureInfo::bytes() const {
-  Index texel = 0;
-  switch (pixel_format) {
-    case 10:
-      texel = 1;
-      break;
-    case 20:
-    case 25:
-    case 30:
-      texel = 2;
-      break;
-    case 55:
-    case 60:
-    case 65:
-    case 70:
-      texel = 4;
-      break;
-    case 105:
-    case 110:
-    case 115:
-      texel = 8;
-      break;
-    case 125:
-      texel = 16;
-      break;
-    default:
-      break;
-  }
-  return width * height * depth * array_length * texel;
+  return width * height * depth * array_length * bytes_of_pixel_format(pixel_format);
 }
 
 void ResourceList::append_buffer(Index size) {
@@ -57,6 +30,8 @@ State::State(std::shared_ptr<Device> device, const ResourceList& resources)
             " and a depth and array length of 1 to ", kMaximumImageSlices);
     require(texture.bytes() > 0, "State: a texture needs a known pixel format, got ",
             texture.pixel_format);
+    require(texture.bytes() <= kMostBytes, "State: a texture of ", texture.bytes(), " bytes: these",
+            kBeyondMemory);
     resources_.push_back({texture, nullptr});
   }
   for (const Index size : resources.buffers()) {
@@ -172,7 +147,7 @@ std::shared_ptr<Buffer> State::resource_at(Index index, bool allocate) {
 Index State::resource_size() const {
   Index total = 0;
   for (const Resource& resource : resources_) {
-    total += bytes_of(resource);
+    total = add_sizes(total, bytes_of(resource));
   }
   return total;
 }
@@ -184,6 +159,7 @@ void State::synchronize(CommandBuffer& command_buffer) {
   for (const Resource& resource : resources_) {
     if (resource.storage) {
       resource.storage->synchronize(command_buffer);
+      command_buffer.note_encoded();
     }
   }
 }
@@ -227,7 +203,7 @@ Index increment_read_count(const StateBatch& states, Index amount) {
 
 Index resource_size(const StateBatch& states) {
   Index total = 0;
-  each_distinct(states, [&](State& state) { total += state.resource_size(); });
+  each_distinct(states, [&](State& state) { total = add_sizes(total, state.resource_size()); });
   return total;
 }
 

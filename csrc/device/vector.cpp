@@ -191,6 +191,7 @@ void DeviceArray::synchronize(CommandBuffer& command_buffer) {
   command_buffer.require_encodable("synchronize()");
   if (buffer_) {
     buffer_->synchronize(command_buffer);
+    command_buffer.note_encoded();
   }
 }
 

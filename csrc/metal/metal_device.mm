@@ -26,8 +26,8 @@ void MetalDeviceBase::check_supported(const ImageDescriptor& descriptor) const {
       "Image: storage_mode SHARED needs an Apple GPU; use MANAGED");
 }
 
-bool MetalDeviceBase::has_room_for(const ImageDescriptor& descriptor) const {
-  return static_cast<std::uint64_t>(descriptor.texel_bytes()) <=
+bool MetalDeviceBase::has_room_for(const ImageDescriptor& descriptor, Index count) const {
+  return static_cast<std::uint64_t>(count * descriptor.texel_bytes()) <=
          [get() recommendedMaxWorkingSetSize];
 }
 
@@ -91,9 +91,9 @@ std::shared_ptr<ImageStorage> MetalDeviceBase::make_temporary_images(
   ImageDescriptor hidden = descriptor;
   hidden.storage_mode = StorageMode::Private;
   check_supported(hidden);
-  if (!has_room_for(hidden)) {
-    throw OutOfMemory("the Metal device has no room for an image of ", hidden.texel_bytes(),
-                      " bytes");
+  if (!has_room_for(hidden, count)) {
+    throw OutOfMemory("the Metal device has no room for ", count, " images of ",
+                      hidden.texel_bytes(), " bytes each");
   }
   MPSCommandBuffer* buffer = own.for_transfer();
   auto images = make_each(count, [&, made_from = to_mps(hidden)] {

@@ -32,7 +32,7 @@ MetalImageStorage::MetalImageStorage(std::shared_ptr<MetalDeviceBase> device,
       parent_(std::move(options.parent)),
       parent_index_(options.parent_index),
       slots_(static_cast<std::size_t>(count)),
-      has_room_(device_->has_room_for(descriptor)) {
+      has_room_(device_->has_room_for(descriptor, 1)) {
   for (Slot& slot : slots_) {
     slot.zero_when_used = options.zero_when_used;
   }

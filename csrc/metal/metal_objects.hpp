@@ -75,7 +75,7 @@ class MetalDeviceBase : public Device {
 
   id<MTLDevice> get() const { return device_.get(); }
   // Where there is none, Metal makes no texture, and MPS aborts.
-  bool has_room_for(const ImageDescriptor& descriptor) const;
+  bool has_room_for(const ImageDescriptor& descriptor, Index count) const;
   struct Channels {
     Index first, count;
   };

@@ -211,9 +211,11 @@ else:  # type checkers would take any name for one of the module's
             import importlib
 
             return importlib.import_module("mpsgrad.graph")
+        from mpsgrad import graph
         from mpsgrad._wording import no_such_name
 
-        raise no_such_name("mpsgrad", name, __all__)
+        nodes = (f"mpsgrad.graph.{each}" for each in graph.__all__)
+        raise no_such_name("mpsgrad", name, [*nodes, *__all__])
 
 
 def __dir__() -> list[str]:

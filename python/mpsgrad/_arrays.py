@@ -243,6 +243,10 @@ def _image_of_shape(kernel: Any, shape: Any, name: str) -> _core.Image:
             f"{type(kernel).__name__}: {name} must be a shape (N, H, W, C), or (H, W, C) of one "
             f"image, got {shape!r}"
         )
+    if min(sizes) < 1:
+        raise ValueError(
+            f"{type(kernel).__name__}: {name} must have lengths of 1 and more, got {shape!r}"
+        )
     height, width, channels = map(int, sizes[-3:])
     descriptor = _core.ImageDescriptor(width, height, channels)
     return _core.Image(kernel.device, descriptor)

@@ -424,7 +424,7 @@ class CommandBuffer:
         Where the work will run.
     """
 
-    def __enter__(self) -> typing.Any: ...
+    def __enter__(self) -> CommandBuffer: ...
     def __exit__(self, arg0: typing.Any, arg1: typing.Any, arg2: typing.Any) -> None: ...
     def __init__(self, queue: CommandQueue) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
@@ -1920,6 +1920,8 @@ class ExplicitPadding(Padding):
 
     Parameters
     ----------
+    pixels : int
+        Of all sides, where it is the only argument.
     left, right, top, bottom : int, default 0
         There are ``(size + left + right - extent) // stride + 1`` columns of windows, and rows likewise.
         The result has as many, or what a kernel that enlarges or resizes makes of them.
@@ -1928,6 +1930,9 @@ class ExplicitPadding(Padding):
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
 
     def __eq__(self, arg0: object) -> bool: ...
+    @typing.overload
+    def __init__(self, pixels: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @typing.overload
     def __init__(
         self,
         left: typing.SupportsInt | typing.SupportsIndex = 0,

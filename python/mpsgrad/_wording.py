@@ -34,6 +34,27 @@ _PLAIN = {
 }
 
 
+# What is in place of some of torch.nn's names.
+_OF_PYTORCH = {
+    "AvgPool2d": "PoolingAverage",
+    "BatchNorm2d": "BatchNormalization",
+    "Conv2d": "Convolution",
+    "ConvTranspose2d": "ConvolutionTranspose",
+    "CrossEntropyLoss": "Loss, of LossType.SOFT_MAX_CROSS_ENTROPY,",
+    "Flatten": "Reshape",
+    "GroupNorm": "GroupNormalization",
+    "InstanceNorm2d": "InstanceNormalization",
+    "Linear": "FullyConnected",
+    "LocalResponseNorm": "CrossChannelNormalization",
+    "MSELoss": "Loss, of LossType.MEAN_SQUARED_ERROR,",
+    "MaxPool2d": "PoolingMax",
+    "ReLU": "Neuron, of NeuronType.RELU,",
+    "Sigmoid": "Neuron, of NeuronType.SIGMOID,",
+    "Tanh": "Neuron, of NeuronType.TANH,",
+    "Upsample": "UpsamplingNearest or UpsamplingBilinear",
+}
+
+
 class _Parameter(NamedTuple):
     name: str
     wanted: str  # its type in pybind11's words
@@ -45,13 +66,23 @@ def no_such_name(module: str, name: str, names: Sequence[str]) -> AttributeError
     """Return an error for a name that a module has not, with the one that may be meant."""
     message = f"module {module!r} has no attribute {name!r}"
     if not name.startswith("_"):
-        own = name.removeprefix("MPS").removeprefix("CNN").removeprefix("NN").lower()
-        by_letters = {each.lower(): each for each in names}
-        if own not in by_letters:
-            own = own.removeprefix("optimizer")
-        if close := difflib.get_close_matches(own, by_letters, 1, 0.8):
-            message += f"; did you mean {by_letters[close[0]]!r}?"
+        meant = _OF_PYTORCH.get(name) if module == "mpsgrad" else None
+        if meant is not None:
+            message += f"; PyTorch's {name} is {meant} here"
+        elif meant := _like(name, names):
+            message += f"; did you mean {meant!r}?"
     return AttributeError(message, name=name)
+
+
+def _like(name: str, names: Sequence[str]) -> str | None:
+    """Return which of the names, of this module or ``a.b``, one of Apple's or a misspelt one is."""
+    own = name.removeprefix("MPS").removeprefix("CNN").removeprefix("NN").lower()
+    by_letters = {each.rpartition(".")[2].lower(): each for each in reversed(names)}
+    if own not in by_letters:
+        own = own.removeprefix("optimizer")
+    close = difflib.get_close_matches(own, by_letters, 1, 0.8)
+    close += [letters for letters in by_letters if len(own) > 4 and letters.endswith(own)]
+    return by_letters[close[0]] if close else None
 
 
 def wrong_call(
@@ -180,6 +211,8 @@ def _unknown_complaint(
 def _wrong(wanted: str, value: Any) -> str:
     if wanted in (_INT, _FLOAT) and isinstance(value, int):
         return f"is out of range: {value}"
+    if wanted == f"{_OWN}Offset" and isinstance(value, tuple):
+        return f"must be an Offset, or two or three integers of 64 bits, got {value!r}"
     kind = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
     return f"must be {_described(wanted)}, got {type(value).__name__}{kind}"
 

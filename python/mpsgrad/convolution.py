@@ -451,6 +451,11 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
         if not isinstance(array, np.ndarray) or array.dtype not in _WEIGHTS_TYPES:
             wanted = "an array of float32, float16 or uint8"
             raise self._wrong_array("weights_array", wanted, array)
+        if array.shape != self._descriptor.weight_shape:
+            raise ValueError(
+                f"{type(self).__name__}: weights_array must have shape "
+                f"{self._descriptor.weight_shape}, got {array.shape}"
+            )
         return array
 
     def bias_terms(self) -> npt.NDArray[np.float32] | None:
@@ -534,10 +539,14 @@ class _ForwardConvolution(_ConvolutionKernel):
         wanted = self.input_feature_channels
         chosen = self.source_feature_channel_max_count is not None
         if array.shape[3] > wanted and not chosen and self.source_feature_channel_offset == 0:
+            remedy = f"set source_feature_channel_max_count to {wanted} to read the first of them"
+            if array.shape[1] == wanted:
+                remedy = f"source.transpose(0, 2, 3, 1) makes it one of (N, C, H, W), or {remedy}"
+            elif self.descriptor.kernel_height == array.shape[3]:
+                remedy = f"are the weights (O, I, H, W)? Theirs is (O, H, W, I); or {remedy}"
             raise ValueError(
                 f"{type(self).__name__}: source must have {wanted} channels on its last axis, got "
-                f"{array.shape[3]} (shape {array.shape}); set source_feature_channel_max_count to "
-                f"{wanted} to read the first of them"
+                f"{array.shape[3]} (shape {array.shape}); {remedy}"
             )
 
     @property

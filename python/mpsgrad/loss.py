@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -213,10 +214,13 @@ def one_hot(classes: Any, count: int) -> npt.NDArray[np.float32]:
     Raises
     ------
     TypeError
-        If the classes are no integers.
+        If the classes or ``count`` are no integers.
     ValueError
-        If they have another number of axes, or one of them is below 0 or not below ``count``.
+        If they have another number of axes, one of them is below 0 or not below ``count``, or that
+        is not positive.
     """
+    if not 0 < operator.index(count) < 2**31:
+        raise ValueError(f"one_hot: count must be from 1 to 2**31 - 1, got {count}")
     array = as_array("one_hot", classes, "classes")
     if array.dtype.kind not in "iu":
         raise TypeError(f"one_hot: classes must be integers, got {array.dtype}")
@@ -234,17 +238,42 @@ def one_hot(classes: Any, count: int) -> npt.NDArray[np.float32]:
 
 
 def _as_labels(
-    owner: object, labels: Any, name: str, like: npt.NDArray[Any], single: bool
+    owner: object, labels: Any, like: npt.NDArray[Any], single: bool
 ) -> npt.NDArray[Any]:
-    """Return labels or weights as a float32 ``(N, H, W, C)`` array of the predictions' shape."""
-    array, one = as_image_array(owner, labels, name, halves=False, labels=name == "labels")
+    """Return labels as a float32 ``(N, H, W, C)`` array of the predictions' shape."""
+    array, one = as_image_array(owner, labels, "labels", halves=False, labels=True)
     if array.shape != like.shape or one != single:
         shape = like.shape[1:] if single else like.shape
         raise ValueError(
-            f"{type(owner).__name__}: {name} have shape {np.shape(labels)}, but predictions have "
+            f"{type(owner).__name__}: labels have shape {np.shape(labels)}, but predictions have "
             f"{shape}"
         )
     return array
+
+
+def as_label_weights(
+    owner: object,
+    weights: Any,
+    like: npt.NDArray[Any],
+    single: bool,
+    name: str = "weights",
+    of: str = "predictions",
+) -> npt.NDArray[Any] | None:
+    """Return weights as a float32 array of the shape of ``like``, along axes of length 1 repeated.
+
+    None stays None.
+    """
+    if weights is None:
+        return None
+    array, one = as_image_array(owner, weights, name, halves=False)
+    fits = all(own in (1, wanted) for own, wanted in zip(array.shape, like.shape, strict=True))
+    if not fits or one != single:
+        shape = like.shape[1:] if single else like.shape
+        raise ValueError(
+            f"{type(owner).__name__}: {name} have shape {np.shape(weights)}, but {of} have "
+            f"{shape}; axes of length 1 are repeated"
+        )
+    return np.ascontiguousarray(np.broadcast_to(array, like.shape))
 
 
 def _per_image(losses: npt.NDArray[Any], descriptor: Any, single: bool) -> npt.NDArray[np.float32]:
@@ -272,8 +301,8 @@ class _LabelledLoss(KernelFacade):
         predictions : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
             Used in place on the CPU device if it is C-contiguous.
         labels : array_like, float32, of the same shape
-        weights : array_like, float32, of the same shape, optional
-            One factor for each element.
+        weights : array_like, float32, of the same shape or with axes of length 1, optional
+            One factor for each element; ``(N, H, W, 1)`` has one for each pixel.
         out : ndarray, or what has a buffer or DLPack, optional
             Where to put the gradient: C-contiguous, of the predictions' shape.
 
@@ -291,8 +320,8 @@ class _LabelledLoss(KernelFacade):
             If an array has the wrong dtype or shape.
         """
         array, single = as_image_array(self, predictions, "predictions")
-        targets = _as_labels(self, labels, "labels", array, single)
-        factors = None if weights is None else _as_labels(self, weights, "weights", array, single)
+        targets = _as_labels(self, labels, array, single)
+        factors = as_label_weights(self, weights, array, single)
         whole = self.reduction_type == ReductionType.NONE
         size = (array.shape[2], array.shape[1], array.shape[3]) if whole else (1, 1, 1)
         states = LossLabels.batch(self.device, targets, factors, loss_image_size=size, copy=False)
@@ -588,7 +617,8 @@ class ForwardLoss(_LossKernel, _core.ForwardLoss):
         Parameters
         ----------
         predictions : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
-        labels, weights : array_like, float32, of the same shape
+        labels : array_like, float32, of the same shape
+        weights : array_like, float32, of the same shape or with axes of length 1, optional
             Weights are optional.
 
         Returns
@@ -603,8 +633,8 @@ class ForwardLoss(_LossKernel, _core.ForwardLoss):
             If an array has the wrong dtype or shape.
         """
         array, single = as_image_array(self, predictions, "predictions")
-        targets = _as_labels(self, labels, "labels", array, single)
-        factors = None if weights is None else _as_labels(self, weights, "weights", array, single)
+        targets = _as_labels(self, labels, array, single)
+        factors = as_label_weights(self, weights, array, single)
         shape = array.shape if self.reduction_type == ReductionType.NONE else (len(array), 1, 1, 1)
         losses = np.empty(shape, np.float32)
         command_buffer = array_queue(self.device).command_buffer()
@@ -668,7 +698,8 @@ class LossGradient(_LossKernel, _core.LossGradient):
         source_gradient : array_like, float32 or float16
             Gradient with respect to what `ForwardLoss` returned, and of its shape.
         predictions : array_like, float32 or float16, shape (N, H, W, C) or (H, W, C)
-        labels, weights : array_like, float32, of the same shape
+        labels : array_like, float32, of the same shape
+        weights : array_like, float32, of the same shape or with axes of length 1, optional
             Weights are optional.
         out : ndarray, or what has a buffer or DLPack, optional
             Where to put the result: C-contiguous, of the predictions' shape.
@@ -685,8 +716,8 @@ class LossGradient(_LossKernel, _core.LossGradient):
             If an array has the wrong dtype or shape.
         """
         array, single = as_image_array(self, predictions, "predictions")
-        targets = _as_labels(self, labels, "labels", array, single)
-        factors = None if weights is None else _as_labels(self, weights, "weights", array, single)
+        targets = _as_labels(self, labels, array, single)
+        factors = as_label_weights(self, weights, array, single)
         incoming = self._incoming(source_gradient, array, single)
         command_buffer = array_queue(self.device).command_buffer()
         batches = (

@@ -298,9 +298,11 @@ for threads in (1, 2):
 def test_sums_are_zero_after_a_first_gradient_that_failed():
     """Also where memory had other values before, and where somebody has looked at the sums."""
     done = python_of_little_memory(OUT_OF_MEMORY).stdout.splitlines()
-    failed = "CommandBuffer: execution failed: out of memory 0 0"
-    assert set(done) <= {failed, f"completed {128 * 9 * 64} 128"}
-    assert done[0] == done[1] == failed
+    failed = re.compile(r"CommandBuffer: execution failed: the CPU device has no room for .* 0 0")
+    completed = f"completed {128 * 9 * 64} 128"
+    assert all(line == completed or failed.fullmatch(line) for line in done)
+    assert failed.fullmatch(done[0])
+    assert failed.fullmatch(done[1])
 
 
 def test_weight_gradients_are_added_where_one_is_not_finite(queue, rng):
@@ -1328,6 +1330,8 @@ def test_arrays_of_more_channels_than_the_weights_take(device, rng, cls):
     )
     with rejects(ValueError, words):
         kernel(x)
+    with rejects(ValueError, "; source.transpose(0, 2, 3, 1) makes it one of (N, C, H, W), or set"):
+        kernel(x)
     expected = kernel(x[..., :3].copy())
     kernel.source_feature_channel_max_count = 3
     assert_same_bytes(kernel(x), expected)
@@ -1752,6 +1756,11 @@ def eight_bit(**methods):
 
 SOURCES = {
     "length": (changed(weights=row([1, 2])), ValueError, "weights() must have 3 values"),
+    "axes in another order": (
+        changed(descriptor=mg.ConvolutionDescriptor(3, 3, input_feature_channels=4,
+                                                    output_feature_channels=8),
+                weights=np.zeros((8, 4, 3, 3), np.float32)),
+        ValueError, "weights() must have shape (8, 3, 3, 4) or be flat, got (8, 4, 3, 3)"),
     "dtype": (changed(weights=row([1, 2, 3]).astype(np.float64)), TypeError,
               "weights() must be float32 as data_type() says, got float64"),
     "bias length": (changed(bias_terms=np.zeros(2, np.float32)), ValueError,
@@ -1819,6 +1828,38 @@ def test_array_source_checks_what_was_put_into_it(device, attribute, value, word
     assert repr(source).startswith("ArrayConvolutionDataSource(float")
     with rejects(TypeError, f"ArrayConvolutionDataSource: {attribute} must be {words}"):
         kernel.reload_weights_and_biases_from_data_source()
+
+
+def test_array_source_checks_the_shape_of_what_was_put_into_it(device):
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 2), np.float32))
+    kernel = mg.Convolution(source, device=device)
+    source.weights_array = np.ones((4, 2, 3, 3), np.float32)
+    words = "weights_array must have shape (4, 3, 3, 2), got (4, 2, 3, 3)"
+    with rejects(ValueError, f"ArrayConvolutionDataSource: {words}"):
+        kernel.reload_weights_and_biases_from_data_source()
+
+
+def test_weights_in_the_order_of_other_frameworks(device):
+    kernel = mg.Convolution(
+        mg.ArrayConvolutionDataSource(np.ones((16, 8, 3, 3), np.float32)), device=device
+    )
+    with rejects(ValueError, "are the weights (O, I, H, W)? Theirs is (O, H, W, I); or set"):
+        kernel(np.ones((2, 5, 5, 8), np.float32))
+
+
+def test_weights_of_a_source_of_ones_own_may_be_flat_or_rows(device):
+    descriptor = mg.ConvolutionDescriptor(3, 3, input_feature_channels=4, output_feature_channels=8)
+    weights = np.arange(288, dtype=np.float32).reshape(8, 3, 3, 4)
+    x = np.ones((1, 5, 5, 4), np.float32)
+    expected = mg.Convolution(mg.ArrayConvolutionDataSource(weights), device=device)(x)
+    for shape in ((288,), (8, 36), (8, 3, 3, 4), (8, 1, 3, 3, 4)):
+        own = changed(
+            descriptor=descriptor,
+            weights=weights.reshape(shape),
+            bias_terms=None,
+            kernel_weights_data_type=mg.DataType.FLOAT32,
+        )
+        assert_same_bytes(mg.Convolution(own, device=device)(x), expected)
 
 
 def test_methods_of_array_sources_are_not_arrays():

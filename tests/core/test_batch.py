@@ -333,6 +333,14 @@ def test_functions_take_states_and_nothing(device, queue):
     finish(command_buffer)
 
 
+def test_a_batch_that_no_memory_holds(device, queue):
+    d = mg.ImageDescriptor(16384, 16384, 8192)
+    words = "images of 16384x16384x8192 float32 are more than any memory holds (2^48 bytes)"
+    for make, of in ((mg.ImageBatch.allocate, device), (mg.ImageBatch.temporary, queue)):
+        with rejects(ValueError, words):
+            make(of if of is device else of.command_buffer(), d, 2**20)
+
+
 def test_resource_size_sums_distinct_images(device):
     a, b = images_of(device, counting(2, 2, 3, 4))
     assert mg.resource_size([a, b, a]) == a.resource_size + b.resource_size

@@ -672,6 +672,24 @@ def test_waiting_after_commit_and_continue(device, queue):
     command_buffer.wait_until_completed()
 
 
+def test_synchronizing_is_work(device, queue):
+    """So that nobody waits for a root with a copy in it that was never committed."""
+    image, vector = (
+        image_of(device, counting(2, 3, 4)),
+        mg.Vector.from_array(device, np.ones(4, np.float32)),
+    )
+    state = mg.State(device, mg.Buffer(device, 16))
+    for synchronize in (image.synchronize, vector.synchronize, state.synchronize):
+        command_buffer = queue.command_buffer()
+        encode_something(device, command_buffer)
+        command_buffer.commit_and_continue()
+        synchronize(command_buffer)
+        with pytest.raises(mg.errors.CommandBufferError, match="encoded after commit_and_continue"):
+            command_buffer.wait_until_completed()
+        command_buffer.commit()
+        command_buffer.wait_until_completed()
+
+
 def test_one_buffer_may_continue_for_long(device, queue):
     command_buffer = queue.command_buffer()
     image = image_of(device, np.zeros((1, 1, 1), np.float32))

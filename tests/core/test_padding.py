@@ -217,6 +217,8 @@ def test_inverses():
         assert inverse.inverse().padding_method() == method
     assert mg.DefaultPadding.tensorflow_average_pooling().inverse() is None
     assert mg.ExplicitPadding(1, 1, 1, 1).inverse() is None
+    assert mg.ExplicitPadding(2) == mg.ExplicitPadding(2, 2, 2, 2)
+    assert mg.ExplicitPadding(left=2) == mg.ExplicitPadding(2, 0, 0, 0)
     assert mg.ExplicitPadding(1, 2, 3, 4) == mg.ExplicitPadding(1, 2, 3, 4)
     assert mg.ExplicitPadding(1, 2, 3, 4) != mg.ExplicitPadding(1, 2, 3)
 

@@ -6,6 +6,8 @@ import mpsgrad as mg
 import numpy as np
 import pytest
 
+from tests.rejects import rejects
+
 
 def test_a_kernel_shows_its_parameters(device):
     kernel = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.RELU, 0.5), device=device)
@@ -73,6 +75,9 @@ def test_settings_that_cannot_be_set():
         ("Softmax", "SoftMax"),
         ("MPSImage", "Image"),
         ("PoolingMaxx", "PoolingMax"),
+        ("ConvolutionNode", "mpsgrad.graph.ConvolutionNode"),
+        ("MPSNNGraph", "mpsgrad.graph.Graph"),
+        ("Graph", "mpsgrad.graph.Graph"),
         ("qqq", None),
     ],
 )
@@ -84,13 +89,25 @@ def test_unknown_names(name, meant):
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("MPSNNGraph", "Graph"), ("MPSCNNConvolutionNode", "ConvolutionNode"), ("qqq", None)],
+    [
+        ("MPSNNGraph", "Graph"),
+        ("MPSCNNConvolutionNode", "ConvolutionNode"),
+        ("ReLUNode", "NeuronReLUNode"),
+        ("qqq", None),
+    ],
 )
 def test_unknown_names_of_the_graph_module(name, meant):
     asked = f"; did you mean {meant!r}?" if meant else ""
     words = f"module 'mpsgrad.graph' has no attribute {name!r}{asked}"
     with pytest.raises(AttributeError, match=re.escape(words) + "$"):
         getattr(mg.graph, name)
+
+
+def test_names_of_pytorch():
+    with rejects(AttributeError, "has no attribute 'Conv2d'; PyTorch's Conv2d is Convolution here"):
+        _ = mg.Conv2d
+    with rejects(AttributeError, "PyTorch's ReLU is Neuron, of NeuronType.RELU, here"):
+        _ = mg.ReLU
 
 
 @pytest.mark.parametrize(
@@ -149,8 +166,8 @@ def test_a_setter_names_class_attribute_and_types():
             r"NeuronDescriptor.data must be a Sequence\[float\], got tuple",
         ),
         (convolution, "gradient_option", 2**31, f"gradient_option is out of range: {2**31}"),
-        (pool, "offset", (0.5, 0.5), "PoolingMax.offset must be an Offset, got tuple"),
-        (pool, "offset", (1,), "PoolingMax.offset must be an Offset, got tuple"),
+        (pool, "offset", (0.5, 0.5), r"three integers of 64 bits, got \(0.5, 0.5\)"),
+        (pool, "offset", (1,), "must be an Offset, or two or three integers"),
         (neuron, "a", None, "NeuronDescriptor.a must be a float, got NoneType"),
         (neuron, "data", 3, r"NeuronDescriptor.data must be a Sequence\[float\], got int"),
     ):

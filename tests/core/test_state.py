@@ -92,6 +92,15 @@ def test_a_state_around_a_buffer(device):
     assert state.buffer_size_at(0) == 16
 
 
+def test_sizes_that_no_number_holds(device):
+    resources = mg.ResourceList()
+    for _ in range(2**15):
+        resources.append_buffer(2**48)
+    state = mg.State(device, resources)
+    assert state.resource_size == 2**63 - 1
+    assert mg.resource_size([state, mg.State(device, 16)]) == 2**63 - 1
+
+
 @pytest.mark.parametrize("index", [1, -1, 2**62, -(2**63)])
 def test_indices_outside_a_state(device, index):
     state = mg.State(device, 16)
@@ -117,6 +126,11 @@ WRONG = [
     (mg.TextureInfo(-1, -1), ValueError, "a texture must have sides"),
     (mg.TextureInfo(1, 2**62), ValueError, "a texture must have sides"),
     (mg.TextureInfo(1, array_length=4096), ValueError, "array length of 1 to 2048"),
+    (
+        mg.TextureInfo(16384, 16384, array_length=2048, depth=2048, pixel_format=125),
+        ValueError,
+        "State: a texture of 18014398509481984 bytes: these are more than any memory holds",
+    ),
     (mg.TextureInfo(1, pixel_format=7), ValueError, "needs a known pixel format, got 7"),
 ]
 

@@ -388,6 +388,52 @@ def test_labels_are_checked(device, queue, rng):
         graph.encode_batch(command_buffer, [x])
 
 
+def test_weights_of_labels(device, rng):
+    x, labels = sample(rng), sample(rng)
+    weights = rng.integers(-4, 5, (*SHAPE[:3], 1)).astype(np.float32)
+    first, second = loss_of(g.ImageNode("x")), loss_of(g.ImageNode("x"))
+    second.input_labels.handle = "others"
+    graph = float_graph(device, [first])
+    expected = (weights * (x - labels) ** 2).sum((1, 2, 3))
+    result = graph(x, labels, weights)
+    assert_exact(result.losses[0].reshape(-1), expected)
+    assert_exact(result.result, 2 * weights * (x - labels))
+    whole = np.ascontiguousarray(np.broadcast_to(weights, SHAPE))
+    for given in (
+        ([labels], [weights]),
+        ({"labels": labels}, {"labels": weights}),
+        (mg.LossLabels.batch(device, labels, whole), None),
+        ([mg.LossLabels.batch(device, labels, whole)], None),
+    ):
+        assert_exact(graph(x, *given).losses[0].reshape(-1), expected)
+    assert_exact(graph(x[0], labels[0], weights[0]).losses[0].reshape(-1), expected[:1])
+    plain = ((x - labels) ** 2).sum((1, 2, 3))
+    assert_exact(graph(x, labels, {}).losses[0].reshape(-1), plain)
+
+    both = float_graph(device, [first, second])
+    for given in ([None, weights], {"others": weights}):
+        losses = both([x, x], [labels, labels], given).losses
+        assert_exact(losses["labels"].reshape(-1), plain)
+        assert_exact(losses["others"].reshape(-1), expected)
+
+
+def test_weights_of_labels_are_checked(device, rng):
+    x, labels = sample(rng), sample(rng)
+    graph = float_graph(device, [loss_of(g.ImageNode("x"))])
+    with rejects(ValueError, "label_weights have shape (2, 4, 2, 8), but labels have (3, 4, 2, 8)"):
+        graph(x, labels, labels[:2])
+    with rejects(ValueError, "Graph: label_weights have shape (4, 2, 8), but labels have (3, 4, "):
+        graph(x, labels, labels[0])
+    with rejects(TypeError, "Graph: label_weights must be float32, got float64"):
+        graph(x, labels, labels.astype(np.float64))
+    with rejects(ValueError, "label_weights may be given for the handles ['labels'], got ['x']"):
+        graph(x, labels, {"x": labels})
+    with rejects(ValueError, "Graph: label_weights must hold 1, for 'labels', got 2"):
+        graph(x, labels, [labels, labels])
+    with rejects(ValueError, "Graph: labels are LossLabels, which have weights of their own"):
+        graph(x, mg.LossLabels.batch(device, labels), labels)
+
+
 def test_labels_of_a_batch_are_of_one_kind(device, queue, rng):
     graph = float_graph(device, [loss_of(linear(g.ImageNode("x")))])
     command_buffer = queue.command_buffer()

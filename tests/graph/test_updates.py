@@ -1,5 +1,6 @@
 """How graphs update weights: by the GPU while they are encoded, by the CPU on completion."""
 
+import contextlib
 import gc
 import pickle
 import re
@@ -83,11 +84,46 @@ def test_two_steps_of_descent(device, rng, style):
         dw, db = sums(x, labels, w, b)
         w, b = w - Descent.rate * dw, b - Descent.rate * db
 
-    assert_same_bytes(inference(x).result, before)
+    with stale() if style is STYLES.GPU else contextlib.nullcontext():
+        assert_same_bytes(inference(x).result, before)
     inference.reload_from_data_sources()
     assert_exact(source.weights_array, w)
     assert_exact(source.bias_array, b)
     assert_exact(inference(x).result, np.einsum("nyxi,oi->nyxo", x, w[:, 0, 0]) + b)
+
+
+def stale():
+    words = r"^Graph: Array\w+ of ConvolutionNode has been trained since this graph read it; reload"
+    return pytest.warns(UserWarning, match=words)
+
+
+def test_weights_that_were_trained_elsewhere_warn_once(device, rng):
+    x, labels = values(rng), values(rng)
+    source = mg.ArrayConvolutionDataSource(
+        weights(rng), optimizer=mg.SGD(Descent.rate, device=device)
+    )
+    node = g.ConvolutionNode(g.ImageNode("x"), source)
+    graph, other, last = (trained(device, node) for _ in range(3))
+    inference = g.Graph(device, node)
+    graph(x, labels)
+    with stale() as caught:
+        inference(x)
+    assert [Path(warning.filename).name for warning in caught] == ["test_updates.py"]
+    inference(x)
+    with stale():
+        other(x, labels)
+    graph.reload_from_data_sources()
+    graph(x, labels)
+    graph.restore(graph.checkpoint() | {"0/steps": 9})
+    graph(x, labels)
+    g.Graph(device, node)(x)
+
+    last.reload_from_data_sources()
+    bucket = mg.GradientBucket([source])
+    last(x, labels)
+    bucket.step()
+    with stale():
+        last(x, labels)
 
 
 def test_two_steps_on_one_command_buffer(device, queue, rng):

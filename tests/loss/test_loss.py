@@ -16,7 +16,15 @@ from tests.images import FORMATS, Work, empty, filled, read
 from tests.loss import cases, oracle
 from tests.loss.oracle import Loss
 from tests.rejects import rejects
-from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
+from tests.tolerance import (
+    Guarded,
+    assert_close,
+    assert_exact,
+    assert_same_bytes,
+    grid,
+    rng_for,
+    ulps_for,
+)
 
 
 def descriptor(loss):
@@ -253,6 +261,21 @@ def test_a_count_of_zero_gives_zero(device, across, weight):
     gradient, losses = kernel(loss, device)(Y, np.zeros_like(Y), factors)
     assert not losses.any()
     assert not gradient.any()
+
+
+@pytest.mark.parametrize("axes", [(2, 1, 1, 1), (2, 3, 5, 1), (1, 1, 1, 4)], ids=str)
+def test_weights_are_repeated_along_axes_of_length_1(device, axes):
+    rng = rng_for(f"repeated {axes}")
+    weights = rng.standard_normal(axes, np.float32)
+    labels = rng.standard_normal(X.shape, np.float32)
+    whole = np.ascontiguousarray(np.broadcast_to(weights, X.shape))
+    descriptor = mg.LossDescriptor(mg.LossType.MEAN_SQUARED_ERROR, mg.ReductionType.SUM)
+    for kernel in (mg.Loss(descriptor, device=device), mg.ForwardLoss(descriptor, device=device)):
+        few, all_of_them = kernel(X, labels, weights), kernel(X, labels, whole)
+        assert_same_bytes(np.concatenate(few, None), np.concatenate(all_of_them, None))
+    if axes[0] == 1:
+        one = mg.Loss(descriptor, device=device)
+        assert_same_bytes(one(X[0], labels[0], weights[0])[0], one(X, labels, whole)[0][0])
 
 
 def test_tiny_weights_count(device):
@@ -497,7 +520,9 @@ CALLS = {
     "label axes": (lambda k: k(X[:1], X[0]), ValueError,
                    "labels have shape (3, 5, 4), but predictions have (1, 3, 5, 4)"),
     "weight shape": (lambda k: k(X[0], X[0], X[0, :2]), ValueError,
-                     "weights have shape (2, 5, 4), but predictions have (3, 5, 4)"),
+                     "weights have shape (2, 5, 4), but predictions have (3, 5, 4); axes "),
+    "weight axes": (lambda k: k(X, X, X[0]), ValueError,
+                    "weights have shape (3, 5, 4), but predictions have (2, 3, 5, 4)"),
     "out shape": (lambda k: k(X, X, out=X[0].copy()), ValueError, "out must have shape"),
     "out read only": (lambda k: k(X, X, out=np.broadcast_to(np.float32(0), X.shape)), ValueError,
                       "out must be writable"),
@@ -1040,6 +1065,9 @@ def test_one_hot_labels_of_classes(device):
     assert_exact(labels, np.eye(3)[pixels])
     assert_exact(mg.one_hot([1, 0], 2), np.array([[0, 1], [1, 0]]).reshape(2, 1, 1, 2))
     assert mg.one_hot(np.zeros(0, int), 2).shape == (0, 1, 1, 2)
+    for count in (0, -3, 2**70):
+        with rejects(ValueError, f"one_hot: count must be from 1 to 2**31 - 1, got {count}"):
+            mg.one_hot([0], count)
     kind = mg.LossDescriptor(mg.LossType.SOFT_MAX_CROSS_ENTROPY, mg.ReductionType.SUM)
     scores = np.zeros((2, 2, 2, 3), np.float32)
     _, losses = mg.Loss(kind, device=device)(scores, labels)

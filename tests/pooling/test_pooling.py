@@ -804,6 +804,36 @@ def test_windows_beyond_the_source_give_no_gradient(device, name):
     assert not pool_gradient(device, gradient, np.ones((2, 2, 2, 5)), source, states).any()
 
 
+@pytest.mark.parametrize("before", [0, 4], ids="{} channels before".format)
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_clip_may_go_on_where_no_window_reads(device, name, before):
+    """Below the source, and in images that source_size leaves out: zeros, whatever was there."""
+    p = Pooling("MAX" if name == "DILATED" else name, (2, 2), (2, 2), offset=(1, 1), edge="clamp")
+    forward, gradient = kernels(p, device, dilated=name == "DILATED")
+    source = cases.untied(rng_for(f"no window {name}"), (2, 3, 3, 5))
+    _, states = pool(device, forward, source, (2, 2, 2, 5))
+    incoming = grid(rng_for("no window"), (2, 2, 2, 5))
+    gradients, sources = filled(device, incoming), filled(device, source)
+    gradient.configure(gradients, sources, states[0])
+    gradient.destination_feature_channel_offset = before
+
+    def run():
+        destinations = empty(device, (2, 6, 3, before + 5), fill=0.75)
+        with Work(device) as work:
+            work.result(destinations)
+            gradient.encode(work.buffer, gradients, sources, states, destinations, configure=False)
+        assert (read(destinations)[..., :before] == 0.75).all()
+        return read(destinations)[..., before:]
+
+    whole = run()
+    check_gradient(p, whole[:, :3], incoming, source)
+    assert not whole[:, 3:].any()
+    gradient.source_size = (2, 2, 1)
+    first = run()
+    assert_same_bytes(first[0], whole[0])
+    assert not first[1].any()
+
+
 @pytest.mark.parametrize("temporary", [False, True])
 def test_a_state_serves_without_a_forward_encode(device, temporary):
     """It describes a forward pass; that the pass was run is not needed."""

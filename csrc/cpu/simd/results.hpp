@@ -9,7 +9,7 @@ template <class Element>
 struct Results {
   Element* at = nullptr;
   bool streamed = false;
-  // Those that are not streamed: loops ask for what they are made of ahead, as for those that are.
+  // Of those that are not streamed: whether loops prefetch what they read all the same.
   bool asks = false;
 };
 

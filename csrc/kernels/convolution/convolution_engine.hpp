@@ -12,8 +12,8 @@
 // T[source_channels][kernel_height][kernel_width] [destination_channels / groups] seen from here,
 // go in as they are with `transposed_weights`, rotated by the engine.
 //
-// Work is cut by shape alone and partial sums are added in a fixed order: the same bits for any
-// number of threads.
+// What is added to what, and in which order, depends on shapes alone: the same bits for any number
+// of threads. How independent results are handed out may depend on that number.
 #pragma once
 
 #include <cstddef>

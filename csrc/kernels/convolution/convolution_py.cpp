@@ -44,6 +44,14 @@ const char* dtype_of(DataType type) {
   return type == DataType::Float32 ? "float32" : type == DataType::Float16 ? "float16" : "uint8";
 }
 
+py::tuple shape_tuple(const ConvolutionWeightShape& s) {
+  if (s.depthwise) {
+    return py::make_tuple(s.output_channels, s.kernel_height, s.kernel_width);
+  }
+  return py::make_tuple(s.output_channels, s.kernel_height, s.kernel_width,
+                        s.input_channels_per_group);
+}
+
 // Any object with the methods of Apple's protocol; called on whatever thread a kernel needs
 // weights.
 class PyDataSource final : public ConvolutionDataSource {
@@ -71,6 +79,26 @@ class PyDataSource final : public ConvolutionDataSource {
   }
 
  private:
+  // Weights may be flat, or rows; in more axes they show in which order they are. Those of length 1
+  // do not matter.
+  static void check_axes(const py::array& weights, const ConvolutionWeightShape& shape) {
+    const auto longer_than_one = [](const py::sequence& lengths) {
+      std::vector<Index> result;
+      for (const py::handle length : lengths) {
+        if (const auto value = length.cast<Index>(); value != 1) {
+          result.push_back(value);
+        }
+      }
+      return result;
+    };
+    const py::tuple wanted = shape_tuple(shape);
+    const py::tuple came = weights.attr("shape");
+    require(weights.ndim() < 3 || weights.size() != shape.weight_count() ||
+                longer_than_one(came) == longer_than_one(wanted),
+            "ConvolutionDataSource: weights() must have shape ", std::string(py::repr(wanted)),
+            " or be flat, got ", std::string(py::repr(came)));
+  }
+
   static ConvolutionSourceData read_loaded(const py::object& source) {
     ConvolutionSourceData data;
     const py::object descriptor = source.attr("descriptor")();
@@ -105,6 +133,7 @@ class PyDataSource final : public ConvolutionDataSource {
     require<TypeError>(weights.dtype().equal(py::dtype(dtype_of(data.data_type))),
                        "ConvolutionDataSource: weights() must be ", dtype_of(data.data_type),
                        " as data_type() says, got ", std::string(py::str(weights.dtype())));
+    check_axes(weights, data.descriptor.weight_shape());
     if (data.data_type == DataType::UInt8) {
       const auto* bytes = static_cast<const std::uint8_t*>(weights.data());
       data.bytes.assign(bytes, bytes + weights.size());
@@ -148,14 +177,6 @@ std::shared_ptr<ConvolutionDataSource> source_argument(const py::object& source,
 
 py::object source_object(const std::shared_ptr<ConvolutionDataSource>& source) {
   return dynamic_cast<const PyDataSource&>(*source).object();
-}
-
-py::tuple shape_tuple(const ConvolutionWeightShape& s) {
-  if (s.depthwise) {
-    return py::make_tuple(s.output_channels, s.kernel_height, s.kernel_width);
-  }
-  return py::make_tuple(s.output_channels, s.kernel_height, s.kernel_width,
-                        s.input_channels_per_group);
 }
 
 constexpr const char* kShapeDoc =

@@ -47,7 +47,7 @@ void check_rule(const char* who, const OptimizerRule& rule) {
   require(rule.epsilon >= 0.0F, who, ": epsilon must not be negative, got ", rule.epsilon);
 }
 
-// Every history of an optimizer that cannot do without; maximum velocity is always a choice.
+// RMSProp and Adam need their histories; momentum and Adam's maximum velocity are a choice.
 bool is_required(const OptimizerRule& rule, std::size_t index) {
   return rule.kind != OptimizerRule::Kind::StochasticGradientDescent && index < 2;
 }

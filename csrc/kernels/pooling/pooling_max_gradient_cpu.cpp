@@ -111,11 +111,15 @@ class OpenRows {
                      : ring_ + r % places_ * place_elements();
   }
   Index place_elements() const { return work_.row_floats() + kApart; }
+  // Whether windows give to a row: a clip may go on where the source has no row or no image.
+  bool is_read(Index y) const {
+    const auto [from, to] = work_.readers(y);
+    return from < to && y >= 0 && y < work_.source.height && sample_ < work_.used.depth;
+  }
   void open_until(Index y) {
     for (const Index end = std::min(end_, y - work_.first_row); opened_ < end; ++opened_) {
       Element* const row = at(opened_);
-      const auto [from, to] = work_.readers(opened_ + work_.first_row);
-      if (kAlone && from < to) {
+      if (kAlone && is_read(opened_ + work_.first_row)) {
         for (const auto& [begin, past] : columns_.unread) {
           std::fill(row + begin * columns_.channels, row + past * columns_.channels, Element{});
         }

@@ -26,7 +26,8 @@ struct RowPlace {
   std::int32_t place;
 };
 
-// Of so many neighbouring blocks of elements, those from `from` on of the rows.
+// Compares the rows' elements from `from` on, kVectors blocks of them, with each other and, unless
+// this is where it begins, with `best` from `to` on.
 template <Index kVectors, class Block, class Element>
 MPSGRAD_INLINE void compare_rows(Block block, const RowPlace<Element>* rows, Index count,
                                  Index fresh, bool begins, Index from, Index to, float* best,
@@ -95,7 +96,7 @@ MPSGRAD_INLINE void choose(V& top, I& here, V value, I at) {
   top = value > top ? value : top;
 }
 
-// Makes `best` and `place` of every element those of it and the one `step` further.
+// Replaces every element of `best` by the larger of it and the one `step` further, and its place.
 void pair_up(float* best, std::int32_t* place, Index elements, Index step) {
   for_blocks(elements, [=](auto block, Index e) MPSGRAD_MELT {
     auto top = block.floats(best + e);

@@ -21,7 +21,7 @@ struct PoolingPlaces {
   std::int32_t wrap, before, after;
 };
 
-// A row of pixels, from one of which to the next are `apart` elements.
+// `count` pixels of a row, each `apart` elements after the one before.
 struct PoolingPixels {
   std::int64_t count, channels, apart;
 };

@@ -138,8 +138,7 @@ Index ReduceBinary::produced_channels(Index primary, Index secondary) const {
   return 1;
 }
 
-Index ReduceBinary::placed_size(const char* axis, Index primary, Index secondary) const {
-  const bool vertical = std::string(axis) == "height";
+Index ReduceBinary::placed_size(bool vertical, Index primary, Index secondary) const {
   const auto left = [&](bool second, Index length) {
     const Region clip = source_clip(second);
     const Index size = vertical ? cut(clip.origin.y, clip.size.height, length)
@@ -149,16 +148,16 @@ Index ReduceBinary::placed_size(const char* axis, Index primary, Index secondary
   };
   const Index first = left(false, primary);
   const Index second = left(true, secondary);
-  require(first == second, class_name(), ": the ", axis, " read of the primary is ", first,
-          ", but of the secondary ", second);
+  require(first == second, class_name(), ": the ", (vertical ? "height" : "width"),
+          " read of the primary is ", first, ", but of the secondary ", second);
   return first;
 }
 
 void ReduceBinary::check_call(const BinaryCall& call) const {
   const ImageDescriptor& primary = call.primaries.front()->descriptor();
   const ImageDescriptor& secondary = call.secondaries.front()->descriptor();
-  require_room(*this, call.clip, placed_size("width", primary.width, secondary.width),
-               placed_size("height", primary.height, secondary.height));
+  require_room(*this, call.clip, placed_size(false, primary.width, secondary.width),
+               placed_size(true, primary.height, secondary.height));
 }
 
 ReduceFeatureChannelsAndWeightsMean::ReduceFeatureChannelsAndWeightsMean(

@@ -110,7 +110,7 @@ class ReduceBinary : public ForwardBinaryKernel {
   ReduceBinary(std::shared_ptr<Device> device, const char* class_name, ProductReduction kind);
   void check_stride(bool secondary, const char* property, Index value) const override;
   Index produced_channels(Index primary, Index secondary) const override;
-  Index placed_size(const char* axis, Index primary, Index secondary) const override;
+  Index placed_size(bool vertical, Index primary, Index secondary) const override;
   void check_call(const BinaryCall& call) const override;
   ReduceBinarySettings& settings() { return properties_.settings.as<ReduceBinarySettings>(); }
 };

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/gradient_kernel.hpp"
-#include "core/reads_anywhere.hpp"
 #include "core/unary_kernel.hpp"
 
 namespace mpsgrad {
@@ -103,11 +102,12 @@ class Slice final : public UnaryKernel {
 
 // Along x and y the sizes count where the destination is created; else `offset` and `clip_rect` say
 // what lies around the source. Along channels they always count.
-class Pad final : public UnaryKernel, public ReadsAnywhere {
+class Pad final : public UnaryKernel {
  public:
   Pad(std::shared_ptr<Device> device, const PaddingSize& before, const PaddingSize& after,
       FillValues fill_values);
 
+  bool reads_anywhere() const override { return true; }
   const FillValues& fill_values() const { return fill_values_; }
   const PadSettings& settings() const { return pad_settings(properties()); }
   void set_padding_size(bool after, const PaddingSize& size);
@@ -126,9 +126,10 @@ class Pad final : public UnaryKernel, public ReadsAnywhere {
 // Every pixel of the source gets the sum of the incoming gradient over the places it was copied to.
 // primary_offset: where in the gradient the source's first pixel lies. secondary_offset: the pixel
 // of the source that the result's clip rectangle begins with.
-class PadGradient final : public GradientKernel, public ReadsAnywhere {
+class PadGradient final : public GradientKernel {
  public:
   explicit PadGradient(std::shared_ptr<Device> device);
+  bool reads_anywhere() const override { return true; }
 
  protected:
   ForwardPass forward_pass(const State* state) const override;

@@ -117,6 +117,6 @@ Index GridSample::produced_channels(Index primary, Index secondary) const {
   return primary;
 }
 
-Index GridSample::placed_size(const char*, Index, Index secondary) const { return secondary; }
+Index GridSample::placed_size(bool, Index, Index secondary) const { return secondary; }
 
 }  // namespace mpsgrad

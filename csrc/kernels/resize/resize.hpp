@@ -109,7 +109,7 @@ class GridSample final : public ForwardBinaryKernel {
  protected:
   void check_stride(bool secondary, const char* property, Index value) const override;
   Index produced_channels(Index primary, Index secondary) const override;
-  Index placed_size(const char* axis, Index primary, Index secondary) const override;
+  Index placed_size(bool vertical, Index primary, Index secondary) const override;
 };
 
 }  // namespace mpsgrad

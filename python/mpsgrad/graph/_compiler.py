@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpsgrad import _core
 from mpsgrad._array_source import ArraySource
 from mpsgrad._core import ChannelFormat
+from mpsgrad._updates import ArrayUpdates
 from mpsgrad.batch_normalization import ArrayBatchNormalizationDataSource
 from mpsgrad.convolution import ArrayConvolutionDataSource, ConvolutionDataSource
 from mpsgrad.errors import GraphError
@@ -97,6 +98,9 @@ class Compiler:
         self.data_sources: dict[FilterNode, Any] = {}
         self.without_update: dict[FilterNode, str] = {}  # and why
         self.warned: set[FilterNode] = set()  # of limits, once for both gradients
+        # Of the sources that optimizers train: how many steps what kernels read has.
+        self._steps_read: dict[ArrayUpdates, int] = {}
+        self._warned_of_steps = False
         self._checked_channels: set[tuple[int | None, ...]] = set()
 
         self.included = _ancestors([node._producer for node in results if node._producer], {})
@@ -114,6 +118,7 @@ class Compiler:
             node._compile(self)
         self._finish()
         self._find_readers()
+        self._note_steps()
         self._warn_of_no_updates()
         self.check_channels([None] * len(self.input_images), stacklevel=5)  # who makes the graph
         if graph._wants_description:
@@ -361,7 +366,9 @@ class Compiler:
         for method, kind in zip(methods, kinds, strict=True):
             if not callable(getattr(source, method, None)):
                 continue
-            call = _Update(kind, method, name, source, kernel, self._kernels_of(source))
+            call = _Update(
+                kind, method, name, source, kernel, self._kernels_of(source), self._note_steps_of
+            )
             if by_gpu:
                 self.graph._add_update_now(name, slot, call.now)
             else:
@@ -393,7 +400,12 @@ class Compiler:
                     name = names.get(id(source), node._name())
                     sources[id(source)] = self.graph._add_data_source(
                         kernel,
-                        *_updates(node, source, f"{name}: update of {type(source).__name__}"),
+                        *_updates(
+                            node,
+                            source,
+                            f"{name}: update of {type(source).__name__}",
+                            self._note_steps_of,
+                        ),
                     )
                 number = sources[id(source)]
             undone = getattr(node, "_undone", None)
@@ -509,8 +521,34 @@ class Compiler:
             stacklevel=5,  # whoever makes the graph
         )
 
+    def _note_steps_of(self, source: Any) -> None:
+        updates = getattr(source, "_updates", None)
+        if isinstance(updates, ArrayUpdates):
+            self._steps_read[updates] = updates.steps
+
+    def _note_steps(self) -> None:
+        for source in self.data_sources.values():
+            self._note_steps_of(source)
+
+    def check_steps(self, stacklevel: int) -> None:
+        """Warn, once, of sources that something else has trained since they were read."""
+        if self._warned_of_steps:
+            return
+        for node, source in self.data_sources.items():
+            updates = getattr(source, "_updates", None)
+            if updates in self._steps_read and updates.steps != self._steps_read[updates]:
+                self._warned_of_steps = True
+                warnings.warn(
+                    f"Graph: {type(source).__name__} of {node._name()} has been trained since "
+                    "this graph read it; reload_from_data_sources() brings the new values",
+                    UserWarning,
+                    stacklevel=stacklevel,
+                )
+                return
+
     def reload_from_data_sources(self, graph: Any) -> None:
         """Have every kernel, or the device's graph, read its data source again."""
+        self._note_steps()
         if graph._has_runner:
             graph._reload_runner()
             return
@@ -608,6 +646,8 @@ class _Update(NamedTuple):
     """The forward kernel."""
     built: list[tuple[Any, Any]]
     """Sources and kernels that reload."""
+    note: Callable[[Any], None]
+    """Called with the source when kernels have its new values."""
 
     def _weights_before(self, command_buffer: Any) -> Any:
         if self.kind is not _WEIGHTS:
@@ -625,6 +665,7 @@ class _Update(NamedTuple):
             new.read_count += len(self.built) - 1
         for _, each in self.built:
             getattr(each, self.kind.reload)(command_buffer, new)
+        self.note(self.source)
 
     def on_completion(self, command_buffer: Any, states: list[Any]) -> Any:
         """Return what calls the data source when the command buffer has completed."""
@@ -639,7 +680,7 @@ class _Update(NamedTuple):
         return complete
 
 
-def _updates(node: FilterNode, source: Any, name: str) -> list[Any]:
+def _updates(node: FilterNode, source: Any, name: str, note: Callable[[Any], None]) -> list[Any]:
     """Return what a data source is called for: while a graph is encoded, and once it has run.
 
     Twice two: for weights, or gamma and beta; and for mean and variance. None where there is no
@@ -651,6 +692,7 @@ def _updates(node: FilterNode, source: Any, name: str) -> list[Any]:
             new = method(command_buffer, *kind.arguments(states, old))
             if new is not None:
                 _require_state(name, new, kind.state_class)
+                note(source)
             return new
 
         return update

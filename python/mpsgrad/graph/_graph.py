@@ -19,7 +19,7 @@ from mpsgrad.graph._compiler import Compiler
 from mpsgrad.graph._flat import flatten, restore
 from mpsgrad.graph.loss import SelfGradientNode
 from mpsgrad.graph.nodes import ImageNode, StateNode, image_argument, label_of
-from mpsgrad.loss import LossLabels, ReductionType
+from mpsgrad.loss import LossLabels, ReductionType, as_label_weights
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -326,7 +326,9 @@ class Graph(Settings, _core.Graph):
             HandledList([batch[0] for batch in made], made.handles),
         )
 
-    def __call__(self, images: Any = None, labels: Any = None) -> ArraysResult:
+    def __call__(
+        self, images: Any = None, labels: Any = None, label_weights: Any = None
+    ) -> ArraysResult:
         """Run the graph on arrays, and wait.
 
         Parameters
@@ -336,7 +338,10 @@ class Graph(Settings, _core.Graph):
             `source_image_handles`.
         labels : array, list of arrays, or dict of arrays by handle, optional
             float32, one for each of `source_state_handles`, of the shape of what the loss node
-            reads.
+            reads; or lists of `LossLabels`.
+        label_weights : array, list of arrays, or dict of arrays by handle, optional
+            float32, factors of the losses' elements, of the labels' shape or with axes of length 1:
+            ``(N, H, W, 1)`` has one for each pixel. In a list None, and a handle left out, mean 1.
 
         Returns
         -------
@@ -351,8 +356,7 @@ class Graph(Settings, _core.Graph):
         compiled = self._compiled
         if isinstance(images, np.ndarray) or not isinstance(images, (list, tuple, dict)):
             images = [] if images is None else [images]
-        if isinstance(labels, np.ndarray) or not isinstance(labels, (list, tuple, dict)):
-            labels = [] if labels is None else [labels]
+        labels = _one_in_a_list(labels)
         sources = self._named_inputs("images", images, compiled.input_images)
         targets = self._named_inputs("labels", labels, compiled.input_states)
         arrays = [as_image_array(self, array, name) for name, array in sources]
@@ -360,11 +364,15 @@ class Graph(Settings, _core.Graph):
             compiled.input_images, arrays, sources, strict=True
         ):
             compiled.check_array(image, array, name)
+        compiled.check_steps(stacklevel=3)
         compiled.check_channels([array.shape[3] for array, _ in arrays], stacklevel=3)
         single = bool(arrays) and all(one for _, one in arrays)
+        factors = self._label_weights(label_weights)
         states = [
-            self._labels(array, node, name)
-            for (name, array), node in zip(targets, compiled.input_states, strict=True)
+            self._labels(array, weights, node, name)
+            for (name, array), weights, node in zip(
+                targets, factors, compiled.input_states, strict=True
+            )
         ]
         names = [name for name, _ in (*sources, *targets)]
         counts = [len(batch) for batch in (*(array for array, _ in arrays), *states)]
@@ -399,16 +407,35 @@ class Graph(Settings, _core.Graph):
             HandledList(losses, self.source_state_handles),
         )
 
-    def _labels(self, labels: Any, node: StateNode, name: str) -> Any:
+    def _label_weights(self, given: Any) -> list[Any]:
+        """Return the weights for each loss node, None where there are none."""
+        nodes = self._compiled.input_states
+        given = _one_in_a_list(given)
+        if not hasattr(given, "keys"):
+            return self._inputs("label_weights", given or [None] * len(nodes), nodes)
+        handles = [node.handle for node in nodes]
+        if not given.keys() <= set(handles):
+            raise ValueError(
+                f"Graph: label_weights may be given for the handles {handles!r}, got "
+                f"{list(given)!r}"
+            )
+        return [given.get(handle) for handle in handles]
+
+    def _labels(self, labels: Any, weights: Any, node: StateNode, name: str) -> Any:
         """Labels of one loss node as states."""
-        if isinstance(labels, (list, tuple)) and labels and isinstance(labels[0], LossLabels):
+        if _are_labels(labels):
+            if weights is not None:
+                raise ValueError(f"Graph: {name} are LossLabels, which have weights of their own")
             return list(labels)
-        array, _ = as_image_array(self, labels, name, halves=False, labels=True)
+        array, single = as_image_array(self, labels, name, halves=False, labels=True)
+        factors = as_label_weights(
+            self, weights, array, single, name.replace("labels", "label_weights", 1), name
+        )
         producer = node._producer
         assert isinstance(producer, SelfGradientNode)
         whole = producer.loss_descriptor.reduction_type == ReductionType.NONE
         size = (array.shape[2], array.shape[1], array.shape[3]) if whole else (1, 1, 1)
-        return LossLabels.batch(self.device, array, loss_image_size=size)
+        return LossLabels.batch(self.device, array, factors, loss_image_size=size)
 
     def execute_async(self, source_images: Any) -> Future[Any]:
         """Run the graph for one image an input (``executeAsyncWithSourceImages:...``).
@@ -697,6 +724,17 @@ def _listed(what: str, values: Any, wanted: str) -> list[Any]:
     if not isinstance(values, Iterable):
         raise TypeError(f"Graph: {what} must be {wanted}, got {type(values).__name__}")
     return list(values)
+
+
+def _are_labels(values: Any) -> bool:
+    return isinstance(values, (list, tuple)) and bool(values) and isinstance(values[0], LossLabels)
+
+
+def _one_in_a_list(given: Any) -> Any:
+    """Return lists and mappings as they are, and in a list what is given for one loss node."""
+    if given is None:
+        return []
+    return given if isinstance(given, (list, tuple, dict)) and not _are_labels(given) else [given]
 
 
 def _wrong_count(what: str, count: int, nodes: Sequence[ImageNode | StateNode]) -> str:

@@ -142,8 +142,9 @@ class ConvolutionNode(TrainableNode):
 
     def _result_channels(self, sources: Sequence[int | None], kernel: Any) -> int | None:  # noqa: ARG002
         descriptor = kernel.descriptor
+        scale: int = descriptor.sub_pixel_scale_factor
         channels: int = descriptor.output_feature_channels
-        return channels // descriptor.sub_pixel_scale_factor**2
+        return channels // (scale * scale)
 
     def _kernel_settings(self) -> dict[str, Any]:
         return {"accumulator_precision": self.accumulator_precision}
