@@ -1,336 +1,18 @@
-// Forward pass and data gradient. Both correlate rows of an operand with packed weights; for the
-// data gradient the results fall into phases, one for each remainder of the stride, each of which
-// is a dense correlation with some of the taps.
+// Forward pass and data gradient: both as correlations, by pieces.
 #include "kernels/convolution/convolution_engine.hpp"
 
-#include <array>
 #include <cstdint>
-#include <numeric>
 
 #include "cpu/threads.hpp"
 #include "kernels/convolution/convolution_rows.hpp"
 #include "kernels/convolution/convolution_winograd.hpp"
+#include "kernels/convolution/correlation.hpp"
+#include "kernels/convolution/correlation_plan.hpp"
 
 namespace mpsgrad::cpu {
 namespace {
 
 using namespace convolution;
-
-// One remainder of a data gradient's position, or all positions of a forward pass, along one axis.
-struct Phase {
-  Index first = 0, step = 1, count = 0;  // results
-  Index operand_first = 0,
-        operand_step = 1;  // position of the first tap of the first result; from result to result
-  Index first_tap = 0, taps = 0, tap_step = 1;  // among the axis's taps; positions from tap to tap
-};
-
-struct Axis {
-  std::vector<Phase> phases;
-  std::vector<Index> taps;  // in the order in which the packed weights have them
-
-  Index all_results() const {
-    Index all = 0;
-    for (const Phase& phase : phases) {
-      all += phase.count;
-    }
-    return all;
-  }
-  Index most_results() const {
-    Index most = 0;
-    for (const Phase& phase : phases) {
-      most = std::max(most, phase.count);
-    }
-    return most;
-  }
-};
-
-Axis forward_axis(Index results, Index stride, Index first, Index kernel, Index dilation) {
-  Axis axis;
-  axis.taps.resize(static_cast<std::size_t>(kernel));
-  std::iota(axis.taps.begin(), axis.taps.end(), 0);
-  axis.phases.push_back({0, 1, results, first, stride, 0, kernel, dilation});
-  return axis;
-}
-
-// Result y takes E[j] * W[q] wherever stride * j + first + dilation * q == y. Within a phase j
-// grows as q falls.
-Axis data_axis(Index results, Index stride, Index first, Index kernel, Index dilation) {
-  const Index common = std::gcd(stride, dilation);
-  const Index classes =
-      std::min(stride / common, kernel);  // taps of one class differ by stride / common
-  Axis axis;
-  std::vector<Index> class_first;
-  for (Index c = 0; c < classes; ++c) {
-    class_first.push_back(static_cast<Index>(axis.taps.size()));
-    for (Index q = c + (kernel - 1 - c) / (stride / common) * (stride / common); q >= 0;
-         q -= stride / common) {
-      axis.taps.push_back(q);
-    }
-  }
-  class_first.push_back(static_cast<Index>(axis.taps.size()));
-  for (Index remainder = 0; remainder < std::min(stride, results); ++remainder) {
-    Phase phase{remainder, stride,           ceil_div(results - remainder, stride), 0, 1, 0,
-                0,         dilation / common};
-    for (Index c = 0; c < classes; ++c) {
-      const auto at = static_cast<std::size_t>(c);
-      const Index distance =
-          remainder - first - dilation * axis.taps[static_cast<std::size_t>(class_first[at])];
-      if (distance % stride == 0) {
-        phase.operand_first = distance / stride;
-        phase.first_tap = class_first[at];
-        phase.taps = class_first[at + 1] - class_first[at];
-        break;
-      }
-    }
-    axis.phases.push_back(phase);
-  }
-  return axis;
-}
-
-struct Correlation {
-  Index batch;
-  Index operand_height, operand_width;
-  Index groups, group_operands, group_results;
-  bool depthwise;
-  Index mixed;  // depthwise: neighbouring channels that make a group
-  EdgeMode edge;
-  Axis y, x;
-  ConvolutionImages operand, result;
-  ConvolutionHook hook;
-  bool copies = false;  // operands, even where they could be read in place
-  bool skips = false;   // taps beside the operand, where they are else multiplied with zeros
-
-  Index operand_channels() const { return groups * group_operands; }
-  // Whether loops take float16 as it lies, and write it.
-  bool halves() const {
-    const Index at_once = depthwise_loops().halves_at_once;
-    return at_once > 0 && group_results % at_once == 0 && depthwise && edge == EdgeMode::Zero &&
-           operand.format == ChannelFormat::Float16 && result.format == ChannelFormat::Float16 &&
-           hook.apply == nullptr;
-  }
-  // Whether the loops for one channel at a time, which know where an image ends, read operands as
-  // they lie.
-  bool direct() const {
-    return depthwise && edge == EdgeMode::Zero &&
-           (operand.format == ChannelFormat::Float32 || halves());
-  }
-};
-
-// Results of some rows (of one phase) and columns (of every phase) of some samples, in some blocks
-// of channels.
-struct Piece {
-  Index sample, samples;
-  std::size_t phase;
-  Index row, rows;
-  Index column, columns;
-  Index block, blocks;
-};
-
-// Where depthwise loops pass down the rows of a few pixels in one vector of channels after the
-// other, each piece reads operand rows around its own, while a part of the channels costs little:
-// so pieces have at least so many rows, of fewer channels if need be, a multiple of a block.
-constexpr Index kChannelBlock = 64;
-constexpr Index kRowsAtOnce = 7;
-
-// How many operand rows `rows` results of a phase need.
-Index rows_needed(const Phase& phase, Index rows) {
-  const Index reach = (rows - 1) * phase.operand_step + (phase.taps - 1) * phase.tap_step + 1;
-  return std::max<Index>(0, std::min(rows * phase.taps, reach));
-}
-
-// Lanes of results unless so few of them are used that dot products are cheaper.
-Index choose_lanes(const Correlation& c, const CorrelationLoops& loops) {
-  const Index lanes = loops.lanes;
-  if (c.depthwise) {
-    return lanes;
-  }
-  const auto taps_x = static_cast<Index>(c.x.taps.size());
-  const auto taps_y = static_cast<Index>(c.y.taps.size());
-  const Index across = c.group_operands * taps_x * taps_y * ceil_div(c.group_results, lanes);
-  const bool merged = c.groups == 1 && c.x.phases.size() == 1 && c.x.phases[0].tap_step == 1;
-  const Index run_vectors = merged ? ceil_div(taps_x * c.group_operands, lanes)
-                                   : taps_x * ceil_div(c.group_operands, lanes);
-  const auto phases = static_cast<Index>(c.y.phases.size() * c.x.phases.size());
-  const Index dot = c.group_results * (taps_y * run_vectors + phases * lanes / 2);
-  return dot + dot / 4 < across ? 1 : lanes;
-}
-
-// What is read and written, in float32.
-Index bytes_of(const Correlation& c) {
-  const Index results = c.y.all_results() * c.x.all_results() * c.groups * c.group_results;
-  return c.batch * (c.operand_height * c.operand_width * c.operand_channels() + results) * 4;
-}
-
-bool walks_down(const Correlation& c) {
-  const Phase& y = c.y.phases[0];
-  const Phase& x = c.x.phases[0];
-  return c.y.phases.size() == 1 && c.x.phases.size() == 1 &&
-         x.operand_step * y.tap_step == y.operand_step * x.tap_step &&
-         x.operand_step % x.tap_step == 0 &&
-         depthwise_loops().walks_down(c.mixed, y.taps, x.taps, x.operand_step / x.tap_step);
-}
-
-// Whether results go past the caches. Where processors foresee rows, loops that walk down those of
-// an image would then have to go row by row, which costs more where windows overlap much.
-bool streams(const Correlation& c) {
-  const bool overlaps = c.x.phases[0].operand_step == c.x.phases[0].tap_step;
-  const bool late = c.depthwise && foresees_rows() && overlaps && walks_down(c);
-  return c.result.streamed && c.hook.apply == nullptr &&
-         (!late || bytes_of(c) >= late_streamed_bytes());
-}
-
-// Over all results along an axis: their taps, and how many of them lie outside the operand.
-struct TapCount {
-  Index all = 0, outside = 0;
-  Index inside() const { return all - outside; }
-};
-
-TapCount count_taps(const Axis& axis, Index length) {
-  TapCount count;
-  for (const Phase& phase : axis.phases) {
-    count.all += phase.count * phase.taps;
-    for (Index t = 0; t < phase.taps; ++t) {
-      const Index first = phase.operand_first + t * phase.tap_step;
-      const Index begin = std::clamp<Index>(ceil_div(-first, phase.operand_step), 0, phase.count);
-      const Index end = std::clamp<Index>(floor_div(length - 1 - first, phase.operand_step) + 1,
-                                          begin, phase.count);
-      count.outside += phase.count - (end - begin);
-    }
-  }
-  return count;
-}
-
-// Larger weights would leave the second-level cache between one piece of the images and the next:
-// so a part of them that stays there has its turn with all pieces before the next part. As pieces
-// are read again for each, parts have at least so many blocks.
-constexpr Index kLargeWeights = 1024 * 1024;
-constexpr Index kNearWeights = 768 * 1024;
-constexpr Index kSplitBlocks = 8;
-
-// Whether pieces read operands where they lie, so that to read them again costs little.
-bool reads_in_place(const Correlation& c) {
-  return !c.depthwise && !c.copies && c.operand.format == ChannelFormat::Float32 &&
-         count_taps(c.x, c.operand_width).outside == 0;
-}
-
-class Plan {
- public:
-  Plan(const Correlation& c, const CorrelationLoops& loops)
-      : c_(c), lanes_(choose_lanes(c, loops)) {
-    const Index widest = c.x.most_results();
-    const auto kernel = static_cast<Index>(c.y.taps.size() * c.x.taps.size());
-    const auto phases = static_cast<Index>(c.y.phases.size() * c.x.phases.size());
-    const Phase& largest =
-        *std::max_element(c.y.phases.begin(), c.y.phases.end(), [](const Phase& a, const Phase& b) {
-          return rows_needed(a, a.count) < rows_needed(b, b.count);
-        });
-    const bool walks = c.depthwise && walks_down(c);
-    blocks_ = c.depthwise ? ceil_div(c.group_results, kChannelBlock)
-                          : c.groups * ceil_div(c.group_results, lanes_);
-
-    // A share of the activations, so that scratch is a small part of them.
-    const Index budget = std::clamp(bytes_of(c) / 16, kPieceBytes / 4, kPieceBytes);
-
-    Index pixel_bytes = c.operand_channels() * 4 * c.x.phases[0].operand_step;
-    splits_ = 1;
-    Index at_least = budget;  // for fewer than kRowsAtOnce
-    if (walks) {
-      at_least = c.direct() ? 2 * budget : budget;  // copies are scratch
-      const Index block_bytes = rows_needed(largest, std::min(largest.count, kRowsAtOnce)) *
-                                ceil_div(widest * pixel_bytes, blocks_);
-      splits_ = ceil_div(blocks_, std::max<Index>(1, at_least / std::max<Index>(1, block_bytes)));
-      pixel_bytes = ceil_div(pixel_bytes, splits_);
-    }
-    columns_ = widest;
-    if (columns_ > 28 && largest.taps * columns_ * pixel_bytes > budget) {
-      columns_ =
-          std::max<Index>(28, budget / std::max<Index>(1, largest.taps * pixel_bytes) / 14 * 14);
-    }
-    const Index row_bytes = columns_ * pixel_bytes;
-    rows_ = 1;
-    while (rows_ < largest.count && rows_needed(largest, rows_ + 1) * row_bytes <=
-                                        (rows_ < kRowsAtOnce ? at_least : budget)) {
-      ++rows_;
-    }
-    const Index operands = walks ? kDepthwiseCost : c.group_operands;
-    const Index flops_per_result =
-        2 * operands * c.groups * c.group_results * kernel / std::max<Index>(1, phases) / splits_;
-    const Index row_flops =
-        std::max<Index>(1, flops_per_result * columns_ * static_cast<Index>(c.x.phases.size()));
-    if (rows_ == largest.count) {
-      const Index by_size = budget / std::max<Index>(1, rows_needed(largest, rows_) * row_bytes);
-      const Index by_work = ceil_div(kPieceFlops, rows_ * row_flops);
-      samples_ = std::clamp<Index>(std::min(by_size, std::max<Index>(by_work, 1)), 1, c.batch);
-      if (rows_ * row_flops * c.batch <= kPieceFlops) {
-        samples_ = c.batch;
-      }
-    }
-    const auto of_images = [&] {
-      return ceil_div(c.batch, samples_) * static_cast<Index>(c.y.phases.size()) *
-             ceil_div(largest.count, rows_) * ceil_div(widest, columns_);
-    };
-    const auto wanted = [&](Index work) {
-      return std::clamp<Index>(ceil_div(kPieces, splits_ * of_images()), 1,
-                               std::max<Index>(1, work / kPieceFlops));
-    };
-    const auto flops = [&] { return samples_ * rows_ * row_flops; };
-    samples_ = ceil_div(samples_, wanted(flops()));
-    if (walks) {
-      const Index before = splits_;
-      splits_ = std::min(splits_ * wanted(flops()), blocks_);
-      rows_ = ceil_div(rows_, wanted(flops() * before / splits_));
-      rows_per_split_ = ceil_div(blocks_, splits_);
-      add_pieces(widest, 0, blocks_);
-      return;
-    }
-    const Index weights = kernel * operands * c.groups * c.group_results;
-    if (largest.count * row_bytes * 2 >= weights * 4 || c.depthwise || blocks_ < 8) {
-      rows_ = ceil_div(rows_, wanted(flops()));
-    }
-    splits_ = std::clamp<Index>(wanted(work_on_weights(flops(), weights)), 1,
-                                c.depthwise ? 1 : std::max<Index>(1, blocks_ / 4));
-    Index part = blocks_;  // which does all of the images before the next part
-    if (weights * 4 > kLargeWeights && reads_in_place(c) && of_images() > 1) {
-      splits_ =
-          std::max(splits_, std::min(ceil_div(weights * 4, kNearWeights), blocks_ / kSplitBlocks));
-      part = ceil_div(blocks_, splits_);
-    }
-    rows_per_split_ = ceil_div(blocks_, splits_);
-    for (Index first = 0; first < blocks_; first += part) {
-      add_pieces(widest, first, std::min(first + part, blocks_));
-    }
-  }
-
-  const std::vector<Piece>& pieces() const { return pieces_; }
-  Index lanes() const { return lanes_; }
-  Index blocks() const { return blocks_; }
-
- private:
-  // Of the blocks [first, last).
-  void add_pieces(Index widest, Index first, Index last) {
-    for (Index n = 0; n < c_.batch; n += samples_) {
-      for (std::size_t phase = 0; phase < c_.y.phases.size(); ++phase) {
-        const Index count = c_.y.phases[phase].count;
-        for (Index row = 0; row < count; row += rows_) {
-          for (Index column = 0; column < widest; column += columns_) {
-            for (Index block = first; block < last; block += rows_per_split_) {
-              pieces_.push_back({n, std::min(samples_, c_.batch - n), phase, row,
-                                 std::min(rows_, count - row), column,
-                                 std::min(columns_, widest - column), block,
-                                 std::min(rows_per_split_, last - block)});
-            }
-          }
-        }
-      }
-    }
-  }
-
-  const Correlation& c_;
-  Index lanes_;
-  Index blocks_ = 1;
-  Index samples_ = 1, rows_ = 1, columns_ = 1, splits_ = 1, rows_per_split_ = 1;
-  std::vector<Piece> pieces_;
-};
 
 constexpr Index kEverything = std::numeric_limits<Index>::max() / 4;
 
@@ -340,38 +22,6 @@ struct Prepared {
   const float* bias;  // padded
   void (*loop)(const CorrelationTask&);
 };
-
-// Neighbouring columns of a phase with the taps that they have.
-struct Columns {
-  Index first, count;
-  Index first_tap, taps;
-};
-
-// Calls visit(columns) for the columns [first, last) of a phase: all with all of its taps, or, to
-// skip those beside an operand of so many columns, as many at a time as have the same.
-template <class Visit>
-void each_columns(const Phase& phase, Index first, Index last, bool skips, Index width,
-                  const Visit& visit) {
-  const auto taps_of = [&](Index i) -> Columns {
-    const Index at = phase.operand_first + i * phase.operand_step;
-    const Index before = std::clamp<Index>(ceil_div(-at, phase.tap_step), 0, phase.taps);
-    const Index past = std::clamp<Index>(ceil_div(width - at, phase.tap_step), before, phase.taps);
-    return {i, 1, past > before ? before : 0, past - before};
-  };
-  if (!skips && first < last) {
-    return visit(Columns{first, last - first, 0, phase.taps});
-  }
-  while (first < last) {
-    Columns columns = taps_of(first);
-    for (++first; first < last; ++first, ++columns.count) {
-      const Columns next = taps_of(first);
-      if (next.first_tap != columns.first_tap || next.taps != columns.taps) {
-        break;
-      }
-    }
-    visit(columns);
-  }
-}
 
 // The part of each phase that a piece does.
 template <class Visit>
@@ -395,21 +45,18 @@ Index channels_at_once(const RowWindow& window, Index channels, Index taps_y) {
   return taps_y >= kManyTaps && foresees_rows() ? std::min(channels, kChannels) : channels;
 }
 
-void run_piece(const Prepared& prepared, const Piece& piece) {
-  const Correlation& c = prepared.c;
-  const Phase& y = c.y.phases[piece.phase];
-  const Index first_channel = c.depthwise ? piece.block * kChannelBlock : 0;
-  const Index channels =
-      c.depthwise ? std::min(piece.blocks * kChannelBlock, c.group_results - first_channel)
-                  : c.operand_channels();
+// The first operand column that some columns of a phase read.
+Index first_read(const Phase& x, const Columns& columns) {
+  return x.operand_first + columns.first * x.operand_step + columns.first_tap * x.tap_step;
+}
+
+// What a piece reads of each operand row.
+RowWindow window_of(const Correlation& c, const Piece& piece, Index first_channel, Index channels) {
   RowWindow window{
       &c.operand, c.operand_height, c.operand_width, first_channel, channels, c.edge, 0, 0, false,
       0};
   Index first_x = std::numeric_limits<Index>::max();
   Index last_x = std::numeric_limits<Index>::min();
-  const auto first_read = [](const Phase& x, const Columns& columns) {
-    return x.operand_first + columns.first * x.operand_step + columns.first_tap * x.tap_step;
-  };
   each_columns(c, piece, [&](const Phase& x, const Columns& columns) {
     if (columns.taps > 0) {
       const Index first = first_read(x, columns);
@@ -424,88 +71,120 @@ void run_piece(const Prepared& prepared, const Piece& piece) {
   }
   window.gap = c.depthwise ? gap_between_pixels(window.channels) : 0;
   window.direct = (window.can_be_direct() && !c.copies) || c.direct();
+  return window;
+}
 
-  const Index rows = piece.samples * piece.rows;
-  const Index first_y = y.operand_first + piece.row * y.operand_step;
-  const Index last_y = first_y + (piece.rows - 1) * y.operand_step + (y.taps - 1) * y.tap_step;
-  const Index slots = RowCache::slots(window, std::max<Index>(1, last_y - first_y + 1));
-  const Index cached = piece.samples * std::min(rows_needed(y, piece.rows), window.height);
-  const auto kernel = static_cast<Index>(c.y.taps.size() * c.x.taps.size());
-  Scratch scratch(RowCache::bytes(window, cached, slots) +
-                  2 * Scratch::bytes<const float*>(rows * y.taps) +
-                  Scratch::bytes<ConvolutionRow>(rows) + Scratch::bytes<std::byte>(24 * kernel));
-  RowCache cache(window, cached, slots, scratch);
-  auto** found = scratch.take<const float*>(rows * y.taps);
-  auto** operand = scratch.take<const float*>(rows * y.taps);
-  auto* result = scratch.take<ConvolutionRow>(rows);
-
+// The operand rows of every result row of a piece, one for each row of taps.
+void find_rows(RowCache& cache, const Phase& y, const Piece& piece, Index first_y, Index last_y,
+               const float** found) {
   for (Index n = 0; n < piece.samples; ++n) {
     if (y.taps > 0) {
       cache.start(piece.sample + n, first_y, last_y);
     }
     for (Index r = 0; r < piece.rows; ++r) {
       for (Index t = 0; t < y.taps; ++t) {
-        found[(n * piece.rows + r) * y.taps + t] =
-            cache.row(first_y + r * y.operand_step + t * y.tap_step);
+        *found++ = cache.row(first_y + r * y.operand_step + t * y.tap_step);
       }
     }
   }
+}
 
+// What all columns of a piece have in common.
+CorrelationTask task_of(const Prepared& prepared, const Piece& piece, const RowWindow& window) {
+  const Correlation& c = prepared.c;
+  const Phase& y = c.y.phases[piece.phase];
   CorrelationTask task{};
-  task.operand = operand;
-  task.result = result;
-  task.rows = rows;
+  task.rows = piece.samples * piece.rows;
   task.taps_y = y.taps;
   task.groups = c.groups;
   task.group_operands = c.group_operands;
-  task.group_results = c.depthwise ? channels : c.group_results;
+  task.group_results = c.depthwise ? window.channels : c.group_results;
   task.mixed = c.mixed;
-  task.first_channel = first_channel;
+  task.first_channel = window.channel;
   task.weight_channels = c.group_results;
-  task.weights = prepared.weights + first_channel;
+  task.weights = prepared.weights + window.channel;
   task.first_tap_y = y.first_tap;
-  task.kernel_taps = kernel;
+  task.kernel_taps = static_cast<Index>(c.y.taps.size() * c.x.taps.size());
   task.kernel_width = static_cast<Index>(c.x.taps.size());
-  task.bias = prepared.bias + first_channel;
+  task.bias = prepared.bias + window.channel;
   task.first_block = piece.block;
   task.last_block = piece.block + piece.blocks;
   task.format = c.result.format;
   task.hook = c.hook;
-  task.runs = scratch.take<std::byte>(24 * kernel);
-  task.channels_at_once = channels_at_once(window, channels, y.taps);
+  task.channels_at_once = channels_at_once(window, window.channels, y.taps);
   task.fresh_rows = window.direct ? std::min(y.operand_step, y.taps) : 0;
   task.next_row = task.fresh_rows * y.tap_step * c.operand.row_stride;
   task.halves = c.halves();
   task.streamed = streams(c);
+  return task;
+}
+
+// Where the results of some columns go, row by row.
+void find_results(const Correlation& c, const Piece& piece, const Phase& x, const Columns& columns,
+                  Index first_channel, ConvolutionRow* result) {
+  const Phase& y = c.y.phases[piece.phase];
+  const Index at_x = x.first + columns.first * x.step;
+  for (Index n = 0; n < piece.samples; ++n) {
+    for (Index r = 0; r < piece.rows; ++r) {
+      const Index at_y = y.first + (piece.row + r) * y.step;
+      const Index element =
+          at_y * c.result.row_stride + at_x * c.result.pixel_stride + first_channel;
+      *result++ = {c.result.samples[piece.sample + n] + element * item_size(c.result.format),
+                   piece.sample + n, at_y};
+    }
+  }
+}
+
+// Has a task do some columns, which begin `start` operand columns into the window.
+void set_columns(CorrelationTask& task, const Correlation& c, const Phase& x,
+                 const Columns& columns, const RowWindow& window, Index start) {
+  task.first_x = x.first + columns.first * x.step;
+  task.width = columns.count;
+  const Index position = window.direct ? window.first_x + start : 0;
+  task.first_operand = -position * window.pixel_stride();
+  task.last_operand =
+      window.direct ? (c.operand_width - position) * window.pixel_stride() : kEverything;
+  task.taps_x = columns.taps;
+  task.first_tap_x = x.first_tap + columns.first_tap;
+  task.operand_step = x.operand_step * window.pixel_stride();
+  task.operand_tap_step = x.tap_step * window.pixel_stride();
+  task.result_step = x.step * c.result.pixel_stride;
+  task.x_step = x.step;
+}
+
+void run_piece(const Prepared& prepared, const Piece& piece) {
+  const Correlation& c = prepared.c;
+  const Phase& y = c.y.phases[piece.phase];
+  const Index first_channel = c.depthwise ? piece.block * kChannelBlock : 0;
+  const Index channels =
+      c.depthwise ? std::min(piece.blocks * kChannelBlock, c.group_results - first_channel)
+                  : c.operand_channels();
+  const RowWindow window = window_of(c, piece, first_channel, channels);
+  const Index first_y = y.operand_first + piece.row * y.operand_step;
+  const Index last_y = first_y + (piece.rows - 1) * y.operand_step + (y.taps - 1) * y.tap_step;
+  const Index slots = RowCache::slots(window, std::max<Index>(1, last_y - first_y + 1));
+  const Index cached = piece.samples * std::min(rows_needed(y, piece.rows), window.height);
+  CorrelationTask task = task_of(prepared, piece, window);
+  const Index rows_of_taps = task.rows * y.taps;
+  Scratch scratch(
+      RowCache::bytes(window, cached, slots) + 2 * Scratch::bytes<const float*>(rows_of_taps) +
+      Scratch::bytes<ConvolutionRow>(task.rows) + Scratch::bytes<std::byte>(24 * task.kernel_taps));
+  RowCache cache(window, cached, slots, scratch);
+  auto** found = scratch.take<const float*>(rows_of_taps);
+  auto** operand = scratch.take<const float*>(rows_of_taps);
+  auto* result = scratch.take<ConvolutionRow>(task.rows);
+  task.operand = operand;
+  task.result = result;
+  task.runs = scratch.take<std::byte>(24 * task.kernel_taps);
+  find_rows(cache, y, piece, first_y, last_y, found);
   each_columns(c, piece, [&](const Phase& x, const Columns& columns) {
     const Index start = columns.taps == 0 ? 0 : first_read(x, columns) - window.first_x;
-    for (Index i = 0; i < rows * y.taps; ++i) {
+    for (Index i = 0; i < rows_of_taps; ++i) {
       operand[i] =
           found[i] == nullptr ? nullptr : window.moved(found[i], start * window.pixel_stride());
     }
-    const Index item = item_size(c.result.format);
-    task.first_x = x.first + columns.first * x.step;
-    for (Index n = 0; n < piece.samples; ++n) {
-      for (Index r = 0; r < piece.rows; ++r) {
-        const Index at_y = y.first + (piece.row + r) * y.step;
-        std::byte* data =
-            c.result.samples[piece.sample + n] +
-            (at_y * c.result.row_stride + task.first_x * c.result.pixel_stride + first_channel) *
-                item;
-        result[n * piece.rows + r] = {data, piece.sample + n, at_y};
-      }
-    }
-    task.width = columns.count;
-    const Index position = window.direct ? window.first_x + start : 0;
-    task.first_operand = -position * window.pixel_stride();
-    task.last_operand =
-        window.direct ? (c.operand_width - position) * window.pixel_stride() : kEverything;
-    task.taps_x = columns.taps;
-    task.first_tap_x = x.first_tap + columns.first_tap;
-    task.operand_step = x.operand_step * window.pixel_stride();
-    task.operand_tap_step = x.tap_step * window.pixel_stride();
-    task.result_step = x.step * c.result.pixel_stride;
-    task.x_step = x.step;
+    find_results(c, piece, x, columns, first_channel, result);
+    set_columns(task, c, x, columns, window, start);
     prepared.loop(task);
   });
 }
@@ -611,15 +290,14 @@ void run_winograd(const Correlation& c, const ConvolutionWeights& weights, bool 
 void run_rows(const Correlation& c, const ConvolutionWeights& weights, bool of_results,
               bool transposed, const float* bias) {
   const CorrelationLoops& loops = correlation_loops();
-  const Plan plan(c, loops);
-  const Index lanes = plan.lanes();
+  const Index lanes = choose_lanes(c, loops.lanes);
   const PaddedBias padded(c, bias, lanes);
   const Prepared prepared{c, weights.packed(form_of(c, of_results, transposed, lanes)),
                           padded.values(),
                           c.depthwise                      ? depthwise_loops().correlate
                           : lanes == 1 && loops.lanes != 1 ? loops.correlate_dot
                                                            : loops.correlate};
-  const std::vector<Piece>& pieces = plan.pieces();
+  const std::vector<Piece> pieces = cut_into_pieces(c, lanes);
   parallel_for(static_cast<Index>(pieces.size()),
                [&](Index i) { run_piece(prepared, pieces[static_cast<std::size_t>(i)]); });
 }
@@ -652,7 +330,7 @@ bool columns_pay(const Correlation& c) {
   }
   // Dot products add up along a run, and would add up in another order.
   const CorrelationLoops& loops = correlation_loops();
-  if (choose_lanes(c, loops) != loops.lanes) {
+  if (choose_lanes(c, loops.lanes) != loops.lanes) {
     return false;
   }
   const TapCount y = count_taps(c.y, c.operand_height);
@@ -760,108 +438,6 @@ bool merge_positions(ConvolutionGeometry& g, ConvolutionImages& source,
 }
 
 }  // namespace convolution
-
-const float* ConvolutionWeights::find(const Form& form) const {
-  for (const Packed& packed : packed_) {
-    if (packed.form == form) {
-      return reinterpret_cast<const float*>(packed.block->data());
-    }
-  }
-  return nullptr;
-}
-
-const float* ConvolutionWeights::packed(const Form& form) const {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const float* found = find(form)) {
-      return found;
-    }
-  }
-  // Without the mutex, which a fork() meanwhile would leave locked in the child for ever. Of two
-  // threads that pack the same form one has done so in vain.
-  const auto height = static_cast<Index>(form.taps_y.size());
-  const auto width = static_cast<Index>(form.taps_x.size());
-  const Index taps = height * width;
-  const Index results = form.group_results;
-  const Index operands = form.group_operands;
-  const Index lanes = form.lanes;
-  const Index blocks_per_group = ceil_div(results, lanes);
-  const Index blocks = form.groups * blocks_per_group;
-  const Index block_floats = taps * operands * lanes;
-  const Index floats = form.depthwise  ? taps * form.mixed * results
-                       : form.winograd ? kWinogradParts * blocks * operands * lanes
-                                       : blocks * block_floats;
-  auto block = MemoryPool::instance().acquire(static_cast<std::size_t>(std::max<Index>(floats, 1)) *
-                                              sizeof(float));
-  auto* out = reinterpret_cast<float*>(block->data());
-  // Position of packed tap (y, x) in the values.
-  const auto tap_of = [&](Index y, Index x) {
-    const Index tap =
-        form.taps_y[static_cast<std::size_t>(y)] * width + form.taps_x[static_cast<std::size_t>(x)];
-    return form.transposed ? taps - 1 - tap : tap;
-  };
-  // The values' outer axis counts the results of a forward pass or, when transposed, of a data
-  // gradient.
-  const bool results_outside = form.of_results == form.transposed;
-  if (form.depthwise) {
-    const Index mixed = form.mixed;
-    float* to = out;
-    for (Index tap = 0; tap < taps; ++tap) {
-      const Index at = tap_of(tap / width, tap % width);
-      for (Index k = 0; k < mixed; ++k) {
-        for (Index c = 0; c < results; ++c, ++to) {
-          const Index first = results_outside ? c % mixed : k;
-          const Index second = results_outside ? k : c % mixed;
-          *to = values_[((c / mixed * mixed + first) * taps + at) * mixed + second];
-        }
-      }
-    }
-  } else {
-    const Index inner = results_outside ? operands : results;
-    const Index result_step = results_outside ? taps * operands : 1;
-    const Index operand_step = results_outside ? 1 : taps * results;
-    const auto pack = [&](Index b, float* to) {
-      const Index first = b % blocks_per_group * lanes;
-      const Index here = std::min(lanes, results - first);
-      const float* from =
-          values_ + b / blocks_per_group * (results * operands * taps) + first * result_step;
-      for (Index tap = 0; tap < taps; ++tap, to += operands * lanes) {
-        const float* weights = from + tap_of(tap / width, tap % width) * inner;
-        if (here < lanes) {
-          std::fill_n(to, operands * lanes, 0.0F);
-        }
-        if (results_outside) {
-          for (Index l = 0; l < here; ++l) {
-            for (Index k = 0; k < operands; ++k) {
-              to[k * lanes + l] = weights[l * result_step + k];
-            }
-          }
-        } else {
-          for (Index k = 0; k < operands; ++k) {
-            std::copy_n(weights + k * operand_step, here, to + k * lanes);
-          }
-        }
-      }
-    };
-    parallel_for(blocks, [&](Index b) {
-      if (!form.winograd) {
-        pack(b, out + b * block_floats);
-        return;
-      }
-      Scratch scratch(Scratch::bytes<float>(block_floats));
-      auto* weights = scratch.take<float>(block_floats);
-      pack(b, weights);
-      const Index count = operands * lanes;
-      winograd_loops().weights(weights, count, out + b * count, blocks * count);
-    });
-  }
-  const std::lock_guard lock(mutex_);
-  if (const float* found = find(form)) {
-    return found;
-  }
-  packed_.push_back({form, std::move(block)});
-  return out;
-}
 
 namespace {
 

@@ -41,170 +41,241 @@ struct Part {
   float* bias;
 };
 
-void run_part(const Sums& sums, const Part& part) {
+// What a part reads of the rows of both sides, and the source channel that its rows begin with.
+struct Windows {
+  RowWindow source, gradient;
+  Index source_channel = 0;
+};
+
+Windows windows_of(const Sums& sums, const Part& part) {
   const ConvolutionGeometry& g = sums.g;
-  RowWindow source = sums.source;
-  RowWindow gradient = sums.gradient;
+  Windows windows{sums.source, sums.gradient};
   // Sums for the biases read all of it first.
-  gradient.read_first = gradient.read_first && part.bias == nullptr;
-  Index source_channel = 0;  // where the source rows begin
-  if (sums.by_source && !source.direct && sums.merged == 1) {
+  windows.gradient.read_first = sums.gradient.read_first && part.bias == nullptr;
+  if (sums.by_source && !sums.source.direct && sums.merged == 1) {
     const Index blocks_per_group = ceil_div(sums.group_sources, kConvolutionBlock);
     const auto start_of = [&](Index block) {
       return block / blocks_per_group * sums.group_sources +
              block % blocks_per_group * kConvolutionBlock;
     };
-    source_channel = start_of(part.first_block);
-    source.channel = source_channel;
-    source.channels = std::min(start_of(part.last_block), g.source_channels) - source_channel;
+    windows.source_channel = start_of(part.first_block);
+    windows.source.channel = windows.source_channel;
+    windows.source.channels =
+        std::min(start_of(part.last_block), g.source_channels) - windows.source_channel;
   }
   if (g.depthwise) {
-    source.channel = gradient.channel = part.first_channel;
-    source.channels = gradient.channels = part.last_channel - part.first_channel;
+    windows.source.channel = windows.gradient.channel = part.first_channel;
+    windows.source.channels = windows.gradient.channels = part.last_channel - part.first_channel;
   }
-  const Index reach = (g.kernel_height - 1) * g.dilation_y + 1;
-  const Index rows = std::min(sums.band_rows, part.last - part.first);
-  // Rows of a band may belong to different samples, each of which needs its own rows of the source.
-  const Index samples = std::min(g.batch, ceil_div(rows - 1, g.destination_height) + 1);
-  const Index per_sample = std::min(rows, g.destination_height);
-  const Index positions = (per_sample - 1) * g.stride_y + reach;
-  const Index source_rows = std::min(samples * std::min(positions, g.source_height),
-                                     rows * std::min(g.kernel_height, g.source_height));
-  const Index slots = RowCache::slots(source, positions);
-  const Index gradient_slots = RowCache::slots(gradient, per_sample);
-  const Index zeros =
-      sums.by_source || sums.by_tap || sums.walks || sums.mixed > 1
-          ? 0
-          : source.span * std::max(source.pixel_stride(), source.images->pixel_stride);
-  const Index panels = sums.panels ? sums.loops->panel_floats() : 0;
-  const Index columns =
-      sums.by_tap
-          ? sums.loops->column_floats(part.last_channel - part.first_channel, rows * sums.columns)
-          : 0;
-  Scratch scratch(
-      RowCache::bytes(source, source_rows, slots) +
-      RowCache::bytes(gradient, rows, gradient_slots) + Scratch::bytes<const float*>(rows) +
-      Scratch::bytes<const float*>(rows * g.kernel_height) + Scratch::bytes<float>(zeros) +
-      2 * Scratch::bytes<Index>(g.kernel_width) + Scratch::bytes<std::byte>(16 * rows) +
-      Scratch::bytes<float>(panels) + Scratch::bytes<float>(columns));
-  auto** gradient_rows = scratch.take<const float*>(rows);
-  auto** found = scratch.take<const float*>(rows * g.kernel_height);
-  auto* begin = scratch.take<Index>(g.kernel_width);
-  auto* end = scratch.take<Index>(g.kernel_width);
+  return windows;
+}
+
+// What all bands of a part have in common.
+WeightGradientTask task_of(const Sums& sums, const Part& part) {
+  const ConvolutionGeometry& g = sums.g;
   WeightGradientTask task{};
-  task.gradient = gradient_rows;
-  task.source = found;
-  auto* memory = scratch.take<float>(zeros);
-  std::fill_n(memory, zeros, 0.0F);
-  task.zeros = memory;
   task.taps_y = g.kernel_height;
   task.taps_x = g.kernel_width / sums.merged;
-  task.begin = begin;
-  task.end = end;
   task.groups = g.groups;
   task.group_sources = sums.group_sources * sums.merged;
   task.group_gradients = sums.group_gradients;
   task.mixed = sums.mixed;
   task.first = part.first_block;
   task.last = part.last_block;
-  task.first_gradient = part.first_channel;
-  task.last_gradient = part.last_channel;
+  task.first_gradient = task.first_column = part.first_channel;
+  task.last_gradient = task.last_column = part.last_channel;
   task.out = part.out;
   task.bias = part.bias;
   task.walks = sums.walks;
   task.in_order = sums.in_order;
   task.asks = sums.large;
-  task.pairs = scratch.take<std::byte>(16 * rows);
   task.across = sums.across;
-  task.first_column = part.first_channel;
-  task.last_column = part.last_channel;
-  task.columns = scratch.take<float>(columns);
-  task.panels = sums.panels ? scratch.take<float>(panels) : nullptr;
+  return task;
+}
 
-  RowCache source_cache(source, source_rows, slots, scratch);
-  RowCache gradient_cache(gradient, rows, gradient_slots, scratch);
-  for (Index column = 0; column < g.destination_width;) {
-    Index width = std::min(sums.columns, g.destination_width - column);
-    if (sums.inside < sums.outside) {
-      // Only what reaches beyond the edges is copied.
-      source.direct = column >= sums.inside && column < sums.outside;
-      width = (column < sums.inside ? sums.inside
-               : source.direct      ? sums.outside
-                                    : g.destination_width) -
-              column;
+// How many rows a part reads at a time, and how many of the source's these are.
+struct BandRows {
+  BandRows(const Sums& sums, const Part& part)
+      : reach((sums.g.kernel_height - 1) * sums.g.dilation_y + 1),
+        rows(std::min(sums.band_rows, part.last - part.first)) {
+    const ConvolutionGeometry& g = sums.g;
+    // They may belong to different samples, each of which needs its own rows of the source.
+    const Index samples = std::min(g.batch, ceil_div(rows - 1, g.destination_height) + 1);
+    per_sample = std::min(rows, g.destination_height);
+    positions = (per_sample - 1) * g.stride_y + reach;
+    source_rows = std::min(samples * std::min(positions, g.source_height),
+                           rows * std::min(g.kernel_height, g.source_height));
+  }
+  Index reach, rows;
+  Index per_sample = 0, positions = 0, source_rows = 0;
+};
+
+// Bands of rows, one after the other, of some columns at a time.
+class PartRun {
+ public:
+  PartRun(const Sums& sums, const Part& part)
+      : sums_(sums),
+        part_(part),
+        windows_(windows_of(sums, part)),
+        band_(sums, part),
+        source_slots_(RowCache::slots(windows_.source, band_.positions)),
+        gradient_slots_(RowCache::slots(windows_.gradient, band_.per_sample)),
+        zeros_(sums.by_source || sums.by_tap || sums.walks || sums.mixed > 1
+                   ? 0
+                   : windows_.source.span * std::max(windows_.source.pixel_stride(),
+                                                     windows_.source.images->pixel_stride)),
+        panels_(sums.panels ? sums.loops->panel_floats() : 0),
+        copies_(sums.by_tap ? sums.loops->column_floats(part.last_channel - part.first_channel,
+                                                        band_.rows * sums.columns)
+                            : 0),
+        scratch_(bytes()),
+        task_(task_of(sums, part)),
+        gradient_rows_(scratch_.take<const float*>(band_.rows)),
+        found_(scratch_.take<const float*>(band_.rows * sums.g.kernel_height)),
+        begin_(scratch_.take<Index>(sums.g.kernel_width)),
+        end_(scratch_.take<Index>(sums.g.kernel_width)),
+        source_cache_(windows_.source, band_.source_rows, source_slots_, scratch_),
+        gradient_cache_(windows_.gradient, band_.rows, gradient_slots_, scratch_) {
+    auto* zeros = scratch_.take<float>(zeros_);
+    std::fill_n(zeros, zeros_, 0.0F);
+    task_.zeros = zeros;
+    task_.gradient = gradient_rows_;
+    task_.source = found_;
+    task_.begin = begin_;
+    task_.end = end_;
+    task_.pairs = scratch_.take<std::byte>(16 * band_.rows);
+    task_.columns = scratch_.take<float>(copies_);
+    task_.panels = sums.panels ? scratch_.take<float>(panels_) : nullptr;
+  }
+
+  void run() {
+    const ConvolutionGeometry& g = sums_.g;
+    for (Index column = 0; column < g.destination_width; column += task_.width) {
+      task_.width = choose_columns(column);
+      set_columns(column);
+      for (Index band = part_.first; band < part_.last; band += band_.rows) {
+        const Index last = std::min(band + band_.rows, part_.last);
+        find_rows(band, last);
+        task_.rows = last - band;
+        task_.fresh = part_.fresh && column == 0 && band == part_.first;
+        task_.streams = task_.fresh && last == part_.last && task_.width == g.destination_width &&
+                        4 * sums_.weights >= streamed_bytes();
+        const Index next_rows = sums_.asks_ahead ? std::min(band_.rows, part_.last - last) : 0;
+        const Index sample = last / g.destination_height;
+        const Index next = last % g.destination_height;
+        task_.next[0] = source_cache_.lines_of(sample, next, next_rows);
+        task_.next[1] = gradient_cache_.lines_of(sample, next, next_rows);
+        add_band();
+      }
     }
-    gradient.first_x = column;
-    gradient.span = width;
-    task.width = width;
-    task.source_step = g.stride_x * source.pixel_stride();
-    task.source_tap_step = g.dilation_x * source.pixel_stride();
+  }
+
+ private:
+  Index bytes() const {
+    const Index rows = band_.rows;
+    return RowCache::bytes(windows_.source, band_.source_rows, source_slots_) +
+           RowCache::bytes(windows_.gradient, rows, gradient_slots_) +
+           Scratch::bytes<const float*>(rows) +
+           Scratch::bytes<const float*>(rows * sums_.g.kernel_height) +
+           2 * Scratch::bytes<Index>(sums_.g.kernel_width) + Scratch::bytes<float>(zeros_) +
+           Scratch::bytes<std::byte>(16 * rows) + Scratch::bytes<float>(panels_) +
+           Scratch::bytes<float>(copies_);
+  }
+
+  // How many from `column` on; of depthwise ones only those that reach beyond the edges are copied.
+  Index choose_columns(Index column) {
+    const Index left = sums_.g.destination_width - column;
+    if (sums_.inside >= sums_.outside) {
+      return std::min(sums_.columns, left);
+    }
+    windows_.source.direct = column >= sums_.inside && column < sums_.outside;
+    return column < sums_.inside    ? sums_.inside - column
+           : windows_.source.direct ? sums_.outside - column
+                                    : left;
+  }
+
+  // The columns that each tap reads.
+  void set_columns(Index column) {
+    const ConvolutionGeometry& g = sums_.g;
+    RowWindow& source = windows_.source;
+    const Index width = task_.width;
+    windows_.gradient.first_x = column;
+    windows_.gradient.span = width;
     const Index first_x = g.first_x + column * g.stride_x;
-    if (sums.every_pixel) {
+    if (sums_.every_pixel) {
       source.first_x = first_x;
       source.span = (width - 1) * g.stride_x + (g.kernel_width - 1) * g.dilation_x + 1;
-      task.source_offset = -source_channel;
-      std::fill_n(begin, g.kernel_width, 0);
-      std::fill_n(end, g.kernel_width, width);
+      task_.source_offset = -windows_.source_channel;
+      std::fill_n(begin_, g.kernel_width, 0);
+      std::fill_n(end_, g.kernel_width, width);
     } else {
-      task.source_offset = first_x * source.pixel_stride() - source_channel;
-      task.first_element = -first_x * source.pixel_stride();
-      task.last_element = (g.source_width - first_x) * source.pixel_stride();
+      task_.source_offset = first_x * source.pixel_stride() - windows_.source_channel;
+      task_.first_element = -first_x * source.pixel_stride();
+      task_.last_element = (g.source_width - first_x) * source.pixel_stride();
       for (Index p = 0; p < g.kernel_width; ++p) {
         const Index x = first_x + p * g.dilation_x;
-        begin[p] = std::clamp<Index>(floor_div(-x + g.stride_x - 1, g.stride_x), 0, width);
-        end[p] =
-            std::clamp<Index>(floor_div(g.source_width - 1 - x, g.stride_x) + 1, begin[p], width);
+        begin_[p] = std::clamp<Index>(floor_div(-x + g.stride_x - 1, g.stride_x), 0, width);
+        end_[p] =
+            std::clamp<Index>(floor_div(g.source_width - 1 - x, g.stride_x) + 1, begin_[p], width);
       }
     }
-    source_cache.use(source);
-    gradient_cache.use(gradient);
-    task.gradient_step = gradient.pixel_stride();
-    for (Index band = part.first; band < part.last; band += rows) {
-      const Index last = std::min(band + rows, part.last);
-      source_cache.clear();
-      gradient_cache.clear();
-      for (Index row = band; row < last; ++row) {
-        const Index n = row / g.destination_height;
-        const Index j = row % g.destination_height;
-        if (row == band || j == 0) {
-          const Index last_j = std::min(g.destination_height, j + last - row) - 1;
-          source_cache.start(n, g.first_y + j * g.stride_y,
-                             g.first_y + last_j * g.stride_y + reach - 1);
-          gradient_cache.start(n, j, last_j);
-        }
-        gradient_rows[row - band] = gradient_cache.row(j);
-        for (Index q = 0; q < g.kernel_height; ++q) {
-          found[(row - band) * g.kernel_height + q] =
-              source_cache.row(g.first_y + j * g.stride_y + q * g.dilation_y);
-        }
-      }
-      task.rows = last - band;
-      task.fresh = part.fresh && column == 0 && band == part.first;
-      task.streams = task.fresh && last == part.last && width == g.destination_width &&
-                     4 * sums.weights >= streamed_bytes();
-      const Index next_rows = sums.asks_ahead ? std::min(rows, part.last - last) : 0;
-      const Index sample = last / g.destination_height;
-      const Index next = last % g.destination_height;
-      task.next[0] = source_cache.lines_of(sample, next, next_rows);
-      task.next[1] = gradient_cache.lines_of(sample, next, next_rows);
-      if (sums.mixed > 1) {
-        grouped_gradient_loops().weights(task);
-        if (task.bias != nullptr) {
-          for (Index row = 0; row < task.rows; ++row) {
-            sums.loops->channel_sums(gradient_rows[row], width, task.gradient_step,
-                                     task.last_gradient - task.first_gradient, task.bias);
-          }
-        }
-        continue;
-      }
-      (g.depthwise      ? depthwise_gradient_loops().weights
-       : sums.by_tap    ? sums.loops->by_tap
-       : sums.by_source ? sums.loops->by_source
-                        : sums.loops->by_gradient)(task);
-    }
-    column += width;
+    task_.source_step = g.stride_x * source.pixel_stride();
+    task_.source_tap_step = g.dilation_x * source.pixel_stride();
+    task_.gradient_step = windows_.gradient.pixel_stride();
+    source_cache_.use(source);
+    gradient_cache_.use(windows_.gradient);
   }
-}
+
+  void find_rows(Index first, Index last) {
+    const ConvolutionGeometry& g = sums_.g;
+    source_cache_.clear();
+    gradient_cache_.clear();
+    for (Index row = first; row < last; ++row) {
+      const Index n = row / g.destination_height;
+      const Index j = row % g.destination_height;
+      if (row == first || j == 0) {
+        const Index last_j = std::min(g.destination_height, j + last - row) - 1;
+        source_cache_.start(n, g.first_y + j * g.stride_y,
+                            g.first_y + last_j * g.stride_y + band_.reach - 1);
+        gradient_cache_.start(n, j, last_j);
+      }
+      gradient_rows_[row - first] = gradient_cache_.row(j);
+      for (Index q = 0; q < g.kernel_height; ++q) {
+        found_[(row - first) * g.kernel_height + q] =
+            source_cache_.row(g.first_y + j * g.stride_y + q * g.dilation_y);
+      }
+    }
+  }
+
+  void add_band() {
+    if (sums_.mixed == 1) {
+      return (sums_.g.depthwise ? depthwise_gradient_loops().weights
+              : sums_.by_tap    ? sums_.loops->by_tap
+              : sums_.by_source ? sums_.loops->by_source
+                                : sums_.loops->by_gradient)(task_);
+    }
+    grouped_gradient_loops().weights(task_);
+    if (task_.bias != nullptr) {
+      for (Index row = 0; row < task_.rows; ++row) {
+        sums_.loops->channel_sums(gradient_rows_[row], task_.width, task_.gradient_step,
+                                  task_.last_gradient - task_.first_gradient, task_.bias);
+      }
+    }
+  }
+
+  const Sums& sums_;
+  Part part_;
+  Windows windows_;
+  BandRows band_;
+  Index source_slots_, gradient_slots_;
+  Index zeros_, panels_, copies_;  // floats
+  Scratch scratch_;
+  WeightGradientTask task_;
+  const float** gradient_rows_;
+  const float** found_;  // source rows, one for each row of taps
+  Index *begin_, *end_;  // for each tap of a row the columns that read inside of the source
+  RowCache source_cache_, gradient_cache_;
+};
 
 // Adds the parts up in order and puts every weight where the layout of the weights has it.
 void finish(const Sums& sums, float* result, bool accumulate) {
@@ -296,10 +367,11 @@ void run_parts(const Sums& sums, bool writes, bool accumulate) {
     float* bias = sums.bias_partials != nullptr && (g.depthwise || i % splits == 0)
                       ? sums.bias_partials + part * g.destination_channels + begin
                       : nullptr;
-    run_part(sums, {part * sums.rows() / sums.parts, (part + 1) * sums.rows() / sums.parts,
-                    split * sums.blocks / sums.splits, (split + 1) * sums.blocks / sums.splits,
-                    first, last, sums.partial(part) + begin,
-                    writes && !(accumulate && sums.in_place && part == 0), bias});
+    PartRun(sums, {part * sums.rows() / sums.parts, (part + 1) * sums.rows() / sums.parts,
+                   split * sums.blocks / sums.splits, (split + 1) * sums.blocks / sums.splits,
+                   first, last, sums.partial(part) + begin,
+                   writes && !(accumulate && sums.in_place && part == 0), bias})
+        .run();
   });
 }
 
