@@ -273,8 +273,9 @@ void ForwardBinaryKernel::check_destination_states(const CommandBuffer& command_
     check_made_for(*this, "destination",
                    {shot.destination_width, shot.destination_height, shot.destination_channels},
                    call.destinations);
-    require(!is_result_state_reused_across_batch() || state == call.states.front(), class_name(),
-            ": the states of a batch must be one and the same object");
+  }
+  if (is_result_state_reused_across_batch()) {
+    require_one_state(*this, call.states);
   }
 }
 

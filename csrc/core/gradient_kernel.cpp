@@ -134,11 +134,9 @@ void GradientKernel::encode_on_device(CommandBuffer& command_buffer, const Gradi
 void GradientKernel::apply_forward(const State& state) { apply_state(own_state(&state)); }
 
 void GradientKernel::require_equal_sizes(const GradientCall& call) const {
-  const ImageDescriptor& gradient = call.gradients.front()->descriptor();
   const ImageDescriptor& source = call.sources.front()->descriptor();
-  require(gradient.width == source.width && gradient.height == source.height, class_name(),
-          ": source_gradient is ", gradient.width, "x", gradient.height, ", but source is ",
-          source.width, "x", source.height);
+  require_size(*this, "source_gradient", call.gradients.front()->descriptor(), "source is",
+               source.width, source.height);
 }
 
 bool GradientKernel::reads_a_window(const GradientCall& call) {

@@ -200,6 +200,19 @@ void check_channel_offset(const KernelBase& kernel, const char* property, Index 
           " is beyond the ", 4 * kMaximumImageSlices, " channels that an image may have");
 }
 
+void require_size(const KernelBase& kernel, const char* name, const ImageDescriptor& image,
+                  const char* whose, Index width, Index height) {
+  require(image.width == width && image.height == height, kernel.class_name(), ": ", name, " is ",
+          image.width, "x", image.height, ", but ", whose, " ", width, "x", height);
+}
+
+void require_one_state(const KernelBase& kernel, const StateBatch& states) {
+  for (const auto& state : states) {
+    require(state == states.front(), kernel.class_name(),
+            ": the states of a batch must be one and the same object");
+  }
+}
+
 void check_source_channel_offset(const KernelBase& kernel, const char* property, Index value) {
   if (!kernel.reads_anywhere()) {
     check_channel_offset(kernel, property, value);

@@ -120,6 +120,12 @@ void check_position(const KernelBase& kernel, const char* property, Index value,
 void check_offset(const KernelBase& kernel, const char* property, const Offset& offset,
                   Index furthest = kFurthest);
 void check_clip(const KernelBase& kernel, const Region& clip);
+// Throws unless an image has such a width and height; `whose` says in the message what they are, as
+// "the forward result was".
+void require_size(const KernelBase& kernel, const char* name, const ImageDescriptor& image,
+                  const char* whose, Index width, Index height);
+// Of kernels with one state for all images.
+void require_one_state(const KernelBase& kernel, const StateBatch& states);
 void check_channel_offset(const KernelBase& kernel, const char* property, Index value);
 void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode);
 // The same of the forward source, which a kernel may read anywhere.

@@ -38,6 +38,7 @@ struct ImageDescriptor {
   Index pixel_format() const;     // MTLPixelFormat
   Index pixel_size() const;       // bytes of one texel of one slice
   Index texel_bytes() const;      // all images, unaligned
+  Size extent() const { return {width, height, feature_channels}; }  // the format left out
   Index elements_per_image() const { return width * height * feature_channels; }
   Index bytes_per_image() const { return elements_per_image() * item_size(channel_format); }
   // Equal in everything that a batch must share.

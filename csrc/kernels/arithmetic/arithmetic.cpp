@@ -195,14 +195,10 @@ void ArithmeticGradient::check_call(const GradientCall& call) const {
   check_distinct(*this, call.states);
   const BinarySnapshot& shot = own_arithmetic_state(call.states.front().get()).snapshot();
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
-  require(gradient.width == shot.destination_width && gradient.height == shot.destination_height,
-          class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
-          ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
-  const SourceProperties& primary = call.properties.primary;
-  // A caller who chose a window of channels may leave others after it.
-  require(primary.channel_offset > 0 || primary.channel_maximum < kUnlimited ||
-              gradient.feature_channels == call.gradient_channels,
-          class_name(), ": source_gradient has ", gradient.feature_channels,
+  require_size(*this, "source_gradient", gradient, "the forward result was", shot.destination_width,
+               shot.destination_height);
+  require(reads_a_window(call) || gradient.feature_channels == call.gradient_channels, class_name(),
+          ": source_gradient has ", gradient.feature_channels,
           " channels, but the forward kernel produced ", call.gradient_channels);
   const Window& ours = call.properties.secondary.window;
   const Window& forward = shot.properties.source(reads_secondary()).window;

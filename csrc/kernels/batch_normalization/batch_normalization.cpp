@@ -43,11 +43,9 @@ Index offered_channels(const KernelBase& kernel, const char* name, const ImageBa
 
 void require_equal_images(const KernelBase& kernel, const ImageBatch::Images& gradients,
                           const ImageBatch::Images& sources) {
-  const ImageDescriptor& gradient = gradients.front()->descriptor();
   const ImageDescriptor& source = sources.front()->descriptor();
-  require(gradient.width == source.width && gradient.height == source.height, kernel.class_name(),
-          ": source_gradient is ", gradient.width, "x", gradient.height, ", but source is ",
-          source.width, "x", source.height);
+  require_size(kernel, "source_gradient", gradients.front()->descriptor(), "source is",
+               source.width, source.height);
 }
 
 // Of every channel window the images and the state must agree on.
@@ -328,17 +326,12 @@ void BatchNormalizationGradient::check_state(const GradientState& state) const {
 void BatchNormalizationGradient::check_call(const GradientCall& call) const {
   require_whole_images(*this, call.properties);
   require_equal_sizes(call);
-  for (const auto& state : call.states) {
-    require(state == call.states.front(), class_name(),
-            ": the states of a batch must be one and the same object");
-  }
+  require_one_state(*this, call.states);
   mpsgrad::require_equal_channels(*this, call.properties, call.gradients, call.sources,
                                   call.produced_channels);
   const ImageDescriptor& destination = call.destinations.front()->descriptor();
   const ImageDescriptor& source = call.sources.front()->descriptor();
-  require(destination.width == source.width && destination.height == source.height, class_name(),
-          ": destination is ", destination.width, "x", destination.height, ", but source is ",
-          source.width, "x", source.height);
+  require_size(*this, "destination", destination, "source is", source.width, source.height);
 }
 
 void BatchNormalizationGradient::encode_on_device(CommandBuffer& command_buffer,

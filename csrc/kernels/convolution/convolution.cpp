@@ -322,10 +322,7 @@ void ConvolutionGradient::apply_state(const GradientState& state) {
 void ConvolutionGradient::check_call(const GradientCall& call) const {
   const ForwardSnapshot& shot = call.state().snapshot();
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
-  for (const auto& state : call.states) {
-    require(state == call.states.front(), class_name(),
-            ": the states of a batch must be one and the same object");
-  }
+  require_one_state(*this, call.states);
   require<StateError>(
       static_cast<const ConvolutionGradientState&>(call.state()).has_forward(), class_name(),
       ": no forward encode has filled this state; encode the forward kernel with it first");

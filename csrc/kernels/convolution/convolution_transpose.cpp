@@ -200,9 +200,8 @@ void ConvolutionTransposeGradient::check_call(const GradientCall& call) const {
           " and ", own.stride_y);
   const ForwardSnapshot& shot = call.state().snapshot();
   const ImageDescriptor& destination = call.destinations.front()->descriptor();
-  require(destination.width == shot.source_width && destination.height == shot.source_height,
-          class_name(), ": destination is ", destination.width, "x", destination.height,
-          ", but the forward source was ", shot.source_width, "x", shot.source_height);
+  require_size(*this, "destination", destination, "the forward source was", shot.source_width,
+               shot.source_height);
   ConvolutionGradient::check_call(call);
 }
 

@@ -193,15 +193,11 @@ void DropoutGradient::check_state(const GradientState& state) const {
 }
 
 void DropoutGradient::check_call(const GradientCall& call) const {
-  for (const auto& state : call.states) {
-    require(state == call.states.front(), class_name(),
-            ": the states of a batch must be one and the same object");
-  }
+  require_one_state(*this, call.states);
   const ForwardSnapshot& shot = call.state().snapshot();
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
-  require(gradient.width == shot.destination_width && gradient.height == shot.destination_height,
-          class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
-          ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
+  require_size(*this, "source_gradient", gradient, "the forward result was", shot.destination_width,
+               shot.destination_height);
   require_equal_channels(call);
   require(call.images() <= shot.clip.size.depth, class_name(), ": the state has masks for ",
           shot.clip.size.depth, " images, not ", call.images());

@@ -82,9 +82,7 @@ void GramMatrixCalculationGradient::check_call(const GradientCall& call) const {
   require(gradient.width == channels && gradient.height == 1, class_name(), ": source_gradient is ",
           gradient.width, "x", gradient.height, ", but the matrix of ", channels, " channels is ",
           channels, "x1");
-  require(result.width == source.width && result.height == source.height, class_name(),
-          ": destination is ", result.width, "x", result.height, ", but source is ", source.width,
-          "x", source.height);
+  require_size(*this, "destination", result, "source is", source.width, source.height);
 }
 
 void GramMatrixCalculationGradient::encode_on_device(CommandBuffer& command_buffer,

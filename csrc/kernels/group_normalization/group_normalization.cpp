@@ -189,9 +189,7 @@ void GroupNormalizationGradientBase::check_call(const GradientCall& call) const 
   require_equal_sizes(call);
   const ImageDescriptor& source = call.sources.front()->descriptor();
   const ImageDescriptor& destination = call.destinations.front()->descriptor();
-  require(destination.width == source.width && destination.height == source.height, class_name(),
-          ": destination is ", destination.width, "x", destination.height, ", but source is ",
-          source.width, "x", source.height);
+  require_size(*this, "destination", destination, "source is", source.width, source.height);
   check_channels(*this, "source_gradient", call.gradients, p.primary.channel_offset,
                  p.primary.channel_maximum, call.produced_channels);
   check_channels(*this, "source", call.sources, p.secondary.channel_offset,

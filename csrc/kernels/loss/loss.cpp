@@ -64,22 +64,6 @@ LossBackend::LossStorage LossBackend::make_losses(const std::shared_ptr<Device>&
   return {ImageBatch::make(device, loss, labels.size(), true), {}};
 }
 
-namespace {
-
-// Width, height and channels, without the format.
-struct Extent {
-  Index width, height, channels;
-  bool operator==(const Extent&) const = default;
-};
-Extent extent_of(const ImageDescriptor& image) {
-  return {image.width, image.height, image.feature_channels};
-}
-std::ostream& operator<<(std::ostream& out, const Extent& extent) {
-  return out << extent.width << "x" << extent.height << "x" << extent.channels;
-}
-
-}  // namespace
-
 // ---- labels
 
 LossLabelsBatch LossLabels::make(const std::shared_ptr<Device>& device, const ImageBatch& labels,
@@ -102,8 +86,8 @@ LossLabelsBatch LossLabels::make(const std::shared_ptr<Device>& device, const Im
     check("weights", *weights);
     require(weights->size() == labels.size(), "LossLabels: there are ", labels.size(),
             " images of labels, but ", weights->size(), " of weights");
-    const Extent expected = extent_of(labels[0]->descriptor());
-    const Extent got = extent_of((*weights)[0]->descriptor());
+    const Size expected = labels[0]->descriptor().extent();
+    const Size got = (*weights)[0]->descriptor().extent();
     require(got == expected, "LossLabels: weights are ", got, ", but labels are ", expected);
   }
   const LossBackend::LossStorage storage = backend.make_losses(device, labels, weights, loss);
@@ -157,12 +141,12 @@ void check_labels(const KernelBase& kernel, const CommandBuffer& command_buffer,
                   const LossDescriptor& loss, const LabelImages& labels,
                   const ImageBatch::Images& sources, Index channels) {
   const ImageDescriptor& source = sources.front()->descriptor();
-  const Extent expected{source.width, source.height, channels};
+  const Size expected{source.width, source.height, channels};
   const auto check = [&](const char* name, const ImageBatch::Images& images) {
     check_operand(kernel, command_buffer, {name, &images, true});
     require(images.size() == sources.size(), kernel.class_name(), ": there are ", sources.size(),
             " sources, but ", images.size(), " ", name);
-    const Extent got = extent_of(images.front()->descriptor());
+    const Size got = images.front()->descriptor().extent();
     require(got == expected, kernel.class_name(), ": ", name, " are ", got, ", but the source is ",
             expected);
   };
@@ -219,9 +203,7 @@ void LabelledLoss::check_call(const UnaryCall& call) const {
   check_unclipped(*this, "offset", call.properties.offset, call.properties.clip_rect);
   const ImageDescriptor& source = call.sources.front()->descriptor();
   const ImageDescriptor& result = call.destinations.front()->descriptor();
-  require(result.width == source.width && result.height == source.height, class_name(),
-          ": destination is ", result.width, "x", result.height, ", but source is ", source.width,
-          "x", source.height);
+  require_size(*this, "destination", result, "source is", source.width, source.height);
   require(source.number_of_images == 1, class_name(),
           ": source must hold one image; pass several as a batch, got ", source.number_of_images);
   check_channels(call.consumed_channels);
@@ -262,11 +244,11 @@ void LabelledLoss::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
   check_labels(*this, *command_buffer, reduced_, images, sources, call.consumed_channels);
   ImageDescriptor read = sources.front()->descriptor();
   read.feature_channels = call.consumed_channels;
-  const Extent expected = extent_of(loss_image_descriptor(reduced_, read));
+  const Size expected = loss_image_descriptor(reduced_, read).extent();
   for (const auto& image : losses) {
-    const Extent got = extent_of(image->descriptor());
+    const Size got = image->descriptor().extent();
     require(got == expected, class_name(), ": labels have a loss_image_size of ", got,
-            ", but a source of ", extent_of(read), " and this reduction need ", expected);
+            ", but a source of ", read.extent(), " and this reduction need ", expected);
   }
   const Operand destination{"destination", &destinations, batch};
   check_label_aliasing(*this, images, destination);
@@ -334,9 +316,7 @@ void ForwardLoss::check_call(const UnaryCall& call) const {
   check_unclipped(*this, "offset", call.properties.offset, call.properties.clip_rect);
   const ImageDescriptor expected = loss_image_descriptor(loss_, call.sources.front()->descriptor());
   const ImageDescriptor& result = call.destinations.front()->descriptor();
-  require(result.width == expected.width && result.height == expected.height, class_name(),
-          ": destination is ", result.width, "x", result.height, ", but the loss image is ",
-          expected.width, "x", expected.height);
+  require_size(*this, "destination", result, "the loss image is", expected.width, expected.height);
 }
 
 std::shared_ptr<GradientState> ForwardLoss::make_state(
@@ -413,9 +393,9 @@ Index LossGradient::check_sources(const CommandBuffer& command_buffer,
       consumed_channels(*this, source, p.secondary.channel_offset, p.secondary.channel_maximum, 0);
   ImageDescriptor read = source.descriptor();
   read.feature_channels = channels;
-  const Extent expected = extent_of(loss_image_descriptor(loss_, read));
-  Extent got = extent_of(gradient.descriptor());
-  got.channels =
+  const Size expected = loss_image_descriptor(loss_, read).extent();
+  Size got = gradient.descriptor().extent();
+  got.depth =
       consumed_channels(*this, gradient, p.primary.channel_offset, p.primary.channel_maximum, 0);
   require(got == expected, class_name(), ": source_gradients are ", got,
           ", but the loss images are ", expected);

@@ -104,10 +104,10 @@ void PoolingGradient::check_call(const GradientCall& call) const {
   require_equal_channels(call);
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
   const ForwardSnapshot& shot = call.state().snapshot();
-  require(!call.creates_destination || (gradient.width == shot.destination_width &&
-                                        gradient.height == shot.destination_height),
-          class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
-          ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
+  if (call.creates_destination) {
+    require_size(*this, "source_gradient", gradient, "the forward result was",
+                 shot.destination_width, shot.destination_height);
+  }
 }
 
 PoolingMaxGradient::PoolingMaxGradient(std::shared_ptr<Device> device, const Window& window)

@@ -10,25 +10,12 @@ const ReshapeBackend& backend_of(const KernelBase& kernel) {
   return require_family(kernel, kernel.device()->reshape(), "copying");
 }
 
-Index elements_of(const ImageDescriptor& image) {
-  return image.width * image.height * image.feature_channels;
-}
-
-// An image as messages show it, width x height x channels; text is made of it only for those.
-struct ShapeOf {
-  const ImageDescriptor& image;
-};
-
-std::ostream& operator<<(std::ostream& out, const ShapeOf& shape) {
-  const ImageDescriptor& image = shape.image;
-  return out << image.width << "x" << image.height << "x" << image.feature_channels;
-}
-
-void require_same_elements(const KernelBase& kernel, const ImageDescriptor& source,
-                           const ImageDescriptor& destination) {
-  require(elements_of(source) == elements_of(destination), kernel.class_name(), ": source is ",
-          ShapeOf{source}, ", which is ", elements_of(source), " elements, but destination is ",
-          ShapeOf{destination}, ", which is ", elements_of(destination));
+void require_same_elements(const KernelBase& kernel, const char* name,
+                           const ImageDescriptor& source, const ImageDescriptor& destination) {
+  const Index before = source.elements_per_image();
+  const Index after = destination.elements_per_image();
+  require(before == after, kernel.class_name(), ": ", name, " is ", source.extent(), ", which is ",
+          before, " elements, but destination is ", destination.extent(), ", which is ", after);
 }
 
 // Of kernels that take images whole.
@@ -52,13 +39,11 @@ void require_forward_size(const GradientCall& call) {
   const ForwardSnapshot& shot = call.state().snapshot();
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
   const ImageDescriptor& source = call.sources.front()->descriptor();
-  const char* who = call.kernel.class_name();
-  require(gradient.width == shot.destination_width && gradient.height == shot.destination_height,
-          who, ": source_gradient is ", gradient.width, "x", gradient.height,
-          ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
-  require(source.feature_channels == shot.source_channels, who, ": source has ",
-          source.feature_channels, " channels, but the state was made for a forward source of ",
-          shot.source_channels);
+  require_size(call.kernel, "source_gradient", gradient, "the forward result was",
+               shot.destination_width, shot.destination_height);
+  require(source.feature_channels == shot.source_channels, call.kernel.class_name(),
+          ": source has ", source.feature_channels,
+          " channels, but the state was made for a forward source of ", shot.source_channels);
 }
 
 }  // namespace
@@ -83,7 +68,7 @@ EncodeResult Reshape::encode_reshaped(const std::shared_ptr<CommandBuffer>& comm
     result.height = shape.height;
     result.feature_channels = shape.channels;
     result.check(class_name());
-    require_same_elements(*this, sources.front()->descriptor(), result);
+    require_same_elements(*this, "source", sources.front()->descriptor(), result);
   };
   return encode_creating(command_buffer, sources, batch, with_states, temporary_states, allocator,
                          {{}, take_shape});
@@ -100,7 +85,7 @@ void Reshape::check_call(const UnaryCall& call) const {
   require_no_window(*this, "", p.offset, p.source_channel_offset,
                     call.consumed_channels == source.feature_channels);
   require_no_clip(*this, p.clip_rect, p.destination_channel_offset);
-  require_same_elements(*this, source, call.destinations.front()->descriptor());
+  require_same_elements(*this, "source", source, call.destinations.front()->descriptor());
 }
 
 void Reshape::encode_on_device(CommandBuffer& command_buffer, const UnaryCall& call) {
@@ -118,7 +103,7 @@ std::shared_ptr<GradientState> Reshape::make_state(
   destination.width = snapshot.destination_width;
   destination.height = snapshot.destination_height;
   destination.feature_channels = snapshot.destination_channels;
-  require_same_elements(*this, source, destination);
+  require_same_elements(*this, "source", source, destination);
   snapshot.produced_channels = snapshot.destination_channels;
   return UnaryKernel::make_state(std::move(snapshot), temporary);
 }
@@ -143,13 +128,9 @@ void ReshapeGradient::check_call(const GradientCall& call) const {
   require(gradient.feature_channels == call.gradient_channels, class_name(),
           ": source_gradient has ", gradient.feature_channels,
           " channels, but the forward result had ", call.gradient_channels);
-  require(destination.width == source.width && destination.height == source.height &&
-              destination.feature_channels == source.feature_channels,
-          class_name(), ": destination is ", ShapeOf{destination}, ", but source is ",
-          ShapeOf{source});
-  require(elements_of(gradient) == elements_of(destination), class_name(), ": source_gradient is ",
-          ShapeOf{gradient}, ", which is ", elements_of(gradient), " elements, but destination is ",
-          ShapeOf{destination}, ", which is ", elements_of(destination));
+  require(destination.extent() == source.extent(), class_name(), ": destination is ",
+          destination.extent(), ", but source is ", source.extent());
+  require_same_elements(*this, "source_gradient", gradient, destination);
 }
 
 Slice::Slice(std::shared_ptr<Device> device) : UnaryKernel(std::move(device), "Slice", {}) {
@@ -253,13 +234,10 @@ void PadGradient::apply_state(const GradientState& state) {
 void PadGradient::check_call(const GradientCall& call) const {
   require_forward_size(call);
   require_single_steps(call);
-  const SourceProperties& primary = call.properties.primary;
   const Index channels = call.gradients.front()->descriptor().feature_channels;
-  // A caller who chose a window of channels may leave others after it.
-  require(primary.channel_offset > 0 || primary.channel_maximum < kUnlimited ||
-              channels == call.gradient_channels,
-          class_name(), ": source_gradient has ", channels,
-          " channels, but the forward pass wrote ", call.gradient_channels);
+  require(reads_a_window(call) || channels == call.gradient_channels, class_name(),
+          ": source_gradient has ", channels, " channels, but the forward pass wrote ",
+          call.gradient_channels);
 }
 
 }  // namespace mpsgrad

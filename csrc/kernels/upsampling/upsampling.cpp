@@ -68,9 +68,8 @@ void UpsamplingGradient::check_call(const GradientCall& call) const {
   require_equal_channels(call);
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
   const ForwardSnapshot& shot = call.state().snapshot();
-  require(gradient.width == shot.destination_width && gradient.height == shot.destination_height,
-          class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
-          ", but the forward result was ", shot.destination_width, "x", shot.destination_height);
+  require_size(*this, "source_gradient", gradient, "the forward result was", shot.destination_width,
+               shot.destination_height);
 }
 
 }  // namespace mpsgrad
