@@ -420,7 +420,7 @@ def test_powers_at_the_ends_of_the_range(device):
     x = np.ones((1, 1, 33, 3), np.float32)  # in whole vectors and in what is left of them
     for delta in (tiny, np.float32(2.0**-126), np.float32(1e-30), huge):
         y = kernels(Spatial(1, alpha=0.0, delta=delta, beta=0.75), device)[0](x)
-        assert_close(y, np.full(x.shape, float(delta) ** -0.75), ulps=3.7)
+        assert_close(y, np.full(x.shape, float(delta) ** -0.75), ulps=3.7)  # as documented
     x[0, 0, ::4] = np.float32(np.inf)  # squares of 1e-30 are zero, of 1e30 infinite
     x[0, 0, 1::4], x[0, 0, 2::4], x[0, 0, 3::4] = 1e-30, 1e30, np.nan
     y = kernels(Spatial(1, alpha=1.0, delta=0.0, beta=0.75), device)[0](x)

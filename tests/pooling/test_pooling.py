@@ -290,6 +290,7 @@ FORWARD = {
 def test_printed_forward_values(device, p, source, expected):
     expected = np.asarray(expected, np.float64)
     result, _ = pool(device, kernels(p, device)[0], source, (1, *expected.shape, 1))
+    # Half of the last printed digit.
     np.testing.assert_allclose(result[0, ..., 0], expected, atol=5e-7, rtol=2**-23)
 
 
@@ -339,6 +340,7 @@ def test_printed_gradients(device, p, source, incoming, expected):
     forward, gradient = kernels(p, device)
     _, states = pool(device, forward, source, incoming.shape)
     result = pool_gradient(device, gradient, incoming, source, states)
+    # Half of the last printed digit.
     np.testing.assert_allclose(result[0, 0, :, 0], expected, atol=5e-7, rtol=0)
 
 

@@ -87,6 +87,7 @@ def test_printed_values_of_resize(device):
     row = np.array([1, 2, 3, 4], np.float32).reshape(1, 4, 1)
     for align, expected in ((False, [1, 7 / 3, 11 / 3]), (True, [1, 2.5, 4])):
         y = mg.ResizeBilinear(3, 1, align, device=device)(row)
+        # A place and a weight in float32, two products and their sum: five halves of an ULP.
         np.testing.assert_allclose(y.ravel(), expected, rtol=3e-7)
 
 
