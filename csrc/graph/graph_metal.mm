@@ -265,13 +265,7 @@ class MetalGraph final : public GraphRunner {
       }));
     }
     call.command_buffer->note_encoded();
-    for (id object :
-         {static_cast<id>(images), static_cast<id>(states), static_cast<id>(intermediates),
-          static_cast<id>(made_states), static_cast<id>(result), static_cast<id>(graph_.get())}) {
-      if (object != nil) {
-        own.keep(object);
-      }
-    }
+    own.keep_all({images, states, intermediates, made_states, result, graph_.get()});
     note_sources(call);
     GraphMade made = adopt(encode, result, intermediates, made_states);
     if (encode.failure) {

@@ -292,10 +292,7 @@ void encode_prepared(CommandBuffer& command_buffer, MPSCNNGradientKernel* kernel
                     gradientState:[states objectAtIndex:0]
               destinationGradient:[destinations objectAtIndex:0]];
   }
-  for (id object : {static_cast<id>(states), static_cast<id>(gradients), static_cast<id>(sources),
-                    static_cast<id>(destinations), static_cast<id>(kernel)}) {
-    own.keep(object);
-  }
+  own.keep_all({states, gradients, sources, destinations, kernel});
 }
 
 void encode_prepared(CommandBuffer& command_buffer, MPSCNNBinaryKernel* kernel,
@@ -315,10 +312,7 @@ void encode_prepared(CommandBuffer& command_buffer, MPSCNNBinaryKernel* kernel,
                    secondaryImage:[secondaries objectAtIndex:0]
                  destinationImage:[destinations objectAtIndex:0]];
   }
-  for (id object : {static_cast<id>(primaries), static_cast<id>(secondaries),
-                    static_cast<id>(destinations), static_cast<id>(kernel)}) {
-    own.keep(object);
-  }
+  own.keep_all({primaries, secondaries, destinations, kernel});
 }
 
 void encode_zeros(CommandBuffer& command_buffer, const GradientCall& call) {

@@ -9,6 +9,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <initializer_list>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -165,8 +166,9 @@ class MetalCommandBuffer final : public CommandBuffer {
   // Whatever predicate is set. Buffers of temporary states may be copied from and to.
   void copy(id<MTLBuffer> from, NSUInteger offset, id<MTLBuffer> to, NSUInteger bytes);
   void fill(id<MTLBuffer> buffer, std::uint8_t value);  // one of our own
-  // Holds an object until the work encoded so far has completed.
+  // Hold objects until the work encoded so far has completed; those that are nil are left out.
   void keep(id object);
+  void keep_all(std::initializer_list<id> objects);
   const std::shared_ptr<TemporaryRegistry>& temporaries() const { return temporaries_; }
 
  protected:

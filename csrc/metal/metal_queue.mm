@@ -309,7 +309,15 @@ void MetalCommandBuffer::fill(id<MTLBuffer> buffer, std::uint8_t value) {
   keep(buffer);
 }
 
-void MetalCommandBuffer::keep(id object) { [kept_.get() addObject:object]; }
+void MetalCommandBuffer::keep(id object) { keep_all({object}); }
+
+void MetalCommandBuffer::keep_all(std::initializer_list<id> objects) {
+  for (id object : objects) {
+    if (object != nil) {
+      [kept_.get() addObject:object];
+    }
+  }
+}
 
 // Handlers run on a thread of Metal's, whenever it likes; nothing may be thrown into it.
 void MetalCommandBuffer::add_handlers() {

@@ -85,10 +85,7 @@ class MetalArithmetic final : public BinaryEncoder {
                      secondaryImage:[secondaries objectAtIndex:0]
                    destinationImage:[destinations objectAtIndex:0]];
     }
-    for (id object : {static_cast<id>(primaries), static_cast<id>(secondaries),
-                      static_cast<id>(destinations), static_cast<id>(kernel)}) {
-      own.keep(object);
-    }
+    own.keep_all({primaries, secondaries, destinations, kernel});
   }
 
   std::shared_ptr<StatePayload> make_payload(const BinarySnapshot&) override {

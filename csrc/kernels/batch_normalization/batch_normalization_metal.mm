@@ -195,10 +195,7 @@ class MetalBatchNormalization final : public BatchNormalizationEncoder {
             batchNormalizationState:statistics
                    destinationImage:[destinations objectAtIndex:0]];
     }
-    for (const id object : {static_cast<id>(sources), static_cast<id>(destinations),
-                            static_cast<id>(statistics), static_cast<id>(kernel)}) {
-      own.keep(object);
-    }
+    own.keep_all({sources, destinations, statistics, kernel});
   }
 
  private:
@@ -235,10 +232,7 @@ class MetalStatistics final : public BatchNormalizationSumsEncoder {
     [kernel encodeBatchToCommandBuffer:own.for_kernel()
                           sourceImages:sources
                batchNormalizationState:payload.get()];
-    for (const id object :
-         {static_cast<id>(sources), static_cast<id>(payload.get()), static_cast<id>(kernel)}) {
-      own.keep(object);
-    }
+    own.keep_all({sources, payload.get(), kernel});
     copy_out(own, "mean", [payload.get() mean], sums.state.batch_mean());
     copy_out(own, "variance", [payload.get() variance], sums.state.batch_variance());
   }
@@ -279,10 +273,7 @@ class MetalStatisticsGradient final : public BatchNormalizationSumsEncoder {
                        sourceGradients:gradients
                           sourceImages:sources
                batchNormalizationState:state];
-    for (const id object : {static_cast<id>(gradients), static_cast<id>(sources),
-                            static_cast<id>(state), static_cast<id>(kernel)}) {
-      own.keep(object);
-    }
+    own.keep_all({gradients, sources, state, kernel});
     // Of the header's comments one says that they are there now, one that they may not be.
     payload.sums_are_due = [state gradientForGamma] == nil || [state gradientForBeta] == nil;
     if (payload.sums_are_due) {
@@ -333,11 +324,7 @@ class MetalBatchNormalizationGradient final : public BatchNormalizationGradientE
             batchNormalizationState:state
                 destinationGradient:[destinations objectAtIndex:0]];
     }
-    for (const id object :
-         {static_cast<id>(gradients), static_cast<id>(sources), static_cast<id>(destinations),
-          static_cast<id>(state), static_cast<id>(kernel)}) {
-      own.keep(object);
-    }
+    own.keep_all({gradients, sources, destinations, state, kernel});
     if (std::exchange(payload.sums_are_due, false)) {
       copy_sums_out(own, state, ours);
       for (const auto& sums : {ours.gamma_sums(), ours.beta_sums()}) {

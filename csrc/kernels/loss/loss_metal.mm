@@ -74,14 +74,6 @@ NSArray<MPSImage*>* images_or_nil(const ImageBatch::Images& images) {
   return images.empty() ? nil : metal::mps_images(images, false);
 }
 
-void keep(MetalCommandBuffer& command_buffer, std::initializer_list<id> objects) {
-  for (id object : objects) {
-    if (object != nil) {
-      command_buffer.keep(object);
-    }
-  }
-}
-
 // MPSCNNLoss and MPSCNNYOLOLoss have their encodes in common, but no class.
 template <class Kernel>
 class MetalLabelledLoss final : public LossEncoder {
@@ -116,7 +108,7 @@ class MetalLabelledLoss final : public LossEncoder {
                                     labels:[labels objectAtIndex:0]
                           destinationImage:[destinations objectAtIndex:0]];
     }
-    keep(own, {sources, labels, destinations, kernel_.get()});
+    own.keep_all({sources, labels, destinations, kernel_.get()});
   }
 
  private:
@@ -154,7 +146,7 @@ class MetalForwardLoss final : public ForwardLossEncoder {
                                       weights:weights
                             destinationStates:states
                             destinationImages:destinations];
-    keep(own, {sources, labels, weights, states, destinations, kernel_.get()});
+    own.keep_all({sources, labels, weights, states, destinations, kernel_.get()});
   }
 
  private:
@@ -194,7 +186,7 @@ class MetalLossGradient final : public LossGradientEncoder {
                                weights:weights
                           sourceStates:states
                   destinationGradients:destinations];
-    keep(own, {gradients, sources, labels, weights, states, destinations, kernel});
+    own.keep_all({gradients, sources, labels, weights, states, destinations, kernel});
   }
 
  private:
