@@ -53,6 +53,18 @@ struct Context {
   Index images = 0;
 };
 
+// Shows an encode to callbacks, until the scope is left.
+class Shown {
+ public:
+  Shown(Context& context, Encode& encode) : context_(context) { context.encode = &encode; }
+  ~Shown() { context_.encode = nullptr; }
+  Shown(const Shown&) = delete;
+  Shown& operator=(const Shown&) = delete;
+
+ private:
+  Context& context_;
+};
+
 // A data source of a graph: what Apple gets from it and calls it for.
 class MetalSource final : public metal::SourceUpdates {
  public:

@@ -244,11 +244,11 @@ class MetalGraph final : public GraphRunner {
       context_->learned = learned;
       context_->images = encode.images;
     }
-    context_->encode = &encode;
     MPSCommandBuffer* buffer = own.for_kernel();
     const std::shared_ptr<Work> begun = call.command_buffer->work();
     const auto root = Retained<id<MTLCommandBuffer>>::share(buffer.rootCommandBuffer);
     call.outside([&] {
+      const Shown shown(*context_, encode);
       result =
           [graph_.get() encodeBatchToCommandBuffer:buffer
                                       sourceImages:images
@@ -256,7 +256,6 @@ class MetalGraph final : public GraphRunner {
                                 intermediateImages:intermediates
                                  destinationStates:state_result_order_.empty() ? nil : made_states];
     });
-    context_->encode = nullptr;
     // Unless a callback of the user's has done so.
     if (begun == call.command_buffer->work() && buffer.rootCommandBuffer != root.get()) {
       encode.fail(thrown_by([] {

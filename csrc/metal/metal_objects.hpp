@@ -9,9 +9,9 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <initializer_list>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <string>
