@@ -248,7 +248,7 @@ class MetalGraph final : public GraphRunner {
     const std::shared_ptr<Work> begun = call.command_buffer->work();
     const auto root = Retained<id<MTLCommandBuffer>>::share(buffer.rootCommandBuffer);
     call.outside([&] {
-      const Shown shown(*context_, encode);
+      const graph_metal::Shown shown(*context_, encode);
       result =
           [graph_.get() encodeBatchToCommandBuffer:buffer
                                       sourceImages:images
