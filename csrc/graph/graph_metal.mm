@@ -19,6 +19,7 @@ using graph_metal::Encode;
 using graph_metal::kGraph;
 using graph_metal::Learned;
 using graph_metal::MetalSource;
+using graph_metal::Shown;
 using metal::MetalCommandBuffer;
 using metal::MetalImageStorage;
 using metal::PoolScope;
@@ -248,7 +249,7 @@ class MetalGraph final : public GraphRunner {
     const std::shared_ptr<Work> begun = call.command_buffer->work();
     const auto root = Retained<id<MTLCommandBuffer>>::share(buffer.rootCommandBuffer);
     call.outside([&] {
-      const graph_metal::Shown shown(*context_, encode);
+      const Shown shown(*context_, encode);
       result =
           [graph_.get() encodeBatchToCommandBuffer:buffer
                                       sourceImages:images
