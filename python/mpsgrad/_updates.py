@@ -61,9 +61,9 @@ class ArrayUpdates:
 
     def __init__(self, owner: str, optimizer: Any, source: Any, attributes: dict[str, str]) -> None:
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(
-                f"{owner}: optimizer must be an Optimizer, got {type(optimizer).__name__}"
-            )
+            is_class = isinstance(optimizer, type)
+            got = f"the class {optimizer.__name__}" if is_class else type(optimizer).__name__
+            raise TypeError(f"{owner}: optimizer must be an Optimizer, got {got}")
         self.optimizer: Any = optimizer
         self._source = source
         self._attributes = attributes

@@ -24,6 +24,8 @@ class _EnumerationType(EnumType):
             letters = name.replace("_", "").lower()
             if close := difflib.get_close_matches(letters, by_letters, 1, 0.8):
                 message += f"; did you mean {by_letters[close[0]]!r}?"
+            elif members:
+                message += f"; it has {', '.join(members)}"
             raise AttributeError(message, name=name, obj=cls)
 
 

@@ -117,10 +117,11 @@ def test_names_of_pytorch():
         (mg.LossType, "MeanSquaredError", "MEAN_SQUARED_ERROR"),
         (mg.DataType, "Float32", "FLOAT32"),
         (mg.EdgeMode, "qqq", None),
+        (mg.LossType, "CROSS_ENTROPY", None),
     ],
 )
 def test_unknown_members(cls, name, meant):
-    asked = f"; did you mean {meant!r}?" if meant else ""
+    asked = f"; did you mean {meant!r}?" if meant else f"; it has {', '.join(cls.__members__)}"
     with pytest.raises(AttributeError, match=re.escape(f"no member {name!r}{asked}") + "$"):
         getattr(cls, name)
     assert not hasattr(cls, "__qqq__")

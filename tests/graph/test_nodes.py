@@ -961,6 +961,23 @@ def test_nodes_pickle():
     assert again.source_images[0].producer.result_image is again.source_images[0]
 
 
+def test_what_a_kernel_refuses_names_the_node(device):
+    x = g.ImageNode("x")
+    for node, error, words in (
+        (g.PoolingMaxNode(x, (2, 2)), TypeError, "PoolingMaxNode: PoolingMax: kernel_width must"),
+        (g.DropoutNode(x, 1.0, label="d"), ValueError, "DropoutNode 'd': Dropout: keep_probabili"),
+        (g.SpatialNormalizationNode(x, "3"), TypeError, "SpatialNormalizationNode: Spatial"),
+    ):
+        with rejects(error, words):
+            g.Graph(device, node)
+    with rejects(TypeError, "ImageNode: format must be a ChannelFormat, got str"):
+        x.format = "float32"
+    assert x.format == mg.ChannelFormat.NONE
+    weights = np.ones((1, 1, 1, 1), np.float32)
+    with rejects(TypeError, "optimizer must be an Optimizer, got the class Adam"):
+        mg.ArrayConvolutionDataSource(weights, optimizer=mg.Adam)
+
+
 def test_messages_about_a_shared_constructor_name_the_class():
     nodes = {
         name: cls

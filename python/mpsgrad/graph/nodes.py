@@ -80,9 +80,6 @@ class ImageNode(_Node):
 
     Attributes
     ----------
-    format : ChannelFormat
-        Storage of this image; NONE: that of the producer's first source, and `Graph.format` where
-        an input has none.
     export_from_graph : bool
         Return this image from encodes, among the intermediates.
     synchronize_resource : bool
@@ -96,7 +93,6 @@ class ImageNode(_Node):
         If the handle is not hashable.
     """
 
-    format: _core.ChannelFormat
     export_from_graph: bool
     synchronize_resource: bool
     stop_gradient: bool
@@ -126,6 +122,22 @@ class ImageNode(_Node):
     @handle.setter
     def handle(self, handle: Hashable | None) -> None:
         self._handle: Hashable | None = _checked_handle("ImageNode", handle)
+
+    @property
+    def format(self) -> _core.ChannelFormat:
+        """Storage of this image.
+
+        NONE: that of the producer's first source, and `Graph.format` where an input has none.
+        """
+        return self._format
+
+    @format.setter  # noqa: A003  Apple's word
+    def format(self, channel_format: _core.ChannelFormat) -> None:
+        if not isinstance(channel_format, _core.ChannelFormat):
+            raise TypeError(
+                f"ImageNode: format must be a ChannelFormat, got {type(channel_format).__name__}"
+            )
+        self._format: _core.ChannelFormat = channel_format
 
     @property
     def image_allocator(self) -> Any:
@@ -252,6 +264,11 @@ class FilterNode(_Node):
     # The kernel's class on every device, and whether each encode leaves a kernel changed.
     _kernel: ClassVar[Any] = None
     _encodes_change_it: ClassVar[bool] = False
+    # What a graph raises, with the node's name, where a kernel's constructor or a setting does.
+    _refusals: ClassVar[dict[type[Exception], type[Exception]]] = {
+        TypeError: TypeError,
+        ValueError: ValueError,
+    }
     # Whether the result has as many channels as the first source.
     _keeps_channels: ClassVar[bool] = False
 
@@ -464,6 +481,14 @@ class FilterNode(_Node):
         return {}
 
     def _make_kernel(self, device: _core.Device, **more: Any) -> Any:
+        try:
+            return self._new_kernel(device, **more)
+        except (TypeError, ValueError, RuntimeError) as error:
+            if type(error) not in self._refusals:
+                raise
+            raise self._refusals[type(error)](f"{self._name()}: {error}") from error
+
+    def _new_kernel(self, device: _core.Device, **more: Any) -> Any:
         kernel = self._kernel(**self._kernel_arguments(), **more, device=device)
         for name, value in self._kernel_settings().items():
             setattr(kernel, name, value)
@@ -668,6 +693,12 @@ class TrainableNode(FilterNode):
 
     _abstract = True
     _training_style = TrainingStyle.GPU
+    # The data source refuses to load, or has what does not fit.
+    _refusals: ClassVar[dict[type[Exception], type[Exception]]] = {
+        TypeError: TypeError,
+        ValueError: GraphError,
+        RuntimeError: GraphError,
+    }
 
     @property
     def training_style(self) -> TrainingStyle:
@@ -682,12 +713,3 @@ class TrainableNode(FilterNode):
             raise ValueError(
                 f"{type(self).__name__}: training_style must be a TrainingStyle, got {style!r}"
             ) from None
-
-    def _make_kernel(self, device: _core.Device, **more: Any) -> Any:
-        try:
-            return super()._make_kernel(device, **more)
-        except (ValueError, RuntimeError) as error:
-            if type(error) not in (ValueError, RuntimeError):
-                raise
-            # The data source refuses to load, or has what does not fit.
-            raise GraphError(f"{self._name()}: {error}") from error
