@@ -211,11 +211,14 @@ else:  # type checkers would take any name for one of the module's
             import importlib
 
             return importlib.import_module("mpsgrad.graph")
-        from mpsgrad import graph
         from mpsgrad._wording import no_such_name
 
-        nodes = (f"mpsgrad.graph.{each}" for each in graph.__all__)
-        raise no_such_name("mpsgrad", name, [*nodes, *__all__])
+        names = __all__
+        if not name.startswith("_"):
+            from mpsgrad import graph
+
+            names = [*(f"mpsgrad.graph.{each}" for each in graph.__all__), *__all__]
+        raise no_such_name("mpsgrad", name, names)
 
 
 def __dir__() -> list[str]:

@@ -128,9 +128,9 @@ def _explaining(init: FunctionType) -> Callable[..., None]:
 class Explaining:
     """Mixed into classes whose constructors say what they take where a call does not fit."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         """Wrap the constructor of a class of the package."""
-        super().__init_subclass__()
+        super().__init_subclass__(**kwargs)
         init = vars(cls).get("__init__")
         if cls.__module__.partition(".")[0] == "mpsgrad" and isinstance(init, FunctionType):
             cls.__init__ = _explaining(init)  # type: ignore[method-assign]
@@ -189,9 +189,9 @@ class KernelFacade(Settings):
 
     _own_settings: tuple[str, ...] = ()
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         """Have messages about a `__call__` that classes share name the class that was called."""
-        super().__init_subclass__()
+        super().__init_subclass__(**kwargs)
         shared = cls.__call__
         if cls.__name__.startswith("_") or not isinstance(shared, FunctionType):
             return

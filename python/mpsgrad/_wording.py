@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +82,11 @@ def _like(name: str, names: Sequence[str]) -> str | None:
     if own not in by_letters:
         own = own.removeprefix("optimizer")
     close = difflib.get_close_matches(own, by_letters, 1, 0.8)
-    close += [letters for letters in by_letters if len(own) > 4 and letters.endswith(own)]
+    close += [  # whole words at the end
+        letters
+        for letters, each in by_letters.items()
+        if letters.endswith(own) and each[-len(own)].isupper()
+    ]
     return by_letters[close[0]] if close else None
 
 
@@ -148,7 +153,10 @@ def _shown(parameters: Sequence[inspect.Parameter]) -> str:
     for each in parameters:
         if each.kind == each.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
-        value = "" if each.default is each.empty else f"={each.default}"
+        default: Any = each.default
+        if isinstance(default, Enum):
+            default = f"{type(default).__name__}.{default.name}"
+        value = "" if default is each.empty else f"={default}"
         parts.append(_STARS.get(each.kind, "") + each.name + value)
     return f"({', '.join(parts)})"
 

@@ -541,7 +541,7 @@ class _ForwardConvolution(_ConvolutionKernel):
         if array.shape[3] > wanted and not chosen and self.source_feature_channel_offset == 0:
             remedy = f"set source_feature_channel_max_count to {wanted} to read the first of them"
             if array.shape[1] == wanted:
-                remedy = f"source.transpose(0, 2, 3, 1) makes it one of (N, C, H, W), or {remedy}"
+                remedy = f"np.moveaxis(source, -3, -1) makes one of (N, C, H, W) fit, or {remedy}"
             elif self.descriptor.kernel_height == array.shape[3]:
                 remedy = f"are the weights (O, I, H, W)? Theirs is (O, H, W, I); or {remedy}"
             raise ValueError(

@@ -219,6 +219,8 @@ def one_hot(classes: Any, count: int) -> npt.NDArray[np.float32]:
         If they have another number of axes, one of them is below 0 or not below ``count``, or that
         is not positive.
     """
+    if not hasattr(count, "__index__"):
+        raise TypeError(f"one_hot: count must be an int, got {type(count).__name__}")
     if not 0 < operator.index(count) < 2**31:
         raise ValueError(f"one_hot: count must be from 1 to 2**31 - 1, got {count}")
     array = as_array("one_hot", classes, "classes")

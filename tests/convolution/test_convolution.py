@@ -1330,8 +1330,10 @@ def test_arrays_of_more_channels_than_the_weights_take(device, rng, cls):
     )
     with rejects(ValueError, words):
         kernel(x)
-    with rejects(ValueError, "; source.transpose(0, 2, 3, 1) makes it one of (N, C, H, W), or set"):
+    with rejects(ValueError, "; np.moveaxis(source, -3, -1) makes one of (N, C, H, W) fit, or set"):
         kernel(x)
+    kernel(np.moveaxis(x, -3, -1))
+    kernel(np.moveaxis(x[0], -3, -1))
     expected = kernel(x[..., :3].copy())
     kernel.source_feature_channel_max_count = 3
     assert_same_bytes(kernel(x), expected)
@@ -1852,7 +1854,7 @@ def test_weights_of_a_source_of_ones_own_may_be_flat_or_rows(device):
     weights = np.arange(288, dtype=np.float32).reshape(8, 3, 3, 4)
     x = np.ones((1, 5, 5, 4), np.float32)
     expected = mg.Convolution(mg.ArrayConvolutionDataSource(weights), device=device)(x)
-    for shape in ((288,), (8, 36), (8, 3, 3, 4), (8, 1, 3, 3, 4)):
+    for shape in ((288,), (8, 36), (8, 3, 3, 4), (8, 1, 3, 3, 4), (8, 9, 4), (2, 4, 3, 3, 4)):
         own = changed(
             descriptor=descriptor,
             weights=weights.reshape(shape),

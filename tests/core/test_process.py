@@ -181,6 +181,7 @@ for turn in range(8):
     assert done.returncode == 0
 
 
+@NO_LEAK_CHECK
 def test_a_child_does_not_wait_for_handlers_of_its_parent():
     python("import time, warnings" + SETUP + FORK_UNDER_A_HANDLER)
 

@@ -78,6 +78,7 @@ def test_settings_that_cannot_be_set():
         ("ConvolutionNode", "mpsgrad.graph.ConvolutionNode"),
         ("MPSNNGraph", "mpsgrad.graph.Graph"),
         ("Graph", "mpsgrad.graph.Graph"),
+        ("linear", None),
         ("qqq", None),
     ],
 )
@@ -101,6 +102,24 @@ def test_unknown_names_of_the_graph_module(name, meant):
     words = f"module 'mpsgrad.graph' has no attribute {name!r}{asked}"
     with pytest.raises(AttributeError, match=re.escape(words) + "$"):
         getattr(mg.graph, name)
+
+
+def test_subclasses_may_have_keywords():
+    class Tagged:
+        def __init_subclass__(cls, *, tag=None, **kwargs):
+            super().__init_subclass__(**kwargs)
+            cls.tag = tag
+
+    class Source(mg.ArrayConvolutionDataSource, Tagged, tag=3):
+        pass
+
+    class Graph(mg.graph.Graph, Tagged, tag=4):
+        pass
+
+    class Pooling(mg.PoolingMax, Tagged, tag=5):
+        pass
+
+    assert (Source.tag, Graph.tag, Pooling.tag) == (3, 4, 5)
 
 
 def test_names_of_pytorch():
@@ -262,6 +281,10 @@ WRONG = {
     "data source": (
         lambda: mg.ArrayConvolutionDataSource(np.ones((1, 1, 1, 1)), bias=None),
         "ArrayConvolutionDataSource: has no argument 'bias'; it takes (weights, biases=None, ",
+    ),
+    "enumeration, in Python": (
+        lambda: mg.ArrayConvolutionDataSource(np.ones((1, 1, 1, 1)), bias=None),
+        "quantization=WeightsQuantizationType.NONE, ",
     ),
     "node": (
         lambda: mg.graph.SoftMaxNode(mg.graph.ImageNode(), "probabilities"),

@@ -432,6 +432,10 @@ def test_weights_of_labels_are_checked(device, rng):
         graph(x, labels, [labels, labels])
     with rejects(ValueError, "Graph: labels are LossLabels, which have weights of their own"):
         graph(x, mg.LossLabels.batch(device, labels), labels)
+    unnamed = loss_of(g.ImageNode("x"))
+    unnamed.input_labels.handle = None
+    with rejects(ValueError, "label_weights cannot be given by handle, as 1 of the nodes"):
+        float_graph(device, [unnamed])(x, labels, {None: labels})
 
 
 def test_labels_of_a_batch_are_of_one_kind(device, queue, rng):
@@ -1112,7 +1116,13 @@ def test_channels_that_a_convolution_leaves_out_warn(device, recwarn):
         with pytest.warns(UserWarning, match=f"5 channels, but {kept._name()} makes 8; the last 3"):
             g.Graph(device, convolution_of(5, kept))
         g.Graph(device, convolution_of(8, kept))
-    g.Graph(device, convolution_of(20, both))
+    for channels in (19, 20):  # the last one is 0
+        g.Graph(device, convolution_of(channels, both))
+    assert not recwarn
+    with pytest.warns(UserWarning, match="5 channels, but"):
+        graph = g.Graph(device, convolution_of(5, node))
+    copy.copy(graph)
+    pickle.loads(pickle.dumps(graph))
     assert not recwarn
 
 

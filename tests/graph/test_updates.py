@@ -126,6 +126,34 @@ def test_weights_that_were_trained_elsewhere_warn_once(device, rng):
         last(x, labels)
 
 
+def test_updates_by_the_cpu_that_an_optimizer_makes_are_not_stale(device, rng):
+    class ByCpu(mg.ArrayConvolutionDataSource):
+        def update_cpu(self, gradient_state, source_state):
+            with device.command_queue().command_buffer() as command_buffer:
+                self.update(command_buffer, gradient_state, source_state)
+            command_buffer.wait_until_completed()
+            return True
+
+    source = ByCpu(weights(rng), optimizer=mg.SGD(Descent.rate, device=device))
+    graph = trained(device, g.ConvolutionNode(g.ImageNode("x"), source), STYLES.CPU)
+    for _ in range(3):
+        graph(values(rng), values(rng))
+    assert source.checkpoint()["steps"] == 3
+
+
+def test_a_data_source_of_ones_own_may_have_any_attribute(device, rng):
+    class Plain:
+        """Only what Apple's protocol requires, and what is the user's."""
+
+        def __init__(self, source):
+            self._updates = {}
+            for name in ("load", "purge", "descriptor", "data_type", "weights", "bias_terms"):
+                setattr(self, name, getattr(source, name))
+
+    source = Plain(mg.ArrayConvolutionDataSource(weights(rng)))
+    g.Graph(device, g.ConvolutionNode(g.ImageNode("x"), source))(values(rng))
+
+
 def test_two_steps_on_one_command_buffer(device, queue, rng):
     """By the GPU the second step uses the weights of the first."""
     w, b = weights(rng), weights(rng, (4,))
@@ -672,6 +700,9 @@ def test_nodes_that_nothing_updates_are_listed(device, node):
         words = str(trained(device, node(), g.TrainingStyle.CPU))
     assert re.search(r"no CPU update: Array.* has no method for it", words)
     trained(device, node(), g.TrainingStyle.NONE)
+    exported = node()
+    exported.result_state.export_from_graph = True
+    trained(device, exported)
 
 
 def test_an_optimizer_of_another_device():

@@ -1065,6 +1065,8 @@ def test_one_hot_labels_of_classes(device):
     assert_exact(labels, np.eye(3)[pixels])
     assert_exact(mg.one_hot([1, 0], 2), np.array([[0, 1], [1, 0]]).reshape(2, 1, 1, 2))
     assert mg.one_hot(np.zeros(0, int), 2).shape == (0, 1, 1, 2)
+    with rejects(TypeError, "one_hot: count must be an int, got float"):
+        mg.one_hot([0], 2.0)
     for count in (0, -3, 2**70):
         with rejects(ValueError, f"one_hot: count must be from 1 to 2**31 - 1, got {count}"):
             mg.one_hot([0], count)

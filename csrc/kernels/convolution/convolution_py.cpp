@@ -2,6 +2,9 @@
 // python/mpsgrad/convolution.py documents the kernels.
 #include <pybind11/native_enum.h>
 
+#include <algorithm>
+#include <set>
+
 #include "core/forward_encode_py.hpp"
 #include "core/numbers_py.hpp"
 #include "core/often_called_py.hpp"
@@ -79,22 +82,25 @@ class PyDataSource final : public ConvolutionDataSource {
   }
 
  private:
-  // Weights may be flat, or rows; in more axes they show in which order they are. Those of length 1
-  // do not matter.
+  // Weights may be flat, or in axes that are parts or products of the shape's; other ones show that
+  // they lie in another order.
   static void check_axes(const py::array& weights, const ConvolutionWeightShape& shape) {
-    const auto longer_than_one = [](const py::sequence& lengths) {
-      std::vector<Index> result;
-      for (const py::handle length : lengths) {
-        if (const auto value = length.cast<Index>(); value != 1) {
-          result.push_back(value);
-        }
-      }
-      return result;
-    };
+    const auto products_of =
+        [](const py::sequence& lengths) {  // of the first axis, the first two, ...
+          std::set<Index> result;
+          Index product = 1;
+          for (const py::handle length : lengths) {
+            result.insert(product *= length.cast<Index>());
+          }
+          return result;
+        };
     const py::tuple wanted = shape_tuple(shape);
     const py::tuple came = weights.attr("shape");
-    require(weights.ndim() < 3 || weights.size() != shape.weight_count() ||
-                longer_than_one(came) == longer_than_one(wanted),
+    const std::set<Index> ours = products_of(wanted), theirs = products_of(came);
+    const auto has = [](const std::set<Index>& all, const std::set<Index>& some) {
+      return std::includes(all.begin(), all.end(), some.begin(), some.end());
+    };
+    require(weights.size() != shape.weight_count() || has(ours, theirs) || has(theirs, ours),
             "ConvolutionDataSource: weights() must have shape ", std::string(py::repr(wanted)),
             " or be flat, got ", std::string(py::repr(came)));
   }

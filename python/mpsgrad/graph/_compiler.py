@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpsgrad import _core
 from mpsgrad._array_source import ArraySource
 from mpsgrad._core import ChannelFormat
-from mpsgrad._updates import ArrayUpdates
 from mpsgrad.batch_normalization import ArrayBatchNormalizationDataSource
 from mpsgrad.convolution import ArrayConvolutionDataSource, ConvolutionDataSource
 from mpsgrad.errors import GraphError
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from mpsgrad._updates import ArrayUpdates
     from mpsgrad.graph.nodes import FilterNode, ImageNode
 
 __all__ = ["Compiler"]
@@ -83,9 +83,13 @@ class Compiler:
     results : list of ImageNode
     needed : list of bool
         Which of them encodes return.
+    warns : bool, default True
+        False: whoever made the graph that this one is a copy of has been warned.
     """
 
-    def __init__(self, graph: Any, results: list[ImageNode], needed: list[bool]) -> None:
+    def __init__(
+        self, graph: Any, results: list[ImageNode], needed: list[bool], *, warns: bool = True
+    ) -> None:
         self.graph = graph
         self.device: _core.Device = graph.device
         self.results = results
@@ -119,8 +123,10 @@ class Compiler:
         self._finish()
         self._find_readers()
         self._note_steps()
-        self._warn_of_no_updates()
-        self.check_channels([None] * len(self.input_images), stacklevel=5)  # who makes the graph
+        if warns:  # whoever makes the graph
+            self._warn_of_equal_seeds(stacklevel=5)
+            self._warn_of_no_updates(stacklevel=5)
+            self.check_channels([None] * len(self.input_images), stacklevel=5)
         if graph._wants_description:
             self._describe()
             graph._make_runner()
@@ -146,9 +152,8 @@ class Compiler:
         self.order = sorted(self.kept, key=lambda node: (node in backward, node._serial))
         self.pruned = sorted(self.included - self.kept, key=lambda node: node._serial)
         self.steps = [node for node in self.order if node.result_image not in self.copies]
-        self._warn_of_equal_seeds()
 
-    def _warn_of_equal_seeds(self) -> None:
+    def _warn_of_equal_seeds(self, stacklevel: int) -> None:
         first_with: dict[int, DropoutNode] = {}
         for node in self.steps:
             if not isinstance(node, DropoutNode):
@@ -160,7 +165,7 @@ class Compiler:
                     f"{node._name()}: has seed {node.seed}, as {same}{other._name()} has, so that "
                     "both draw the same masks; give each a seed of its own",
                     UserWarning,
-                    stacklevel=6,  # whoever makes the graph
+                    stacklevel=stacklevel,
                 )
 
     def _returned(self, image: ImageNode) -> bool:
@@ -488,13 +493,12 @@ class Compiler:
             if not isinstance(node, ConvolutionNode) or producer is None or node in self.warned:
                 continue
             offered, read = sources[0], self.kernel(node).descriptor.input_feature_channels
-            if offered is not None and offered > read:
+            why, filling = "", 0
+            if offered is not None and isinstance(producer, ConcatenationNode):
+                why = ", where each source begins at a multiple of 4"
+                filling = -(channels.get(producer._sources[-1]) or 0) % 4  # zeros at the end
+            if offered is not None and offered - filling > read:
                 self.warned.add(node)
-                why = (
-                    ", where each source begins at a multiple of 4"
-                    if isinstance(producer, ConcatenationNode)
-                    else ""
-                )
                 warnings.warn(
                     f"{node._name()}: its weights are for {read} channels, but {producer._name()} "
                     f"makes {offered}{why}; the last {offered - read} are not read",
@@ -502,14 +506,15 @@ class Compiler:
                     stacklevel=stacklevel,
                 )
 
-    def _warn_of_no_updates(self) -> None:
+    def _warn_of_no_updates(self, stacklevel: int) -> None:
         trained = [
             node
             for node in self.steps
             if isinstance(node, GradientFilterNode) and node._updates_weights()
         ]
         has_loss = any(isinstance(state, LabelsNode) for state in self.input_states)
-        if not trained or not has_loss or not self.without_update.keys() >= set(trained):
+        wanted = any(self.is_exported(node._forward._state) for node in trained)
+        if not trained or not has_loss or wanted or not self.without_update.keys() >= set(trained):
             return
         node = trained[0]
         source = type(self.data_sources[node._forward]).__name__
@@ -518,13 +523,12 @@ class Compiler:
             f"{self.without_update[node]}, nor can any other; where that is meant, set the "
             "nodes' training_style to NONE",
             UserWarning,
-            stacklevel=5,  # whoever makes the graph
+            stacklevel=stacklevel,
         )
 
     def _note_steps_of(self, source: Any) -> None:
-        updates = getattr(source, "_updates", None)
-        if isinstance(updates, ArrayUpdates):
-            self._steps_read[updates] = updates.steps
+        if isinstance(source, ArraySource) and source._updates is not None:
+            self._steps_read[source._updates] = source._updates.steps
 
     def _note_steps(self) -> None:
         for source in self.data_sources.values():
@@ -535,8 +539,8 @@ class Compiler:
         if self._warned_of_steps:
             return
         for node, source in self.data_sources.items():
-            updates = getattr(source, "_updates", None)
-            if updates in self._steps_read and updates.steps != self._steps_read[updates]:
+            updates = source._updates if isinstance(source, ArraySource) else None
+            if updates is not None and updates.steps != self._steps_read.get(updates):
                 self._warned_of_steps = True
                 warnings.warn(
                     f"Graph: {type(source).__name__} of {node._name()} has been trained since "
@@ -676,6 +680,7 @@ class _Update(NamedTuple):
             if getattr(self.source, self.method)(*self.kind.arguments(states, old)):
                 for _, each in self.built:
                     getattr(each, f"{self.kind.reload}_from_data_source")()
+                self.note(self.source)
 
         return complete
 
@@ -698,7 +703,13 @@ def _updates(node: FilterNode, source: Any, name: str, note: Callable[[Any], Non
         return update
 
     def completing(method: Any, kind: _KindOfUpdate) -> Any:
-        return lambda states, old: method(*kind.arguments(states, old))
+        def update(states: list[Any], old: Any) -> Any:
+            reloads = method(*kind.arguments(states, old))
+            if reloads:
+                note(source)
+            return reloads
+
+        return update
 
     result: list[Any] = []
     for kind in _kinds_of_updates(node):

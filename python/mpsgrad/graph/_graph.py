@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy as copying
+import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
@@ -165,7 +166,8 @@ class Graph(Settings, _core.Graph):
             self.label = label
         if format is not None:
             self.format = format
-        self._compiled = Compiler(self, self._results, needed)
+        warns = not getattr(_REBUILDING, "active", False)
+        self._compiled = Compiler(self, self._results, needed, warns=warns)
         if not self._compiled.order:
             raise GraphError(
                 "Graph: nothing has to be run, as no result is needed, nothing is exported and "
@@ -414,6 +416,8 @@ class Graph(Settings, _core.Graph):
         if not hasattr(given, "keys"):
             return self._inputs("label_weights", given or [None] * len(nodes), nodes)
         handles = [node.handle for node in nodes]
+        if given and None in handles:
+            return self._by_handle("label_weights", given, nodes)
         if not given.keys() <= set(handles):
             raise ValueError(
                 f"Graph: label_weights may be given for the handles {handles!r}, got "
@@ -600,7 +604,11 @@ class Graph(Settings, _core.Graph):
     def _rebuilt(
         cls: Any, device: Any, results: list[Any], needed: list[bool], settings: dict[str, Any]
     ) -> Any:
-        graph = cls(device, result_images=results, results_are_needed=needed)
+        _REBUILDING.active = True
+        try:
+            graph = cls(device, result_images=results, results_are_needed=needed)
+        finally:
+            _REBUILDING.active = False
         for name, value in settings.items():
             setattr(graph, name, value)
         return graph
@@ -702,6 +710,7 @@ def _unpickled(
 
 
 _DATA_SOURCES = ("_weights", "_data_source")
+_REBUILDING = threading.local()  # whether a thread is copying a graph
 
 
 def _copies(nodes: list[ImageNode], data_sources: Mapping[int, Any]) -> list[ImageNode]:
