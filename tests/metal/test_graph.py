@@ -37,7 +37,8 @@ def is_one_graph(graph):
 
 
 def test_it_is_one_graph(device, rng):
-    node = convolution(g.ImageNode("x"), sample(rng, (4, 1, 1, 4)))
+    sgd = mg.SGD(0.5, device=device)
+    node = convolution(g.ImageNode("x"), sample(rng, (4, 1, 1, 4)), optimizer=sgd)
     for graph in (float_graph(device, [node]), trained(device, g.NeuronReLUNode(node))):
         assert is_one_graph(graph)
         assert "kernel by kernel" not in graph.debug_description
