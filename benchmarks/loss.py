@@ -241,6 +241,9 @@ def _slope_samples(
 ) -> Samples:
     """Return elements of the gradient."""
     index = places(context.rng, y.shape, SAMPLES)
+    if formula.labels == "classes":  # the labelled ones too: of the others some slopes are 0
+        labelled = (*index[:3], t[index[:3]].argmax(axis=-1))
+        index = tuple(np.concatenate(pair) for pair in zip(index, labelled, strict=True))
     a, b = (array[index[:3]].astype(np.float64) for array in (y, t))
     which = np.arange(len(a)), index[3]
     exact = formula.slope(a, b)[which]
