@@ -10,7 +10,7 @@
 namespace mpsgrad::cpu::convolution {
 
 struct WeightGradientPlan {
-  static constexpr Index kNarrowGroup = 32;  // gradient channels too few for copies of one tap
+  static constexpr Index kNarrowGroup = 32;  // fewer gradient channels are not worth copies
 
   ConvolutionGeometry g;
   Index taps = 0, group_sources = 0, group_gradients = 0;
