@@ -34,6 +34,7 @@ void bind_reduction(py::module_& m);
 void bind_reshape(py::module_& m);
 void bind_resize(py::module_& m);
 void bind_softmax(py::module_& m);
+void bind_state(py::module_& m);
 void bind_upsampling(py::module_& m);
 void bind_vector(py::module_& m);
 void word_errors(py::module_& m);
@@ -161,6 +162,7 @@ PYBIND11_MODULE(_core, m) {
   set_warning_sink(&warn_python);
   bind_process(m);
   bind_device(m);
+  bind_state(m);
   bind_image(m);
   bind_vector(m);
   bind_core(m);

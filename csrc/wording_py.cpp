@@ -66,13 +66,13 @@ class Worded {
         named[PyTuple_GET_ITEM(keywords, i)] = py::handle(arguments[count + i]);
       }
       const std::string who = of_object ? text(type_name(arguments[0]), who_) : who_;
-      const py::object words =
+      const py::object error =
           py::module_::import("mpsgrad._wording")
               .attr("wrong_call")(who, documentation_, of_object, given, named);
-      if (words.is_none()) {
+      if (error.is_none()) {
         raised.restore();
       } else {
-        PyErr_SetObject(PyExc_TypeError, words.ptr());
+        PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
       }
     } catch (py::error_already_set& error) {
       error.restore();

@@ -84,3 +84,23 @@ def training(sources: list[mg.ArrayConvolutionDataSource], graph: g.Graph, x: Ar
     mg.GradientBucket(graph)  # type: ignore[arg-type]
     graph.restore(graph.checkpoint())
     sources[0].restore({"weights": x})
+
+
+def encodes(
+    kernel: mg.Convolution, commands: mg.CommandBuffer, image: mg.Image, images: mg.ImageBatch
+) -> None:
+    assert_type(kernel.encode(commands, image, allocator=lambda *_: image), mg.Image)
+    assert_type(kernel.encode(commands, image, with_state=True), tuple[mg.Image, Any])
+    assert_type(kernel.encode_batch(commands, images, allocator=mg.DEFAULT), mg.ImageBatch)
+    assert_type(kernel.encode_batch(commands, images, with_state=True), tuple[mg.ImageBatch, Any])
+    assert_type(kernel.encode_batch(commands, [image], destinations=[image]), Any)
+    states = kernel.result_state_batch(images, images)
+    kernel.encode_batch(commands, images, images, destination_states=states)
+    kernel.encode_batch(commands, images, images, destination_states=None)
+    kernel.encode(commands, np.zeros((1, 1, 1, 4)))  # type: ignore[call-overload]
+    kernel.encode(commands, image, image, destination_state=image)  # type: ignore[call-overload]
+    kernel.encode(commands, image, allocator=1)  # type: ignore[call-overload]
+    kernel.source_feature_channel_max_count = None
+    mg.synchronize(images, commands)
+    mg.synchronize(states, commands)
+    mg.synchronize(commands, commands)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 // How Python arguments become images and states: one object or any sequence of them, one call
-// whatever the length.
+// whatever the length; and what signatures say of them.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -17,6 +17,37 @@
 namespace mpsgrad {
 
 namespace py = pybind11;
+
+inline bool is_anything(PyObject* /*object*/) { return true; }
+
+// An object of which signatures, and type checkers, say that it is of one of these classes.
+// Anything arrives: what is none of them is for the function to refuse, by name.
+template <class... Classes>
+class OneOf : public py::object {
+  PYBIND11_OBJECT_DEFAULT(OneOf, py::object, is_anything)
+};
+
+}  // namespace mpsgrad
+
+template <class... Classes>
+struct pybind11::detail::handle_type_name<mpsgrad::OneOf<Classes...>> {
+  static constexpr auto name = union_concat(make_caster<Classes>::name...);
+};
+
+namespace mpsgrad {
+
+using Integer = OneOf<Index>;
+using Integers = OneOf<std::vector<Index>>;
+using IntegerOrNone = OneOf<Index, py::none>;
+using ImagesGiven = OneOf<Image, ImageBatch, ImageBatch::Images>;
+using ImagesOrNone = OneOf<Image, ImageBatch, ImageBatch::Images, py::none>;
+using BatchGiven = OneOf<ImageBatch, ImageBatch::Images>;
+using BatchOrNone = OneOf<ImageBatch, ImageBatch::Images, py::none>;
+using StatesGiven = OneOf<State, StateBatch>;
+using StatesOrNone = OneOf<State, StateBatch, py::none>;
+// Of one encode, and as a property.
+using AllocatorGiven = OneOf<ImageAllocator, ImageBatch, py::function, py::none>;
+using AllocatorKept = OneOf<ImageAllocator, py::function, py::none>;
 
 // Refers to the images of an ImageBatch, and holds those of a list, or one.
 struct ImageArgument {
@@ -233,12 +264,16 @@ void for_bound_classes(const py::module_& m, const Visit& visit) {
 // For classes whose objects only kernels make.
 template <class Class>
 void forbid_construction(Class& cls) {
-  cls.attr("__init__") = py::cpp_function(
-      [](const py::object& self, const py::args&, const py::kwargs&) {
-        fail<TypeError>(type_name(self),
-                        " is made by a kernel; use kernel.result_state(source, destination)");
-      },
-      py::is_method(cls));
+  static constexpr const char* kHint =
+      " is made by a kernel; use kernel.result_state(source, destination)";
+  cls.attr("__init__") =
+      py::cpp_function([](const py::object& self, const py::args&,
+                          const py::kwargs&) { fail<TypeError>(type_name(self), kHint); },
+                       py::is_method(cls));
+  const auto name = cls.attr("__name__").template cast<std::string>();
+  cls.attr("temporary") = py::staticmethod(
+      py::cpp_function([name](const py::args&, const py::kwargs&) { fail<TypeError>(name, kHint); },
+                       "Not offered: a kernel makes it."));
 }
 
 // None: the kernel's own allocator; else one of ours, any callable (command_buffer, descriptor,
@@ -247,6 +282,6 @@ std::shared_ptr<ImageAllocator> allocator_argument(const py::handle& object);
 // The same for a property: a batch serves one encode, so it is none.
 std::shared_ptr<ImageAllocator> allocator_property(const py::handle& object);
 // What either was given.
-py::object allocator_object(const std::shared_ptr<ImageAllocator>& allocator);
+AllocatorKept allocator_object(const std::shared_ptr<ImageAllocator>& allocator);
 
 }  // namespace mpsgrad

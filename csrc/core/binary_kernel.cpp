@@ -9,11 +9,6 @@
 
 namespace mpsgrad {
 
-BinaryKernel::BinaryKernel(std::shared_ptr<Device> device, const char* class_name)
-    : KernelBase(std::move(device), class_name),
-      padding_(std::make_shared<DefaultPadding>(padding_method::kSizeSame)),
-      allocator_(temporary_image_allocator()) {}
-
 void BinaryKernel::set_offset(bool secondary, const Offset& offset) {
   check_offset(*this, secondary ? "secondary_offset" : "primary_offset", offset,
                is_backwards() ? kFurthestBackwards : kFurthest);
@@ -54,31 +49,7 @@ void BinaryKernel::set_stride(bool secondary, bool vertical, Index value) {
 }
 
 void BinaryKernel::check_stride(bool, const char* property, Index value) const {
-  require(value >= 1, class_name(), ": ", property, " must be at least 1, got ", value);
-  require(value <= kMaximumWindow, class_name(), ": ", property, " must be at most ",
-          kMaximumWindow, ", got ", value);
-}
-
-void BinaryKernel::set_clip_rect(const Region& clip) {
-  check_clip(*this, clip);
-  properties_.clip_rect = clip;
-}
-
-void BinaryKernel::set_destination_channel_offset(Index value) {
-  check_channel_offset(*this, "destination_feature_channel_offset", value);
-  properties_.destination_channel_offset = value;
-}
-
-void BinaryKernel::set_padding(std::shared_ptr<Padding> padding) {
-  require<TypeError>(padding != nullptr, class_name(), ": padding must be a Padding, got None");
-  padding_method::check(padding->method(), class_name());
-  padding_ = std::move(padding);
-}
-
-void BinaryKernel::set_allocator(std::shared_ptr<ImageAllocator> allocator) {
-  require<TypeError>(allocator != nullptr, class_name(),
-                     ": destination_image_allocator must not be None");
-  allocator_ = std::move(allocator);
+  check_step(class_name(), property, value);
 }
 
 ForwardBinaryKernel::ForwardBinaryKernel(std::shared_ptr<Device> device, const char* class_name,
@@ -132,6 +103,12 @@ Index ForwardBinaryKernel::consumed(bool secondary, const ImageBatch::Images& im
   const SourceProperties& source = properties_.source(secondary);
   return consumed_channels(*this, {secondary ? "secondary" : "primary", &images, batch},
                            source.channel_offset, source.channel_maximum, 0);
+}
+
+ImageDescriptor ForwardBinaryKernel::result_descriptor(
+    const ImageBatch::Images& primary_and_secondary) {
+  PropertyGuard guard(properties_);
+  return destination_descriptor(primary_and_secondary, {});
 }
 
 ImageDescriptor ForwardBinaryKernel::destination_descriptor(

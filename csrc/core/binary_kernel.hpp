@@ -7,15 +7,14 @@
 
 #include "core/destinations.hpp"
 #include "core/gradient_state.hpp"
-#include "core/kernel.hpp"
+#include "core/image_kernel.hpp"
 
 namespace mpsgrad {
 
-class BinaryKernel : public KernelBase {
+class BinaryKernel : public ImageKernel<BinaryProperties> {
  public:
-  BinaryKernel(std::shared_ptr<Device> device, const char* class_name);
+  using ImageKernel::ImageKernel;
 
-  const BinaryProperties& properties() const { return properties_; }
   SourceProperties& source_properties(bool secondary) {
     return secondary ? properties_.secondary : properties_.primary;
   }
@@ -24,27 +23,10 @@ class BinaryKernel : public KernelBase {
   void set_channel_offset(bool secondary, Index value);
   void set_channel_maximum(bool secondary, Index value);
   void set_stride(bool secondary, bool vertical, Index value);
-  void set_clip_rect(const Region& clip);
-  void set_destination_channel_offset(Index value);
-  const std::shared_ptr<Padding>& padding() const { return padding_; }
-  void set_padding(std::shared_ptr<Padding> padding);
-  const std::shared_ptr<ImageAllocator>& allocator() const { return allocator_; }
-  void set_allocator(std::shared_ptr<ImageAllocator> allocator);
-
-  virtual bool is_backwards() const { return false; }
-  virtual bool is_state_modified() const { return false; }
-  virtual bool is_result_state_reused_across_batch() const { return false; }
-  virtual bool append_batch_barrier() const { return false; }
 
  protected:
   // Throws unless a source may be walked with this stride.
   virtual void check_stride(bool secondary, const char* property, Index value) const;
-
-  BinaryProperties properties_;
-
- private:
-  std::shared_ptr<Padding> padding_;
-  std::shared_ptr<ImageAllocator> allocator_;
 };
 
 // One forward encode after every check. Image i of the work is primary `first_primary + i`,
@@ -83,6 +65,9 @@ class ForwardBinaryKernel : public BinaryKernel {
   // Sizes the result by the padding policy and sets the offsets, persistently.
   ImageDescriptor destination_descriptor(const ImageBatch::Images& primary_and_secondary,
                                          const StateBatch& source_states);
+
+  // The same, and the properties stay what they are.
+  ImageDescriptor result_descriptor(const ImageBatch::Images& primary_and_secondary);
 
   // The properties must be final. `command_buffer` makes the states temporary. Empty for kernels
   // without a state.

@@ -10,10 +10,10 @@ using namespace pybind11::literals;
 using Kernel = ForwardBinaryKernel;
 
 py::object encode_binary(Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-                         const py::object& primary_object, const py::object& secondary_object,
-                         const py::object& destination_object, const py::object& state_object,
+                         const ImagesGiven& primary_object, const ImagesGiven& secondary_object,
+                         const ImagesOrNone& destination_object, const StatesOrNone& state_object,
                          bool with_state, bool temporary_state,
-                         const py::object& allocator_object) {
+                         const AllocatorGiven& allocator_object) {
   const ImageArgument primary = image_argument(primary_object, "primary", self.class_name());
   const ImageArgument secondary = image_argument(secondary_object, "secondary", self.class_name());
   require<TypeError>(primary.batch == secondary.batch, self.class_name(),
@@ -32,8 +32,8 @@ py::object encode_binary(Kernel& self, const std::shared_ptr<CommandBuffer>& com
 }
 
 py::object result_states(Kernel& self, const std::shared_ptr<CommandBuffer>& temporary,
-                         const py::object& primaries, const py::object& secondaries,
-                         const py::object& destinations, const py::object& states) {
+                         const ImagesGiven& primaries, const ImagesGiven& secondaries,
+                         const ImagesGiven& destinations, const StatesOrNone& states) {
   const ImageArgument primary = image_argument(primaries, "primary", self.class_name());
   const ImageArgument secondary = image_argument(secondaries, "secondary", self.class_name());
   const ImageArgument destination = image_argument(destinations, "destination", self.class_name());
@@ -48,8 +48,8 @@ void bind_states(py::class_<Kernel, BinaryKernel, py::smart_holder>& c) {
     return result_state_form(batch, temporary,
                              batch ? "primaries, secondaries" : "primary, secondary", "Not used.");
   };
-  const auto ordinary = [](Kernel& self, const py::object& primary, const py::object& secondary,
-                           const py::object& destination, const py::object& states) {
+  const auto ordinary = [](Kernel& self, const ImagesGiven& primary, const ImagesGiven& secondary,
+                           const ImagesGiven& destination, const StatesOrNone& states) {
     return result_states(self, nullptr, primary, secondary, destination, states);
   };
   c.def("result_state", ordinary, "primary"_a, "secondary"_a, "destination"_a,
@@ -66,7 +66,7 @@ void bind_states(py::class_<Kernel, BinaryKernel, py::smart_holder>& c) {
 void bind_encodes(py::class_<Kernel, BinaryKernel, py::smart_holder>& c) {
   c.def(
       "destination_descriptor",
-      [](Kernel& self, const py::object& sources, const py::object& states) {
+      [](Kernel& self, const ImagesGiven& sources, const StatesOrNone& states) {
         return self.destination_descriptor(
             image_argument(sources, "sources", self.class_name()).images(),
             state_argument(states, "states", self.class_name()));
@@ -83,10 +83,13 @@ states : State or list of State, optional
 )",
            kDescriptorReturns)
           .c_str());
+  c.def("_result_descriptor", [](Kernel& self, const ImagesGiven& sources) {
+    return self.result_descriptor(image_argument(sources, "sources", self.class_name()).images());
+  });
   c.def(
       "encoding_storage_size",
-      [](const Kernel&, const py::object&, const py::object&, const py::object&,
-         const py::object&) { return 0; },
+      [](const Kernel&, const ImagesGiven&, const ImagesGiven&, const ImagesGiven&,
+         const StatesOrNone&) { return 0; },
       "primary"_a, "secondary"_a, "destination"_a, "source_states"_a = py::none(),
       "Best guess at scratch bytes; 0, as none is known.");
   def_often_called(c, "encode", &encode_binary, "command_buffer"_a.none(false), "primary"_a,

@@ -166,8 +166,8 @@ void bind_result_states(Class& c, const char* use, Make make) {
   using Kernel = typename Class::type;
   using namespace pybind11::literals;
   const auto temporary = [make](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-                                const py::object& sources, const py::object& destinations,
-                                const py::object& states) {
+                                const ImagesGiven& sources, const ImagesGiven& destinations,
+                                const StatesOrNone& states) {
     const ImageArgument source = image_argument(sources, "source", self.class_name());
     const ImageArgument destination =
         image_argument(destinations, "destination", self.class_name());
@@ -175,8 +175,8 @@ void bind_result_states(Class& c, const char* use, Make make) {
                              state_argument(states, "source_states", self.class_name())),
                         source.batch);
   };
-  const auto ordinary = [temporary](Kernel& self, const py::object& sources,
-                                    const py::object& destinations, const py::object& states) {
+  const auto ordinary = [temporary](Kernel& self, const ImagesGiven& sources,
+                                    const ImagesGiven& destinations, const StatesOrNone& states) {
     return temporary(self, nullptr, sources, destinations, states);
   };
   c.def("result_state", ordinary, "source"_a, "destination"_a, "source_states"_a = py::none(),

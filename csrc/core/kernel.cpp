@@ -256,18 +256,19 @@ void check_depth(const KernelBase& kernel, const Operand& source, Index first, I
           count, " images of ", source.name, " from ", first, " on, but it has ", source.depth());
 }
 
+void check_step(const char* who, const char* name, Index value) {
+  require(value >= 1, who, ": ", name, " must be at least 1, got ", value);
+  require(value <= kMaximumWindow, who, ": ", name, " must be at most ", kMaximumWindow, ", got ",
+          value);
+}
+
 void check_window(const char* who, const Window& window) {
-  const auto sane = [&](const char* name, Index value) {
-    require(value >= 1, who, ": ", name, " must be at least 1, got ", value);
-    require(value <= kMaximumWindow, who, ": ", name, " must be at most ", kMaximumWindow, ", got ",
-            value);
-  };
-  sane("kernel_width", window.kernel_width);
-  sane("kernel_height", window.kernel_height);
-  sane("stride_in_pixels_x", window.stride_x);
-  sane("stride_in_pixels_y", window.stride_y);
-  sane("dilation_rate_x", window.dilation_x);
-  sane("dilation_rate_y", window.dilation_y);
+  check_step(who, "kernel_width", window.kernel_width);
+  check_step(who, "kernel_height", window.kernel_height);
+  check_step(who, "stride_in_pixels_x", window.stride_x);
+  check_step(who, "stride_in_pixels_y", window.stride_y);
+  check_step(who, "dilation_rate_x", window.dilation_x);
+  check_step(who, "dilation_rate_y", window.dilation_y);
 }
 
 void check_position(const KernelBase& kernel, const char* property, Index value, Index furthest) {

@@ -114,6 +114,8 @@ void require_default(const KernelBase& kernel, const char* property, const Value
   require(value == usual, kernel.class_name(), ": ", property, " must have its default value, got ",
           value);
 }
+// Throws unless a side, a stride or a dilation is 1 to kMaximumWindow.
+void check_step(const char* who, const char* name, Index value);
 void check_window(const char* who, const Window& window);
 void check_position(const KernelBase& kernel, const char* property, Index value,
                     Index furthest = kFurthest);

@@ -97,14 +97,14 @@ std::array<Index, 3> three(const py::sequence& values, const char* what, Index l
 
 // None, and what Apple's headers write for it, is no limit.
 template <class... Name>
-Index limit_in(const py::object& value, const Name&... name) {
+Index limit_in(const IntegerOrNone& value, const Name&... name) {
   if (value.is_none() || (PyLong_Check(value.ptr()) != 0 &&
                           value.equal(py::int_(std::numeric_limits<std::uint64_t>::max())))) {
     return kUnlimited;
   }
   return integer(value, name..., "source_feature_channel_max_count");
 }
-py::object limit_out(Index value) {
+IntegerOrNone limit_out(Index value) {
   return value == kUnlimited ? py::object(py::none()) : py::int_(value);
 }
 
@@ -232,8 +232,15 @@ Parameters
 pixels : int
     Of all sides, where it is the only argument.
 left, right, top, bottom : int, default 0
-    There are ``(size + left + right - extent) // stride + 1`` columns of windows, and rows likewise.
-    The result has as many, or what a kernel that enlarges or resizes makes of them.
+    There are ``(size + left + right - extent) // stride + 1`` columns of windows, and rows likewise. The result has as
+    many, or what a kernel that enlarges or resizes makes of them. They are cut off the result of a transposed
+    convolution, whose columns are ``(size - 1) * stride + extent - left - right``; there ``right`` and ``bottom`` may
+    be negative. In PyTorch's words they are ``padding - output_padding``, ``left`` and ``top`` ``padding``.
+
+Raises
+------
+ValueError
+    If a number is beyond 16384, or ``left`` or ``top`` negative; from encodes also for other negative ones.
 )")
       .def(py::init([](Index pixels) {
              return std::make_shared<ExplicitPadding>(pixels, pixels, pixels, pixels);
@@ -242,13 +249,17 @@ left, right, top, bottom : int, default 0
       .def(py::init<Index, Index, Index, Index>(), "left"_a = 0, "right"_a = 0, "top"_a = 0,
            "bottom"_a = 0)
       .def_readonly("left", &ExplicitPadding::left,
-                    "Columns added before the source's first, 0 to 16384; read only.")
-      .def_readonly("right", &ExplicitPadding::right,
-                    "Columns added after the source's last, 0 to 16384; read only.")
+                    "Columns added before the source's first, or cut off the result, 0 to 16384; "
+                    "read only.")
+      .def_readonly(
+          "right", &ExplicitPadding::right,
+          "Columns added after the source's last, or cut off the result, -16384 to 16384; "
+          "read only.")
       .def_readonly("top", &ExplicitPadding::top,
-                    "Rows added above the source, 0 to 16384; read only.")
+                    "Rows added above the source, or cut off the result, 0 to 16384; read only.")
       .def_readonly("bottom", &ExplicitPadding::bottom,
-                    "Rows added below the source, 0 to 16384; read only.")
+                    "Rows added below the source, or cut off the result, -16384 to 16384; read "
+                    "only.")
       .def("__repr__",
            [](const ExplicitPadding& self) { return text("ExplicitPadding(", self.label(), ")"); })
       .def(
@@ -307,9 +318,9 @@ void bind_kernel_base(py::module_& m) {
 // -----------------------------------------------------------------------------------------------------------
 
 py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-                        const py::object& source_object, const py::object& destination_object,
-                        const py::object& state_object, bool with_state, bool temporary_state,
-                        const py::object& allocator_object) {
+                        const ImagesGiven& source_object, const ImagesOrNone& destination_object,
+                        const StatesOrNone& state_object, bool with_state, bool temporary_state,
+                        const AllocatorGiven& allocator_object) {
   const ImageArgument source = image_argument(source_object, "source", self.class_name());
   return encode_or_create(
       self, "source", source.batch,
@@ -325,13 +336,32 @@ py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>&
 
 namespace {
 
-// What an encode does with states and batches; fixed by the class of a kernel.
+// What all kernels that write images have; how they treat states and batches is fixed by their
+// class.
 template <class Class>
-void bind_traits(Class& c) {
+void bind_image_kernel(Class& c) {
   using Kernel = typename Class::type;
-  c.def_property_readonly("is_backwards", &Kernel::is_backwards,
-                          "Whether strides count pixels of the destination, as in transposed "
-                          "convolution and in most gradient kernels; read only.")
+  c.def_property(
+       "clip_rect", [](const Kernel& k) { return k.properties().clip_rect; },
+       &Kernel::set_clip_rect,
+       "Part of the destination that is written; `NO_CLIP`, the default, for all of it.")
+      .def_property(
+          "destination_feature_channel_offset",
+          [](const Kernel& k) { return k.properties().destination_channel_offset; },
+          &Kernel::set_destination_channel_offset,
+          "First channel written, a multiple of 4 below 8192; ValueError for others.")
+      .def_property("padding", &Kernel::padding, &Kernel::set_padding,
+                    "`Padding` policy of encodes that create their destination; SIZE_SAME by "
+                    "default.")
+      .def_property(
+          "destination_image_allocator",
+          [](const Kernel& k) { return allocator_object(k.allocator()); },
+          [](Kernel& k, const AllocatorKept& value) { k.set_allocator(allocator_property(value)); },
+          "`DEFAULT`, `TEMPORARY` (the default), or a callable that takes command buffer, "
+          "descriptor and kernel and returns an `Image`; TypeError for others.")
+      .def_property_readonly("is_backwards", &Kernel::is_backwards,
+                             "Whether strides count pixels of the destination, as in transposed "
+                             "convolution and in most gradient kernels; read only.")
       .def_property_readonly("is_state_modified", &Kernel::is_state_modified,
                              "Whether an encode writes into the state it is given, as one that "
                              "sums up weight gradients does; read only.")
@@ -359,9 +389,6 @@ void bind_unary(py::module_& m) {
       "Source pixel under the centre of the first window. Encodes that create their destination "
       "replace it by what the padding policy says; `Slice` keeps the corner that is set.");
   property(
-      "clip_rect", [](const Kernel& k) { return k.properties().clip_rect; }, &Kernel::set_clip_rect,
-      "Part of the destination that is written; `NO_CLIP` for all of it.");
-  property(
       "edge_mode", [](const Kernel& k) { return k.properties().edge_mode; }, &Kernel::set_edge_mode,
       "What lies outside the source: ZERO or CLAMP, in `Pad` any mode; ValueError for others.");
   property(
@@ -372,22 +399,10 @@ void bind_unary(py::module_& m) {
   property(
       "source_feature_channel_max_count",
       [](const Kernel& k) { return limit_out(k.properties().source_channel_maximum); },
-      [](Kernel& k, const py::object& value) {
+      [](Kernel& k, const IntegerOrNone& value) {
         k.set_source_channel_maximum(limit_in(value, k.class_name(), ": "));
       },
       "Most channels read; None for no limit.");
-  property(
-      "destination_feature_channel_offset",
-      [](const Kernel& k) { return k.properties().destination_channel_offset; },
-      &Kernel::set_destination_channel_offset, "First channel written, a multiple of 4.");
-  property("padding", &Kernel::padding, &Kernel::set_padding,
-           "`Padding` policy of encodes that create their destination.");
-  property(
-      "destination_image_allocator",
-      [](const Kernel& k) { return allocator_object(k.allocator()); },
-      [](Kernel& k, const py::object& value) { k.set_allocator(allocator_property(value)); },
-      "`DEFAULT`, `TEMPORARY` (the default), or a callable that takes command buffer, descriptor "
-      "and kernel and returns an `Image`; TypeError for others.");
   fixed(
       "kernel_width", [](const Kernel& k) { return k.window().kernel_width; },
       "Width of the window in pixels, before dilation; 1 for kernels without one. Read only.");
@@ -408,11 +423,11 @@ void bind_unary(py::module_& m) {
   fixed(
       "dilation_rate_y", [](const Kernel& k) { return k.window().dilation_y; },
       "Rows from one tap of the window to the next, 1 without dilation; read only.");
-  bind_traits(c);
+  bind_image_kernel(c);
 
   c.def(
       "destination_descriptor",
-      [](Kernel& self, const py::object& sources, const py::object& states) {
+      [](Kernel& self, const ImagesGiven& sources, const StatesOrNone& states) {
         const ImageArgument source = image_argument(sources, "sources", self.class_name());
         const StateBatch source_states = state_argument(states, "states", self.class_name());
         return self.destination_descriptor(source.images(), source_states);
@@ -429,6 +444,9 @@ states : State or list of State, optional
 )",
            kDescriptorReturns)
           .c_str());
+  c.def("_result_descriptor", [](Kernel& self, const ImagesGiven& sources) {
+    return self.result_descriptor(image_argument(sources, "sources", self.class_name()).images());
+  });
   bind_result_states(c, "Not used.",
                      [](Kernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
                         const ImageBatch::Images& sources, const ImageBatch::Images& destinations,
@@ -437,7 +455,7 @@ states : State or list of State, optional
                      });
   c.def(
       "encoding_storage_size",
-      [](const Kernel&, const py::object&, const py::object&, const py::object&) { return 0; },
+      [](const Kernel&, const ImagesGiven&, const ImagesGiven&, const StatesOrNone&) { return 0; },
       "source"_a, "destination"_a, "source_states"_a = py::none(),
       "Best guess at scratch bytes; 0, as none is known.");
   def_often_called(c, "encode", &encode_unary, "command_buffer"_a.none(false), "source"_a,
@@ -510,7 +528,7 @@ void bind_source_properties(Class& c, bool secondary) {
   property(
       "source_feature_channel_max_count",
       [=](const Kernel& k) { return limit_out(source(k).channel_maximum); },
-      [=](Kernel& k, const py::object& value) {
+      [=](Kernel& k, const IntegerOrNone& value) {
         k.set_channel_maximum(secondary, limit_in(value, k.class_name(), ": ", which, "_"));
       },
       "Most channels read of the " + which +
@@ -548,32 +566,14 @@ void bind_binary(py::module_& m) {
       "A kernel with a primary and a secondary source (``MPSCNNBinaryKernel``).");
   bind_source_properties(c, false);
   bind_source_properties(c, true);
-  c.def_property(
-       "clip_rect", [](const Kernel& k) { return k.properties().clip_rect; },
-       &Kernel::set_clip_rect,
-       "Part of the destination that is written; `NO_CLIP`, the default, for all of it.")
-      .def_property(
-          "destination_feature_channel_offset",
-          [](const Kernel& k) { return k.properties().destination_channel_offset; },
-          &Kernel::set_destination_channel_offset,
-          "First channel written, a multiple of 4 below 8192; ValueError for others.")
-      .def_property("padding", &Kernel::padding, &Kernel::set_padding,
-                    "`Padding` policy of encodes that create their destination; SIZE_SAME by "
-                    "default.")
-      .def_property(
-          "destination_image_allocator",
-          [](const Kernel& k) { return allocator_object(k.allocator()); },
-          [](Kernel& k, const py::object& value) { k.set_allocator(allocator_property(value)); },
-          "`DEFAULT`, `TEMPORARY` (the default), or a callable that takes command buffer, "
-          "descriptor and kernel and returns an `Image`; TypeError for others.");
-  bind_traits(c);
+  bind_image_kernel(c);
 }
 
 py::object encode_gradient(GradientKernel& self,
                            const std::shared_ptr<CommandBuffer>& command_buffer,
-                           const py::object& gradient_object, const py::object& source_object,
-                           const py::object& state_object, const py::object& destination_object,
-                           bool configure, const py::object& allocator_object) {
+                           const ImagesGiven& gradient_object, const ImagesGiven& source_object,
+                           const StatesGiven& state_object, const ImagesOrNone& destination_object,
+                           bool configure, const AllocatorGiven& allocator_object) {
   const ImageArgument gradient =
       image_argument(gradient_object, "source_gradient", self.class_name());
   const ImageArgument source = image_argument(source_object, "source", self.class_name());
@@ -598,7 +598,8 @@ py::object encode_gradient(GradientKernel& self,
   const std::shared_ptr<ImageBatch> images = self.encode_creating(
       command_buffer, gradient.images(), source.images(), states, gradient.batch, allocator.get());
   const bool given = dynamic_cast<GivenImages*>(allocator.get()) != nullptr;
-  return given && gradient.batch ? allocator_object : image_result(images, gradient.batch);
+  return given && gradient.batch ? py::object(allocator_object)
+                                 : image_result(images, gradient.batch);
 }
 
 // Of the two calls that configure a gradient kernel.
@@ -624,7 +625,7 @@ void bind_gradient(py::module_& m) {
           &Kernel::set_kernel_offset_y, "Offset in the zero-inserted gradient, pixels.");
   c.def(
       "destination_descriptor",
-      [](Kernel& self, const py::object& sources, const py::object& states) {
+      [](Kernel& self, const ImagesGiven& sources, const StatesOrNone& states) {
         return self.destination_descriptor(
             image_argument(sources, "sources", self.class_name()).images(),
             state_argument(states, "states", self.class_name()));
@@ -646,8 +647,8 @@ ImageDescriptor
           .c_str());
   c.def(
       "configure",
-      [](Kernel& self, const py::object& gradient, const py::object& source,
-         const py::object& state) {
+      [](Kernel& self, const ImagesGiven& gradient, const ImagesGiven& source,
+         const StatesGiven& state) {
         const ImageArgument first = image_argument(gradient, "source_gradient", self.class_name());
         const ImageArgument second = image_argument(source, "source", self.class_name());
         const StateBatch states = state_argument(state, "state", self.class_name());
@@ -714,7 +715,9 @@ StateError
                    batch_form("All are of one length, and so is ``states`` unless it is one for "
                               "the whole batch.")
                        .c_str());
+}
 
+void bind_gradient_state(py::module_& m) {
   py::class_<GradientState, State, py::smart_holder> state(
       m, "GradientState",
       "A forward kernel's configuration for its gradient kernel (``MPSNNGradientState``).");
@@ -777,7 +780,7 @@ std::shared_ptr<ImageAllocator> allocator_property(const py::handle& object) {
   return std::make_shared<CallableAllocator>(py::reinterpret_borrow<py::object>(object));
 }
 
-py::object allocator_object(const std::shared_ptr<ImageAllocator>& allocator) {
+AllocatorKept allocator_object(const std::shared_ptr<ImageAllocator>& allocator) {
   if (const auto* own = dynamic_cast<const CallableAllocator*>(allocator.get())) {
     return own->callable();
   }
@@ -794,6 +797,7 @@ void bind_core(py::module_& m) {
   bind_binary(m);
   bind_forward_binary(m);
   bind_gradient(m);
+  bind_gradient_state(m);
 }
 
 }  // namespace mpsgrad

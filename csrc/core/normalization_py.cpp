@@ -152,22 +152,24 @@ std::shared_ptr<Device> device_for(const char* who, const py::object& first,
   return find_device(device.is_none() ? std::string() : device.cast<std::string>());
 }
 
+using Values = OneOf<Buffer, FloatArray>;
+
 template <class PairState>
 void bind_pair(py::module_& m, const char* name, const char* first_name, const char* second_name,
                const char* doc) {
   py::class_<PairState, State, py::smart_holder>(m, name, doc)
-      .def(py::init([name, first_name, second_name](const py::object& first,
-                                                    const py::object& second,
-                                                    const py::object& device) {
-             const auto chosen = device_for(name, first, second, device);
-             auto one = buffer_argument(name, first_name, first, chosen);
-             auto other = buffer_argument(name, second_name, second, chosen);
-             return std::make_shared<PairState>(std::move(one), std::move(other));
-           }),
-           py::arg(first_name), py::arg(second_name), py::kw_only(), "device"_a = py::none())
+      .def(
+          py::init([name, first_name, second_name](const Values& first, const Values& second,
+                                                   const OneOf<Device, py::str, py::none>& device) {
+            const auto chosen = device_for(name, first, second, device);
+            auto one = buffer_argument(name, first_name, first, chosen);
+            auto other = buffer_argument(name, second_name, second, chosen);
+            return std::make_shared<PairState>(std::move(one), std::move(other));
+          }),
+          py::arg(first_name), py::arg(second_name), py::kw_only(), "device"_a = py::none())
       .def_static(
           "temporary",
-          [name](const std::shared_ptr<CommandBuffer>& command_buffer, const py::object& channels) {
+          [name](const std::shared_ptr<CommandBuffer>& command_buffer, const Integer& channels) {
             return std::make_shared<PairState>(
                 command_buffer, integer(channels, name, ".temporary: number_of_feature_channels"));
           },

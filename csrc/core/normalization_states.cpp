@@ -50,6 +50,11 @@ NormalizationPairState::NormalizationPairState(const char* who,
                                                Index channels)
     : State(command_buffer, two_arrays(who, channels)), channels_(channels) {}
 
+void NormalizationPairState::require_channels(const char* who, Index channels) const {
+  require(channels_ >= channels, who, ": the ", class_name(), " holds ", channels_,
+          " values an array, but the kernel has ", channels, " channels");
+}
+
 std::shared_ptr<Buffer> NormalizationPair::with(const std::vector<float>& values) const {
   auto buffer = device_->make_buffer(values.size() * sizeof(float));
   std::memcpy(buffer->for_writing(), values.data(), values.size() * sizeof(float));
@@ -72,8 +77,7 @@ void NormalizationPair::check_reload(const KernelBase& kernel, const CommandBuff
   command_buffer.require_encodable_on(device_, who);
   require<TypeError>(state != nullptr, who, ": state must not be None");
   state->require_usable(who, command_buffer);
-  require(state->channels() >= channels_, who, ": the ", state->class_name(), " holds ",
-          state->channels(), " values an array, but the kernel has ", channels_, " channels");
+  state->require_channels(who, channels_);
 }
 
 void NormalizationPair::reload(CommandBuffer& command_buffer, NormalizationPairState& state) {

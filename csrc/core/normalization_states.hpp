@@ -20,6 +20,8 @@ class NormalizationPairState : public State {
   std::shared_ptr<Buffer> first() { return resource_at(0, !is_spent()); }
   std::shared_ptr<Buffer> second() { return resource_at(1, !is_spent()); }
   Index channels() const { return channels_; }
+  // Throws unless a kernel of so many channels can read it; `who` is the kernel's class.
+  void require_channels(const char* who, Index channels) const;
 
  protected:
   // Throws unless the buffers are of one device and of one length. The names are for messages.

@@ -51,6 +51,8 @@ inline std::vector<float> values_of(const FloatArray& array) {
   return {array.data(), array.data() + array.size()};
 }
 
+inline py::dtype dtype_of(ChannelFormat format) { return py::dtype(dtype_name(format)); }
+
 // For messages.
 inline std::string shape_text(const std::vector<py::ssize_t>& shape) {
   return py::str(py::tuple(py::cast(shape)));

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -47,8 +48,9 @@ struct Parameters {
 };
 
 // Takes what an argument is given, if it is exactly that.
-inline bool take(const py::handle& given, py::object& argument) {
-  argument = py::reinterpret_borrow<py::object>(given);
+template <std::derived_from<py::object> Object>
+bool take(const py::handle& given, Object& argument) {
+  argument = py::reinterpret_borrow<Object>(given);
   return true;
 }
 inline bool take(const py::handle& given, bool& argument) {

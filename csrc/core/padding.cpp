@@ -106,26 +106,32 @@ ImageDescriptor DefaultPadding::customize(const ImageBatch::Images&, const State
 ExplicitPadding::ExplicitPadding(Index left_pixels, Index right_pixels, Index top_pixels,
                                  Index bottom_pixels)
     : left(left_pixels), right(right_pixels), top(top_pixels), bottom(bottom_pixels) {
-  require(left >= 0 && right >= 0 && top >= 0 && bottom >= 0,
-          "ExplicitPadding: padding must not be negative, got (", left, ", ", right, ", ", top,
-          ", ", bottom, ")");
-  require(std::max({left, right, top, bottom}) <= kMaximumImageSide,
-          "ExplicitPadding: padding must be at most ", kMaximumImageSide, ", got (", left, ", ",
-          right, ", ", top, ", ", bottom, ")");
+  require(left >= 0 && top >= 0, "ExplicitPadding: left and top must not be negative, got ", left,
+          " and ", top);
+  require(std::max({left, right, top, bottom}) <= kMaximumImageSide &&
+              std::min(right, bottom) >= -kMaximumImageSide,
+          "ExplicitPadding: padding must be at most ", kMaximumImageSide, " pixels, got (", left,
+          ", ", right, ", ", top, ", ", bottom, ")");
 }
 
 std::string ExplicitPadding::label() const {
   return text("explicit, left ", left, " right ", right, " top ", top, " bottom ", bottom);
 }
 
-ImageDescriptor ExplicitPadding::customize(const ImageBatch::Images& sources, const StateBatch&,
-                                           KernelBase& kernel,
+ImageDescriptor ExplicitPadding::customize(const ImageBatch::Images& sources,
+                                           const StateBatch& states, KernelBase& kernel,
                                            const ImageDescriptor& suggested) const {
   auto* unary = dynamic_cast<UnaryKernel*>(&kernel);
-  require(unary != nullptr && !unary->is_backwards(), kernel.class_name(),
+  require(unary != nullptr, kernel.class_name(),
           ": ExplicitPadding describes forward filters with one source only");
   const Window& window = unary->window();
   const ImageDescriptor& source = sources.front()->descriptor();
+  if (unary->is_backwards()) {
+    // A convolution that is undone has said where its source was.
+    return states.empty() ? cut(*unary, source, suggested) : suggested;
+  }
+  require(right >= 0 && bottom >= 0, kernel.class_name(),
+          ": the padding must not be negative, which is for transposed convolutions, got ", *this);
   const auto length = [](Index size, Index extent, Index stride) {
     return size < extent ? Index{0} : (size - extent) / stride + 1;
   };
@@ -135,6 +141,19 @@ ImageDescriptor ExplicitPadding::customize(const ImageBatch::Images& sources, co
   unary->set_offset(
       {window.extent_x() / 2 - left, window.extent_y() / 2 - top, unary->properties().offset.z});
   unary->adjust_destination(sources, method(), result);
+  return result;
+}
+
+ImageDescriptor ExplicitPadding::cut(UnaryKernel& kernel, const ImageDescriptor& source,
+                                     const ImageDescriptor& suggested) const {
+  constexpr Index kWhole = padding_method::kSizeFull;
+  const Window& w = kernel.window();
+  ImageDescriptor result = suggested;
+  result.width =
+      reverse_size(source.width, w.kernel_width, w.stride_x, w.dilation_x, kWhole) - left - right;
+  result.height =
+      reverse_size(source.height, w.kernel_height, w.stride_y, w.dilation_y, kWhole) - top - bottom;
+  kernel.cut_corner(left, top);
   return result;
 }
 

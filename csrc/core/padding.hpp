@@ -14,6 +14,7 @@
 namespace mpsgrad {
 
 class KernelBase;
+class UnaryKernel;
 
 // Bits of MPSNNPaddingMethod.
 namespace padding_method {
@@ -70,7 +71,8 @@ class DefaultPadding final : public Padding {
   Index method_;
 };
 
-// Pixels of padding on each side, as other frameworks write them.
+// Pixels of padding on each side, as other frameworks write them: added to the source, of a
+// transposed convolution cut off the result. There right and bottom may be negative, and add to it.
 class ExplicitPadding final : public Padding {
  public:
   ExplicitPadding(Index left, Index right, Index top, Index bottom);
@@ -80,6 +82,10 @@ class ExplicitPadding final : public Padding {
                             KernelBase& kernel, const ImageDescriptor& suggested) const override;
 
   const Index left, right, top, bottom;
+
+ private:
+  ImageDescriptor cut(UnaryKernel& kernel, const ImageDescriptor& source,
+                      const ImageDescriptor& suggested) const;
 };
 
 }  // namespace mpsgrad

@@ -8,9 +8,7 @@ namespace mpsgrad {
 
 UnaryKernel::UnaryKernel(std::shared_ptr<Device> device, const char* class_name,
                          const Window& window)
-    : KernelBase(std::move(device), class_name),
-      padding_(std::make_shared<DefaultPadding>(padding_method::kSizeSame)),
-      allocator_(temporary_image_allocator()) {
+    : ImageKernel(std::move(device), class_name) {
   check_window(class_name, window);
   properties_.window = window;
 }
@@ -30,11 +28,6 @@ void check_stated_depth(const UnaryCall& call) {
   }
 }
 
-void UnaryKernel::set_clip_rect(const Region& clip) {
-  check_clip(*this, clip);
-  properties_.clip_rect = clip;
-}
-
 void UnaryKernel::set_edge_mode(EdgeMode mode) {
   check_source_edge_mode(*this, "edge_mode", mode);
   properties_.edge_mode = mode;
@@ -51,23 +44,6 @@ void UnaryKernel::set_source_channel_maximum(Index value) {
   properties_.source_channel_maximum = value;
 }
 
-void UnaryKernel::set_destination_channel_offset(Index value) {
-  check_channel_offset(*this, "destination_feature_channel_offset", value);
-  properties_.destination_channel_offset = value;
-}
-
-void UnaryKernel::set_padding(std::shared_ptr<Padding> padding) {
-  require<TypeError>(padding != nullptr, class_name(), ": padding must be a Padding, got None");
-  padding_method::check(padding->method(), class_name());
-  padding_ = std::move(padding);
-}
-
-void UnaryKernel::set_allocator(std::shared_ptr<ImageAllocator> allocator) {
-  require<TypeError>(allocator != nullptr, class_name(),
-                     ": destination_image_allocator must not be None");
-  allocator_ = std::move(allocator);
-}
-
 UnaryProperties UnaryKernel::current_properties() const {
   UnaryProperties properties = properties_;
   properties.settings = current_settings();
@@ -79,13 +55,18 @@ ImageDescriptor UnaryKernel::destination_descriptor(const ImageBatch::Images& so
   return size_destination(sources, {source_states, nullptr});
 }
 
+ImageDescriptor UnaryKernel::result_descriptor(const ImageBatch::Images& sources) {
+  PropertyGuard guard(properties_);
+  return size_destination(sources, {});
+}
+
 ImageDescriptor UnaryKernel::size_destination(const ImageBatch::Images& sources,
                                               const Sizing& sizing) {
   require(sources.size() == 1, class_name(),
           ": destination_descriptor takes one source image, got ", sources.size());
   PropertyGuard guard(properties_);
   const ImageDescriptor& source = sources.front()->descriptor();
-  const Index method = padding_->method();
+  const Index method = padding()->method();
   padding_method::check(method, class_name());
   const Window& w = window();
 
@@ -114,12 +95,12 @@ ImageDescriptor UnaryKernel::size_destination(const ImageBatch::Images& sources,
     adjust_destination(sources, method, result);
   }
   if (method & padding_method::kCustom) {
-    const auto padding = padding_;  // what it calls may set another
-    result = padding->customize(sources, sizing.source_states, *this, result);
+    const auto own = padding();  // what it calls may set another
+    result = own->customize(sources, sizing.source_states, *this, result);
   }
   require(result.width >= 1 && result.height >= 1, class_name(), ": a source of ", source.width,
           "x", source.height, " is too small for a window of ", w.extent_x(), "x", w.extent_y(),
-          " under padding '", *padding_, "'");
+          " under padding '", *padding(), "'");
   result.check(class_name());
   guard.keep();
   return result;
@@ -138,7 +119,7 @@ ForwardSnapshot UnaryKernel::snapshot(const ImageDescriptor& source,
   result.destination_height = destination.descriptor().height;
   result.destination_channels = destination.descriptor().feature_channels;
   result.is_backwards = is_backwards();
-  result.padding = padding_;
+  result.padding = padding();
   return result;
 }
 
@@ -266,10 +247,10 @@ Created UnaryKernel::make_destinations(const std::shared_ptr<CommandBuffer>& com
   Reads reads;
   reads.add(sources);
   reads.check();
-  const Index method = padding_->method();  // before callbacks that may set another
+  const Index method = padding()->method();  // before callbacks that may set another
   const ImageDescriptor descriptor = size_destination({sources.front()}, sizing);
   return {allocator,
-          allocator_,
+          this->allocator(),
           command_buffer,
           descriptor,
           *this,

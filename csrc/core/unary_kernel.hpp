@@ -9,7 +9,7 @@
 
 #include "core/destinations.hpp"
 #include "core/gradient_state.hpp"
-#include "core/kernel.hpp"
+#include "core/image_kernel.hpp"
 #include "core/property_guard.hpp"
 
 namespace mpsgrad {
@@ -50,31 +50,22 @@ struct Sizing {
   std::function<void(ImageDescriptor&)> adjust;  // in place of the kernel's adjust_destination()
 };
 
-class UnaryKernel : public KernelBase {
+class UnaryKernel : public ImageKernel<UnaryProperties> {
  public:
   UnaryKernel(std::shared_ptr<Device> device, const char* class_name, const Window& window);
 
-  const UnaryProperties& properties() const { return properties_; }
   const Window& window() const { return properties_.window; }
   void set_offset(const Offset& offset);
-  void set_clip_rect(const Region& clip);
   void set_edge_mode(EdgeMode mode);
   void set_source_channel_offset(Index value);
   void set_source_channel_maximum(Index value);
-  void set_destination_channel_offset(Index value);
-  const std::shared_ptr<Padding>& padding() const { return padding_; }
-  void set_padding(std::shared_ptr<Padding> padding);
-  const std::shared_ptr<ImageAllocator>& allocator() const { return allocator_; }
-  void set_allocator(std::shared_ptr<ImageAllocator> allocator);
-
-  virtual bool is_backwards() const { return false; }
-  virtual bool is_state_modified() const { return false; }
-  virtual bool is_result_state_reused_across_batch() const { return false; }
-  virtual bool append_batch_barrier() const { return false; }
 
   // Sizes the result by the padding policy and sets the offset, persistently.
   ImageDescriptor destination_descriptor(const ImageBatch::Images& sources,
                                          const StateBatch& source_states);
+
+  // The same, and the properties stay what they are.
+  ImageDescriptor result_descriptor(const ImageBatch::Images& sources);
 
   // The properties must be final. `command_buffer` makes the states temporary.
   StateBatch result_states(const ImageBatch::Images& sources,
@@ -93,6 +84,9 @@ class UnaryKernel : public KernelBase {
   // A family hook: after the policy's size and offset, before states and custom policies.
   // ExplicitPadding, whose size comes after that, asks once more.
   virtual void adjust_destination(const ImageBatch::Images&, Index /*method*/, ImageDescriptor&) {}
+  // Of kernels that are backwards: the result begins so many pixels after the first that a source
+  // pixel goes into.
+  virtual void cut_corner(Index /*left*/, Index /*top*/) {}
 
  protected:
   // Family hooks. Channels: what the kernel must find in the source (0: any), and what it makes of
@@ -111,7 +105,6 @@ class UnaryKernel : public KernelBase {
   void set_device_encoder(std::unique_ptr<UnaryEncoder> encoder) { encoder_ = std::move(encoder); }
 
   FamilySettings& family_settings() { return properties_.settings; }
-  PropertyGuard<UnaryProperties> guard_properties() { return PropertyGuard(properties_); }
 
   UnaryProperties current_properties() const;
   // Everything about images that can be wrong, and the resolved call; `states` and `properties`
@@ -134,9 +127,6 @@ class UnaryKernel : public KernelBase {
   void check_destination_states(const CommandBuffer& command_buffer, const UnaryCall& call) const;
 
   std::unique_ptr<UnaryEncoder> encoder_;  // null in families with encoders of their own kind
-  UnaryProperties properties_;
-  std::shared_ptr<Padding> padding_;
-  std::shared_ptr<ImageAllocator> allocator_;
 };
 
 }  // namespace mpsgrad

@@ -9,8 +9,8 @@
 namespace mpsgrad {
 
 py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-                        const py::object& source_object, const py::object& destination_object,
-                        const py::object& state_object, bool with_state, bool temporary_state,
-                        const py::object& allocator_object);
+                        const ImagesGiven& source_object, const ImagesOrNone& destination_object,
+                        const StatesOrNone& state_object, bool with_state, bool temporary_state,
+                        const AllocatorGiven& allocator_object);
 
 }  // namespace mpsgrad

@@ -62,6 +62,11 @@ class Device : public std::enable_shared_from_this<Device> {
                                                            LentMemory lent) = 0;
   virtual std::shared_ptr<Buffer> make_buffer(std::size_t bytes) = 0;  // zeroed
   virtual std::shared_ptr<Buffer> make_temporary_buffer(CommandBuffer&, std::size_t bytes) = 0;
+  // So many float32 numbers, zeroed; null: not temporary.
+  std::shared_ptr<Buffer> make_floats(Index count, CommandBuffer* temporary) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
+    return temporary ? make_temporary_buffer(*temporary, bytes) : make_buffer(bytes);
+  }
   virtual std::shared_ptr<Buffer> buffer_from_memory(
       LentMemory lent) = 0;  // in place where the device can
   // Encodes a copy of the first `bytes` bytes, which both buffers have.

@@ -144,31 +144,10 @@ DeviceError
   return device;
 }
 
-void bind_commands(py::module_& m, py::class_<Device, py::smart_holder>& device) {
-  // Classes first, then methods: a signature shows only those Python names that exist already.
-  py::class_<CommandQueue, py::smart_holder> queue(
-      m, "CommandQueue",
-      R"(Runs command buffers in the order they are enqueued (``MTLCommandQueue``).
+using QueueClass = py::class_<CommandQueue, py::smart_holder>;
+using CommandsClass = py::class_<CommandBuffer, py::smart_holder>;
 
-Parameters
-----------
-device : Device
-    What runs them.
-)");
-  py::class_<CommandBuffer, py::smart_holder> command_buffer(
-      m, "CommandBuffer",
-      R"(Work that is encoded now and runs after `commit` (``MPSCommandBuffer``).
-
-Use it as a context manager to commit on a clean exit; that does not wait.
-
-Parameters
-----------
-queue : CommandQueue
-    Where the work will run.
-)");
-
-  device.def("command_queue", &Device::make_queue, "Return a new `CommandQueue`.");
-
+void bind_queue(QueueClass& queue) {
   def_often_called(queue, "command_buffer", &make_command_buffer, R"(Return a new `CommandBuffer`.
 
 Waits while 64 buffers of this queue are under way.
@@ -186,7 +165,9 @@ CommandBufferError
       .def("__repr__", [](const CommandQueue& self) {
         return text("CommandQueue(", self.device()->kind(), ")");
       });
+}
 
+void bind_predicate(py::module_& m) {
   py::class_<Predicate, py::smart_holder>(
       m, "Predicate", R"(Decides on the device whether kernels run (``MPSPredicate``).
 
@@ -205,9 +186,12 @@ offset : int, default 0
       .def_property_readonly("offset", &Predicate::offset,
                              "Bytes from the buffer's start to the uint32 that decides, a multiple "
                              "of 4; read only.");
+}
 
-  def_often_called(command_buffer, "commit", &commit, "Hand the work to the device.");
-  def_often_called(command_buffer, "wait_until_completed", &wait_until_completed,
+// Work on its way: committing, waiting, and calls when it starts and ends.
+void bind_progress(CommandsClass& c) {
+  def_often_called(c, "commit", &commit, "Hand the work to the device.");
+  def_often_called(c, "wait_until_completed", &wait_until_completed,
                    R"(Wait for everything committed.
 
 Raises
@@ -215,33 +199,7 @@ Raises
 CommandBufferError
     If the work failed, or would never end because it is not committed.
 )");
-  command_buffer
-      .def(py::init([](const std::shared_ptr<CommandQueue>& queue) {
-             return make_command_buffer(*queue);
-           }),
-           "queue"_a.none(false))
-      .def_property_readonly("queue", &CommandBuffer::queue,
-                             "`CommandQueue` where the work runs; read only.")
-      .def_property_readonly("device", &CommandBuffer::device,
-                             "`Device` that runs the work, that of the queue; read only.")
-      .def_property_readonly("status", &CommandBuffer::status,
-                             "`CommandBufferStatus` of the current root.")
-      .def_property_readonly(
-          "error",
-          [](CommandBuffer& self) -> py::object {
-            const std::exception_ptr failure = self.error();
-            if (!failure) {
-              return py::none();
-            }
-            try {
-              std::rethrow_exception(failure);
-            } catch (const CommandBufferError& error) {
-              return py::module_::import("mpsgrad.errors")
-                  .attr("CommandBufferError")(error.what(), error.code);
-            }
-          },
-          "The `CommandBufferError` that waiting would raise, or None.")
-      .def("enqueue", &CommandBuffer::enqueue, "Reserve this buffer's place in the queue.")
+  c.def("enqueue", &CommandBuffer::enqueue, "Reserve this buffer's place in the queue.")
       .def(
           "commit_and_continue",
           [](CommandBuffer& self) {
@@ -275,7 +233,34 @@ CommandBufferError
           "handler"_a, R"(Call ``handler(command_buffer)`` when the work has ended, on any thread.
 
 What it raises goes to ``sys.unraisablehook``, which prints it: nobody waits for a handler.
-)")
+)");
+}
+
+void bind_command_buffer(CommandsClass& c) {
+  c.def(py::init(
+            [](const std::shared_ptr<CommandQueue>& queue) { return make_command_buffer(*queue); }),
+        "queue"_a.none(false))
+      .def_property_readonly("queue", &CommandBuffer::queue,
+                             "`CommandQueue` where the work runs; read only.")
+      .def_property_readonly("device", &CommandBuffer::device,
+                             "`Device` that runs the work, that of the queue; read only.")
+      .def_property_readonly("status", &CommandBuffer::status,
+                             "`CommandBufferStatus` of the current root.")
+      .def_property_readonly(
+          "error",
+          [](CommandBuffer& self) -> py::object {
+            const std::exception_ptr failure = self.error();
+            if (!failure) {
+              return py::none();
+            }
+            try {
+              std::rethrow_exception(failure);
+            } catch (const CommandBufferError& error) {
+              return py::module_::import("mpsgrad.errors")
+                  .attr("CommandBufferError")(error.what(), error.code);
+            }
+          },
+          "The `CommandBufferError` that waiting would raise, or None.")
       .def_property(
           "predicate",
           [](const CommandBuffer& self) {
@@ -301,6 +286,34 @@ What it raises goes to ``sys.unraisablehook``, which prints it: nobody waits for
         return text("CommandBuffer(", self.device()->kind(), ", ",
                     std::string(py::str(py::cast(self.work()->status()).attr("name"))), ")");
       });
+}
+
+void bind_commands(py::module_& m, py::class_<Device, py::smart_holder>& device) {
+  // Classes first, then methods: a signature shows only those Python names that exist already.
+  QueueClass queue(m, "CommandQueue",
+                   R"(Runs command buffers in the order they are enqueued (``MTLCommandQueue``).
+
+Parameters
+----------
+device : Device
+    What runs them.
+)");
+  CommandsClass command_buffer(
+      m, "CommandBuffer",
+      R"(Work that is encoded now and runs after `commit` (``MPSCommandBuffer``).
+
+Use it as a context manager to commit on a clean exit; that does not wait.
+
+Parameters
+----------
+queue : CommandQueue
+    Where the work will run.
+)");
+  device.def("command_queue", &Device::make_queue, "Return a new `CommandQueue`.");
+  bind_queue(queue);
+  bind_predicate(m);
+  bind_progress(command_buffer);
+  bind_command_buffer(command_buffer);
 }
 
 void bind_buffer(py::module_& m) {

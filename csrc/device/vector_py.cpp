@@ -244,7 +244,7 @@ ValueError
       });
 }
 
-void bind_arrays(py::module_& m) {
+void bind_device_array(py::module_& m) {
   py::class_<DeviceArray, py::smart_holder>(m, "DeviceArray",
                                             "What `Vector` and `Matrix` have in common.")
       .def_property_readonly("device", &DeviceArray::device,
@@ -299,12 +299,9 @@ RuntimeError
       .def("__repr__", [](const DeviceArray& self) {
         return text(self.class_name(), "(", self.device()->kind(), ", ", self.layout(), ")");
       });
-  const auto read_count = [](auto& c) {
-    c.def_property(
-        "read_count", [](DeviceArray& self) { return self.read_count()->value(); },
-        &DeviceArray::set_read_count, "How many more encodes may read it; at 0 it is gone.");
-  };
+}
 
+void bind_vectors(py::module_& m) {
   py::class_<Vector, DeviceArray, py::smart_holder>(m, "Vector",
                                                     R"(Numbers in a row on a device (``MPSVector``).
 
@@ -354,6 +351,9 @@ TypeError, ValueError
       .def_property_readonly(
           "vector_bytes", [](const Vector& self) { return self.layout().part_bytes; },
           "Bytes from one vector to the next.");
+}
+
+void bind_matrices(py::module_& m) {
   py::class_<Matrix, DeviceArray, py::smart_holder>(m, "Matrix",
                                                     R"(Numbers in rows on a device (``MPSMatrix``).
 
@@ -409,7 +409,14 @@ TypeError, ValueError
       .def_property_readonly(
           "matrix_bytes", [](const Matrix& self) { return self.layout().part_bytes; },
           "Bytes from one matrix to the next.");
+}
 
+void bind_temporary_arrays(py::module_& m) {
+  const auto read_count = [](auto& c) {
+    c.def_property(
+        "read_count", [](DeviceArray& self) { return self.read_count()->value(); },
+        &DeviceArray::set_read_count, "How many more encodes may read it; at 0 it is gone.");
+  };
   py::class_<TemporaryVector, Vector, py::smart_holder> temporary_vector(
       m, "TemporaryVector", R"(Scratch vector of one command buffer (``MPSTemporaryVector``).
 
@@ -438,7 +445,10 @@ descriptor : MatrixDescriptor
 
 void bind_vector(py::module_& m) {
   bind_descriptors(m);
-  bind_arrays(m);
+  bind_device_array(m);
+  bind_vectors(m);
+  bind_matrices(m);
+  bind_temporary_arrays(m);
 }
 
 }  // namespace mpsgrad

@@ -215,9 +215,7 @@ Retained<MPSState*> MetalSource::to_mps(CommandBuffer& command_buffer, What what
     auto& pair = dynamic_cast<NormalizationPairState&>(state);
     const char* who = description_.kernel->class_name();
     pair.require_usable(who, command_buffer);
-    require(pair.channels() >= numbers_.channels, who, ": the ", pair.class_name(), " holds ",
-            pair.channels(), " values an array, but the kernel has ", numbers_.channels,
-            " channels");
+    pair.require_channels(who, numbers_.channels);
     const id<MTLBuffer> first = as<MetalBuffer>(*pair.first()).get();
     const id<MTLBuffer> second = as<MetalBuffer>(*pair.second()).get();
     if (what == What::Weights) {

@@ -381,7 +381,17 @@ GraphResult Graph::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
     });
   }
   note_outstanding(work, !run.completions().empty(), done);
+  synchronize_sources(*command_buffer, source_states);
   return run.take_result();
+}
+
+void Graph::synchronize_sources(CommandBuffer& command_buffer,
+                                const std::vector<StateBatch>& source_states) const {
+  for (std::size_t i = 0; i < source_states.size(); ++i) {
+    if (states_[static_cast<std::size_t>(source_states_[i])].synchronize) {
+      synchronize(source_states[i], command_buffer);
+    }
+  }
 }
 
 void Graph::note_part(const CommandBuffer& command_buffer) {
@@ -446,7 +456,7 @@ GraphResult Graph::encode_by_runner(const Settings& settings,
   GraphMade made;
   const std::shared_ptr<Work> begun = command_buffer->work();  // which the updates belong to
   try {
-    made = runner_->encode({command_buffer, source_images, source_states, settings.format,
+    made = runner_->encode({*this, command_buffer, source_images, source_states, settings.format,
                             settings.allocator, settings.output_state_is_temporary,
                             rehearsal.descriptors, rehearsal.learned, outside, in_turn});
   } catch (...) {  // some of it is encoded
@@ -474,6 +484,7 @@ GraphResult Graph::encode_by_runner(const Settings& settings,
       synchronize(states, *command_buffer);
     }
   }
+  synchronize_sources(*command_buffer, source_states);
   GraphResult result;
   if (result_ != GraphStep::kNone) {
     result.result = made.images.at(result_);

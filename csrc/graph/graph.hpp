@@ -155,6 +155,9 @@ class Graph : public KernelBase {
   Rehearsal rehearse(const Settings& settings, const std::vector<ImageBatch::Images>& source_images,
                      const std::vector<StateBatch>& source_states);
   void run_steps(GraphRun& run);
+  // Those that were asked to be, which an encode may have written into, as labels.
+  void synchronize_sources(CommandBuffer& command_buffer,
+                           const std::vector<StateBatch>& source_states) const;
   GraphResult encode_by_runner(const Settings& settings,
                                const std::shared_ptr<CommandBuffer>& command_buffer,
                                const std::vector<ImageBatch::Images>& source_images,

@@ -518,6 +518,7 @@ class MetalGraph final : public GraphRunner {
 
   void configure(const GraphCall& call) {
     MPSNNGraph* graph = graph_.get();
+    metal::set_options(graph, call.graph);
     graph.format = static_cast<MPSImageFeatureChannelFormat>(call.format);
     graph.outputStateIsTemporary = call.output_state_is_temporary ? YES : NO;
     if (description_.result != kNone && call.allocator != destination_allocator_) {

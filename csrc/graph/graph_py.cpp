@@ -348,7 +348,9 @@ void bind_graph(py::module_& m) {
   c.def_property(
       "destination_image_allocator",
       [](const Graph& self) { return allocator_object(self.allocator()); },
-      [](Graph& self, const py::object& value) { self.set_allocator(allocator_property(value)); },
+      [](Graph& self, const AllocatorKept& value) {
+        self.set_allocator(allocator_property(value));
+      },
       "How the first result is made; overrides that of its node.");
   c.def_readwrite("output_state_is_temporary", &Graph::output_state_is_temporary,
                   "Whether exported states are temporary.");

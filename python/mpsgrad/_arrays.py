@@ -18,6 +18,8 @@ from mpsgrad import _core
 from mpsgrad._wording import has_buffer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
 __all__ = [
@@ -211,6 +213,19 @@ def as_out_array(owner: object, out: Any, single: bool) -> npt.NDArray[Any]:
     return result
 
 
+def place_for(
+    kernel: Any, out: Any, single: bool
+) -> tuple[npt.NDArray[Any] | None, _core.ImageAllocator | _core.ImageBatch]:
+    """Return ``out`` as `as_out_array` does, and the allocator of an encode whose result it is.
+
+    Not an explicit destination, which would leave offsets to the caller.
+    """
+    if out is None:
+        return None, _core.DEFAULT
+    array = as_out_array(kernel, out, single)
+    return array, batch_of(kernel.device, array)
+
+
 def batch_of(device: _core.Device, array: npt.NDArray[Any]) -> _core.ImageBatch:
     """Return a batch over a C-contiguous ``(N, H, W, C)`` array."""
     return _core.ImageBatch.from_array(device, array)
@@ -252,8 +267,8 @@ def _image_of_shape(kernel: Any, shape: Any, name: str) -> _core.Image:
     return _core.Image(kernel.device, descriptor)
 
 
-def _result_shape(kernel: Any, offsets: tuple[str, ...], **shapes: Any) -> tuple[int, ...]:
-    """Return the shape of a call's result; the kernel keeps its offsets."""
+def _result_shape(kernel: Any, **shapes: Any) -> tuple[int, ...]:
+    """Return the shape of a call's result; the kernel stays as it is."""
     images = [_image_of_shape(kernel, shape, name) for name, shape in shapes.items()]
     counts = {name: tuple(shape[:-3]) for name, shape in shapes.items()}
     count, *others = counts.values()
@@ -262,13 +277,34 @@ def _result_shape(kernel: Any, offsets: tuple[str, ...], **shapes: Any) -> tuple
             f"{type(kernel).__name__}: {' and '.join(shapes)} must be shapes of one image, or of "
             f"batches of one length, got {' and '.join(map(str, shapes.values()))}"
         )
-    before = {name: getattr(kernel, name) for name in offsets}
-    try:
-        result = kernel.destination_descriptor(images)
-    finally:
-        for name, offset in before.items():
-            setattr(kernel, name, offset)
+    result = kernel._result_descriptor(images)
     return (*map(int, count), result.height, result.width, result.feature_channels)
+
+
+def run_forward(
+    kernel: Any,
+    arrays: Iterable[npt.NDArray[Any]],
+    single: bool,
+    with_state: bool,
+    out: Any,
+    **options: Any,
+) -> Any:
+    """Do what a call of a forward kernel does, with more options of the encode."""
+    sources = [batch_of(kernel.device, array) for array in arrays]
+    command_buffer = array_queue(kernel.device).command_buffer()
+    out, places = place_for(kernel, out, single)
+    images = kernel.encode_batch(
+        command_buffer, *sources, with_state=with_state, allocator=places, **options
+    )
+    states: Any = None
+    if with_state:
+        images, states = images
+    result = finish(command_buffer, images, out, single)
+    if not with_state:
+        return result
+    if states is not None and (single or kernel.is_result_state_reused_across_batch):
+        states = states[0]
+    return result, states
 
 
 class ArrayUnaryKernel:
@@ -327,7 +363,7 @@ class ArrayUnaryKernel:
         TypeError, ValueError
             If it is no such shape, or of a source that the kernel does not take.
         """
-        shape = _result_shape(self, ("offset",), source_shape=source_shape)
+        shape = _result_shape(self, source_shape=source_shape)
         self._check_array(np.broadcast_to(np.float32(), (1, *source_shape)[-4:]))
         return shape
 
@@ -338,24 +374,7 @@ class ArrayUnaryKernel:
         """Do what a call does, with more options of the encode."""
         array, single = as_image_array(self, source, "source")
         self._check_array(array)
-        sources = batch_of(self.device, array)
-        command_buffer = array_queue(self.device).command_buffer()
-        places: Any = _core.DEFAULT
-        if out is not None:
-            out = as_out_array(self, out, single)
-            places = batch_of(self.device, out)
-        images = self.encode_batch(
-            command_buffer, sources, with_state=with_state, allocator=places, **options
-        )
-        states: Any = None
-        if with_state:
-            images, states = images
-        result = finish(command_buffer, images, out, single)
-        if not with_state:
-            return result
-        if states is not None and (single or self.is_result_state_reused_across_batch):
-            states = states[0]
-        return result, states
+        return run_forward(self, (array,), single, with_state, out, **options)
 
 
 class ArrayBinaryKernel:
@@ -398,27 +417,8 @@ class ArrayBinaryKernel:
         TypeError, ValueError
             If an array has the wrong dtype or shape.
         """
-        primary_array, secondary_array, single = pair_of_arrays(
-            self, primary, "primary", secondary, "secondary"
-        )
-        sources = batch_of(self.device, primary_array), batch_of(self.device, secondary_array)
-        command_buffer = array_queue(self.device).command_buffer()
-        places: Any = _core.DEFAULT
-        if out is not None:
-            out = as_out_array(self, out, single)
-            places = batch_of(self.device, out)
-        images = self.encode_batch(
-            command_buffer, *sources, with_state=with_state, allocator=places
-        )
-        states: Any = None
-        if with_state:
-            images, states = images
-        result = finish(command_buffer, images, out, single)
-        if not with_state:
-            return result
-        if states is not None and (single or self.is_result_state_reused_across_batch):
-            states = states[0]
-        return result, states
+        *arrays, single = pair_of_arrays(self, primary, "primary", secondary, "secondary")
+        return run_forward(self, arrays, single, with_state, out)
 
     def result_shape(
         self: Any, primary_shape: tuple[int, ...], secondary_shape: tuple[int, ...]
@@ -440,10 +440,7 @@ class ArrayBinaryKernel:
         TypeError, ValueError
             If they are no such shapes, or of sources that the kernel does not take.
         """
-        offsets = "primary_offset", "secondary_offset"
-        return _result_shape(
-            self, offsets, primary_shape=primary_shape, secondary_shape=secondary_shape
-        )
+        return _result_shape(self, primary_shape=primary_shape, secondary_shape=secondary_shape)
 
 
 class ArrayGradientKernel:
@@ -527,11 +524,7 @@ def run_gradient(
     gradients = batch_of(kernel.device, gradient_array)
     sources = batch_of(kernel.device, source_array)
     command_buffer = array_queue(kernel.device).command_buffer()
-    places: Any = _core.DEFAULT
-    if out is not None:
-        # In place of an allocator: an explicit destination would leave offsets to the caller.
-        out = as_out_array(kernel, out, single)
-        places = batch_of(kernel.device, out)
+    out, places = place_for(kernel, out, single)
     images = kernel.encode_batch(command_buffer, gradients, sources, state, allocator=places)
     if kernel.is_state_modified:
         states = list(state) if isinstance(state, (list, tuple)) else [state]

@@ -545,6 +545,243 @@ class Predicate:
         Bytes from the buffer's start to the uint32 that decides, a multiple of 4; read only.
         """
 
+class TextureInfo:
+    """
+    Texture of a state (``MPSStateTextureInfo``).
+
+    Its numbers are checked when a `State` is made with it.
+
+    Parameters
+    ----------
+    width : int
+        Columns in texels.
+    height, depth, array_length : int, default 1
+        Rows in texels, layers of a 3D texture, slices of a texture array.
+    pixel_format : int, default 55
+        ``MTLPixelFormat`` number; 55 is one float32 a texel.
+    texture_type : int, default 2
+        ``MTLTextureType`` number; 2 is 2D.
+    usage : int, default 3
+        Bits of `TextureUsage`: SHADER_READ and SHADER_WRITE.
+    """
+
+    def __init__(
+        self,
+        width: typing.SupportsInt | typing.SupportsIndex,
+        height: typing.SupportsInt | typing.SupportsIndex = 1,
+        depth: typing.SupportsInt | typing.SupportsIndex = 1,
+        array_length: typing.SupportsInt | typing.SupportsIndex = 1,
+        pixel_format: typing.SupportsInt | typing.SupportsIndex = 55,
+        texture_type: typing.SupportsInt | typing.SupportsIndex = 2,
+        usage: typing.SupportsInt | typing.SupportsIndex = 3,
+    ) -> None: ...
+    def __reduce__(self) -> tuple[typing.Any, ...]: ...
+    @property
+    def array_length(self) -> int:
+        """
+        Slices of a texture array, 1 by default; a state takes 1 to 2048. Read only.
+        """
+
+    @property
+    def depth(self) -> int:
+        """
+        Layers of a 3D texture, 1 by default; a state takes 1 to 2048. Read only.
+        """
+
+    @property
+    def height(self) -> int:
+        """
+        Rows in texels, 1 by default; a state takes 1 to 16384. Read only.
+        """
+
+    @property
+    def pixel_format(self) -> int:
+        """
+        ``MTLPixelFormat`` number, by default 55, one float32 a texel; read only.
+        """
+
+    @property
+    def texture_type(self) -> int:
+        """
+        ``MTLTextureType`` number, by default 2, which is 2D; read only.
+        """
+
+    @property
+    def usage(self) -> int:
+        """
+        Bits of `TextureUsage`, by default SHADER_READ and SHADER_WRITE; read only.
+        """
+
+    @property
+    def width(self) -> int:
+        """
+        Columns in texels; a state takes 1 to 16384. Read only.
+        """
+
+class StateResourceType(mpsgrad.enums.Enumeration):
+    """
+    Kind of a state's resource (``MPSStateResourceType``).
+    """
+
+    NONE = 0
+    BUFFER = 1
+    TEXTURE = 2
+
+class ResourceList:
+    """
+    Resources a state shall have (``MPSStateResourceList``); textures come first.
+    """
+
+    def __init__(self) -> None: ...
+    def __reduce__(self) -> tuple[typing.Any, ...]: ...
+    def append_buffer(self, size: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Add a buffer of so many bytes, 1 to 2**48, or ValueError; in the state it comes after those added before.
+        """
+
+    def append_texture(self, info: TextureInfo) -> None:
+        """
+        Add a texture; in the state it comes after those added before, and before all buffers.
+        """
+
+class State:
+    """
+    Opaque carrier of buffers between kernels (``MPSState``).
+
+    Parameters
+    ----------
+    device : Device
+    resources : int, TextureInfo, ResourceList or Buffer
+        Size of one buffer, one texture, several of both, or an existing buffer. Storage is allocated when first needed.
+    """
+
+    @staticmethod
+    def temporary(
+        command_buffer: CommandBuffer,
+        resources: typing.SupportsInt
+        | typing.SupportsIndex
+        | TextureInfo
+        | ResourceList
+        | None = None,
+    ) -> State:
+        """
+        Return a state that lives on one command buffer.
+
+        Parameters
+        ----------
+        command_buffer : CommandBuffer
+        resources : int, TextureInfo or ResourceList, optional
+            As for the constructor.
+
+        Returns
+        -------
+        State
+
+        Raises
+        ------
+        TypeError, ValueError
+            If ``resources`` is something else, or one of its numbers is out of range.
+        CommandBufferError
+            If the command buffer has been committed.
+        """
+
+    def __init__(
+        self,
+        device: Device,
+        resources: typing.SupportsInt | typing.SupportsIndex | TextureInfo | ResourceList | Buffer,
+    ) -> None: ...
+    def __reduce__(self) -> tuple[typing.Any, ...]: ...
+    def __repr__(self) -> str: ...
+    def buffer_size_at(self, index: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Return the bytes of one resource, 0 if it is not a buffer; IndexError if there is none of that index.
+        """
+
+    def resource_at(
+        self, index: typing.SupportsInt | typing.SupportsIndex, allocate: bool = True
+    ) -> Buffer:
+        """
+        Return the memory of one resource.
+
+        Parameters
+        ----------
+        index : int
+            Which one, textures first.
+        allocate : bool, default True
+            Make the memory if it does not exist yet.
+
+        Returns
+        -------
+        Buffer or None
+            None if it does not exist yet and ``allocate`` is False.
+
+        Raises
+        ------
+        IndexError
+            If there is no resource of that index.
+        ReadCountError
+            If the memory of a temporary state would have to be made, and its read count is 0.
+        CommandBufferError
+            If it would have to be made, and the command buffer of the state has been committed.
+        """
+
+    def resource_type_at(
+        self, index: typing.SupportsInt | typing.SupportsIndex
+    ) -> StateResourceType:
+        """
+        Return the `StateResourceType` of one resource; IndexError if there is none of that index.
+        """
+
+    def synchronize(self, command_buffer: CommandBuffer) -> None:
+        """
+        Make the device's results visible to the CPU when the command buffer has completed.
+        """
+
+    def texture_info_at(self, index: typing.SupportsInt | typing.SupportsIndex) -> TextureInfo:
+        """
+        Return the `TextureInfo` of one resource, all zero if it is not a texture; IndexError if there is none of that index.
+        """
+
+    @property
+    def device(self) -> Device:
+        """
+        `Device` that holds the resources; read only.
+        """
+
+    @property
+    def is_temporary(self) -> bool:
+        """
+        Whether it lives on one command buffer; a plain `State` without resources never does. Read only.
+        """
+
+    @property
+    def label(self) -> str:
+        """
+        Free text, empty by default.
+        """
+
+    @label.setter
+    def label(self, arg0: str) -> None: ...
+    @property
+    def read_count(self) -> int:
+        """
+        How many more encodes may read a temporary state, 1 at first; at 0 its contents are gone, and any change is a ReadCountError. 0 for an ordinary state, which has no count to set: RuntimeError.
+        """
+
+    @read_count.setter
+    def read_count(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    @property
+    def resource_count(self) -> int:
+        """
+        How many buffers and textures it has; read only.
+        """
+
+    @property
+    def resource_size(self) -> int:
+        """
+        Bytes of all resources.
+        """
+
 class ImageDescriptor:
     """
     An image before it exists (``MPSImageDescriptor``).
@@ -726,7 +963,9 @@ class Image:
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     def __repr__(self) -> str: ...
     def batch_representation(
-        self, first: typing.Any = None, count: typing.Any = None
+        self,
+        first: typing.SupportsInt | typing.SupportsIndex | None = None,
+        count: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> ImageBatch:
         """
         Return views of the contained images as a batch.
@@ -753,7 +992,7 @@ class Image:
     def read(
         self,
         layout: DataLayout = DataLayout.HWC,
-        image_index: typing.Any = None,
+        image_index: typing.SupportsInt | typing.SupportsIndex | None = None,
         dtype: typing.Any = None,
     ) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]:
         """
@@ -820,7 +1059,7 @@ class Image:
         | typing_extensions.Buffer
         | SupportsDLPack,
         layout: DataLayout = DataLayout.HWC,
-        image_index: typing.Any = None,
+        image_index: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> None:
         """
         Replace the texels; visible to work that has been encoded but not committed.
@@ -1038,7 +1277,7 @@ class ImageBatch:
     def __getitem__(self, index: typing.SupportsInt | typing.SupportsIndex) -> Image: ...
     @typing.overload
     def __getitem__(self, index: slice) -> ImageBatch: ...
-    def __init__(self, images: collections.abc.Sequence[typing.Any]) -> None: ...
+    def __init__(self, images: ImageBatch | collections.abc.Sequence[Image]) -> None: ...
     def __iter__(self) -> collections.abc.Iterator[Image]: ...
     def __len__(self) -> int: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
@@ -1082,232 +1321,6 @@ class TemporaryImage(Image):
 
     @read_count.setter
     def read_count(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-
-class TextureInfo:
-    """
-    Texture of a state (``MPSStateTextureInfo``).
-
-    Its numbers are checked when a `State` is made with it.
-
-    Parameters
-    ----------
-    width : int
-        Columns in texels.
-    height, depth, array_length : int, default 1
-        Rows in texels, layers of a 3D texture, slices of a texture array.
-    pixel_format : int, default 55
-        ``MTLPixelFormat`` number; 55 is one float32 a texel.
-    texture_type : int, default 2
-        ``MTLTextureType`` number; 2 is 2D.
-    usage : int, default 3
-        Bits of `TextureUsage`: SHADER_READ and SHADER_WRITE.
-    """
-
-    def __init__(
-        self,
-        width: typing.SupportsInt | typing.SupportsIndex,
-        height: typing.SupportsInt | typing.SupportsIndex = 1,
-        depth: typing.SupportsInt | typing.SupportsIndex = 1,
-        array_length: typing.SupportsInt | typing.SupportsIndex = 1,
-        pixel_format: typing.SupportsInt | typing.SupportsIndex = 55,
-        texture_type: typing.SupportsInt | typing.SupportsIndex = 2,
-        usage: typing.SupportsInt | typing.SupportsIndex = 3,
-    ) -> None: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    @property
-    def array_length(self) -> int:
-        """
-        Slices of a texture array, 1 by default; a state takes 1 to 2048. Read only.
-        """
-
-    @property
-    def depth(self) -> int:
-        """
-        Layers of a 3D texture, 1 by default; a state takes 1 to 2048. Read only.
-        """
-
-    @property
-    def height(self) -> int:
-        """
-        Rows in texels, 1 by default; a state takes 1 to 16384. Read only.
-        """
-
-    @property
-    def pixel_format(self) -> int:
-        """
-        ``MTLPixelFormat`` number, by default 55, one float32 a texel; read only.
-        """
-
-    @property
-    def texture_type(self) -> int:
-        """
-        ``MTLTextureType`` number, by default 2, which is 2D; read only.
-        """
-
-    @property
-    def usage(self) -> int:
-        """
-        Bits of `TextureUsage`, by default SHADER_READ and SHADER_WRITE; read only.
-        """
-
-    @property
-    def width(self) -> int:
-        """
-        Columns in texels; a state takes 1 to 16384. Read only.
-        """
-
-class StateResourceType(mpsgrad.enums.Enumeration):
-    """
-    Kind of a state's resource (``MPSStateResourceType``).
-    """
-
-    NONE = 0
-    BUFFER = 1
-    TEXTURE = 2
-
-class ResourceList:
-    """
-    Resources a state shall have (``MPSStateResourceList``); textures come first.
-    """
-
-    def __init__(self) -> None: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def append_buffer(self, size: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        Add a buffer of so many bytes, 1 to 2**48, or ValueError; in the state it comes after those added before.
-        """
-
-    def append_texture(self, info: TextureInfo) -> None:
-        """
-        Add a texture; in the state it comes after those added before, and before all buffers.
-        """
-
-class State:
-    """
-    Opaque carrier of buffers between kernels (``MPSState``).
-
-    Parameters
-    ----------
-    device : Device
-    resources : int, TextureInfo, ResourceList or Buffer
-        Size of one buffer, one texture, several of both, or an existing buffer. Storage is allocated when first needed.
-    """
-
-    @staticmethod
-    def temporary(command_buffer: CommandBuffer, resources: typing.Any = None) -> State:
-        """
-        Return a state that lives on one command buffer.
-
-        Parameters
-        ----------
-        command_buffer : CommandBuffer
-        resources : int, TextureInfo or ResourceList, optional
-            As for the constructor.
-
-        Returns
-        -------
-        State
-
-        Raises
-        ------
-        TypeError, ValueError
-            If ``resources`` is something else, or one of its numbers is out of range.
-        CommandBufferError
-            If the command buffer has been committed.
-        """
-
-    def __init__(self, device: Device, resources: typing.Any) -> None: ...
-    def __reduce__(self) -> tuple[typing.Any, ...]: ...
-    def __repr__(self) -> str: ...
-    def buffer_size_at(self, index: typing.SupportsInt | typing.SupportsIndex) -> int:
-        """
-        Return the bytes of one resource, 0 if it is not a buffer; IndexError if there is none of that index.
-        """
-
-    def resource_at(
-        self, index: typing.SupportsInt | typing.SupportsIndex, allocate: bool = True
-    ) -> Buffer:
-        """
-        Return the memory of one resource.
-
-        Parameters
-        ----------
-        index : int
-            Which one, textures first.
-        allocate : bool, default True
-            Make the memory if it does not exist yet.
-
-        Returns
-        -------
-        Buffer or None
-            None if it does not exist yet and ``allocate`` is False.
-
-        Raises
-        ------
-        IndexError
-            If there is no resource of that index.
-        ReadCountError
-            If the memory of a temporary state would have to be made, and its read count is 0.
-        CommandBufferError
-            If it would have to be made, and the command buffer of the state has been committed.
-        """
-
-    def resource_type_at(
-        self, index: typing.SupportsInt | typing.SupportsIndex
-    ) -> StateResourceType:
-        """
-        Return the `StateResourceType` of one resource; IndexError if there is none of that index.
-        """
-
-    def synchronize(self, command_buffer: CommandBuffer) -> None:
-        """
-        Make the device's results visible to the CPU when the command buffer has completed.
-        """
-
-    def texture_info_at(self, index: typing.SupportsInt | typing.SupportsIndex) -> TextureInfo:
-        """
-        Return the `TextureInfo` of one resource, all zero if it is not a texture; IndexError if there is none of that index.
-        """
-
-    @property
-    def device(self) -> Device:
-        """
-        `Device` that holds the resources; read only.
-        """
-
-    @property
-    def is_temporary(self) -> bool:
-        """
-        Whether it lives on one command buffer; a plain `State` without resources never does. Read only.
-        """
-
-    @property
-    def label(self) -> str:
-        """
-        Free text, empty by default.
-        """
-
-    @label.setter
-    def label(self, arg0: str) -> None: ...
-    @property
-    def read_count(self) -> int:
-        """
-        How many more encodes may read a temporary state, 1 at first; at 0 its contents are gone, and any change is a ReadCountError. 0 for an ordinary state, which has no count to set: RuntimeError.
-        """
-
-    @read_count.setter
-    def read_count(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    @property
-    def resource_count(self) -> int:
-        """
-        How many buffers and textures it has; read only.
-        """
-
-    @property
-    def resource_size(self) -> int:
-        """
-        Bytes of all resources.
-        """
 
 class VectorDescriptor:
     """
@@ -1779,7 +1792,7 @@ class Region:
         """
 
     @property
-    def size(self) -> tuple[typing.Any, typing.Any, typing.Any]:
+    def size(self) -> tuple[int | None, int | None, int | None]:
         """
         None stands for no limit.
         """
@@ -1923,8 +1936,15 @@ class ExplicitPadding(Padding):
     pixels : int
         Of all sides, where it is the only argument.
     left, right, top, bottom : int, default 0
-        There are ``(size + left + right - extent) // stride + 1`` columns of windows, and rows likewise.
-        The result has as many, or what a kernel that enlarges or resizes makes of them.
+        There are ``(size + left + right - extent) // stride + 1`` columns of windows, and rows likewise. The result has as
+        many, or what a kernel that enlarges or resizes makes of them. They are cut off the result of a transposed
+        convolution, whose columns are ``(size - 1) * stride + extent - left - right``; there ``right`` and ``bottom`` may
+        be negative. In PyTorch's words they are ``padding - output_padding``, ``left`` and ``top`` ``padding``.
+
+    Raises
+    ------
+    ValueError
+        If a number is beyond 16384, or ``left`` or ``top`` negative; from encodes also for other negative ones.
     """
 
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
@@ -1945,25 +1965,25 @@ class ExplicitPadding(Padding):
     @property
     def bottom(self) -> int:
         """
-        Rows added below the source, 0 to 16384; read only.
+        Rows added below the source, or cut off the result, -16384 to 16384; read only.
         """
 
     @property
     def left(self) -> int:
         """
-        Columns added before the source's first, 0 to 16384; read only.
+        Columns added before the source's first, or cut off the result, 0 to 16384; read only.
         """
 
     @property
     def right(self) -> int:
         """
-        Columns added after the source's last, 0 to 16384; read only.
+        Columns added after the source's last, or cut off the result, -16384 to 16384; read only.
         """
 
     @property
     def top(self) -> int:
         """
-        Rows added above the source, 0 to 16384; read only.
+        Rows added above the source, or cut off the result, 0 to 16384; read only.
         """
 
 class ImageAllocator:
@@ -2008,8 +2028,13 @@ class UnaryKernel(Kernel):
     A kernel with one source and one destination (``MPSCNNKernel``).
     """
 
+    def _result_descriptor(
+        self, arg0: Image | ImageBatch | collections.abc.Sequence[Image]
+    ) -> ImageDescriptor: ...
     def destination_descriptor(
-        self, sources: typing.Any, states: typing.Any = None
+        self,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        states: State | collections.abc.Sequence[State] | None = None,
     ) -> ImageDescriptor:
         """
         Return the descriptor the padding policy gives, and set `offset` accordingly.
@@ -2032,17 +2057,21 @@ class UnaryKernel(Kernel):
             is not one for it.
         """
 
+    @typing.overload
     def encode(
         self,
         command_buffer: CommandBuffer,
-        source: typing.Any,
-        destination: typing.Any = None,
+        source: Image,
+        destination: Image | None = None,
         *,
-        destination_state: typing.Any = None,
-        with_state: bool = False,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> Image:
         """
         Encode the kernel.
 
@@ -2079,17 +2108,51 @@ class UnaryKernel(Kernel):
             If the command buffer has been committed.
         """
 
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: Image,
+        destination: Image | None = None,
+        *,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> tuple[Image, typing.Any]: ...
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
+    @typing.overload
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: typing.Any,
-        destinations: typing.Any = None,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
         *,
-        destination_states: typing.Any = None,
-        with_state: bool = False,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch:
         """
         Encode a batch in one call, whatever its length.
 
@@ -2104,15 +2167,51 @@ class UnaryKernel(Kernel):
             completed.
         """
 
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> tuple[ImageBatch, typing.Any]: ...
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
     def encoding_storage_size(
-        self, source: typing.Any, destination: typing.Any, source_states: typing.Any = None
+        self,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> int:
         """
         Best guess at scratch bytes; 0, as none is known.
         """
 
     def result_state(
-        self, source: typing.Any, destination: typing.Any, source_states: typing.Any = None
+        self,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the state that the gradient kernels need.
@@ -2138,7 +2237,10 @@ class UnaryKernel(Kernel):
         """
 
     def result_state_batch(
-        self, sources: typing.Any, destinations: typing.Any, source_states: typing.Any = None
+        self,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the states of a batch that the gradient kernels need.
@@ -2167,9 +2269,9 @@ class UnaryKernel(Kernel):
     def temporary_result_state(
         self,
         command_buffer: CommandBuffer,
-        source: typing.Any,
-        destination: typing.Any,
-        source_states: typing.Any = None,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the state that the gradient kernels need.
@@ -2201,9 +2303,9 @@ class UnaryKernel(Kernel):
     def temporary_result_state_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: typing.Any,
-        destinations: typing.Any,
-        source_states: typing.Any = None,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the states of a batch that the gradient kernels need.
@@ -2242,7 +2344,7 @@ class UnaryKernel(Kernel):
     @property
     def clip_rect(self) -> Region:
         """
-        Part of the destination that is written; `NO_CLIP` for all of it.
+        Part of the destination that is written; `NO_CLIP`, the default, for all of it.
         """
 
     @clip_rect.setter
@@ -2250,7 +2352,7 @@ class UnaryKernel(Kernel):
     @property
     def destination_feature_channel_offset(self) -> int:
         """
-        First channel written, a multiple of 4.
+        First channel written, a multiple of 4 below 8192; ValueError for others.
         """
 
     @destination_feature_channel_offset.setter
@@ -2258,13 +2360,17 @@ class UnaryKernel(Kernel):
         self, arg1: typing.SupportsInt | typing.SupportsIndex
     ) -> None: ...
     @property
-    def destination_image_allocator(self) -> typing.Any:
+    def destination_image_allocator(
+        self,
+    ) -> ImageAllocator | collections.abc.Callable[..., typing.Any] | None:
         """
         `DEFAULT`, `TEMPORARY` (the default), or a callable that takes command buffer, descriptor and kernel and returns an `Image`; TypeError for others.
         """
 
     @destination_image_allocator.setter
-    def destination_image_allocator(self, arg1: typing.Any) -> None: ...
+    def destination_image_allocator(
+        self, arg1: ImageAllocator | collections.abc.Callable[..., typing.Any] | None
+    ) -> None: ...
     @property
     def dilation_rate_x(self) -> int:
         """
@@ -2326,19 +2432,21 @@ class UnaryKernel(Kernel):
     @property
     def padding(self) -> Padding:
         """
-        `Padding` policy of encodes that create their destination.
+        `Padding` policy of encodes that create their destination; SIZE_SAME by default.
         """
 
     @padding.setter
     def padding(self, arg1: Padding) -> None: ...
     @property
-    def source_feature_channel_max_count(self) -> typing.Any:
+    def source_feature_channel_max_count(self) -> int | None:
         """
         Most channels read; None for no limit.
         """
 
     @source_feature_channel_max_count.setter
-    def source_feature_channel_max_count(self, arg1: typing.Any) -> None: ...
+    def source_feature_channel_max_count(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex | None
+    ) -> None: ...
     @property
     def source_feature_channel_offset(self) -> int:
         """
@@ -2391,13 +2499,17 @@ class BinaryKernel(Kernel):
         self, arg1: typing.SupportsInt | typing.SupportsIndex
     ) -> None: ...
     @property
-    def destination_image_allocator(self) -> typing.Any:
+    def destination_image_allocator(
+        self,
+    ) -> ImageAllocator | collections.abc.Callable[..., typing.Any] | None:
         """
         `DEFAULT`, `TEMPORARY` (the default), or a callable that takes command buffer, descriptor and kernel and returns an `Image`; TypeError for others.
         """
 
     @destination_image_allocator.setter
-    def destination_image_allocator(self, arg1: typing.Any) -> None: ...
+    def destination_image_allocator(
+        self, arg1: ImageAllocator | collections.abc.Callable[..., typing.Any] | None
+    ) -> None: ...
     @property
     def is_backwards(self) -> bool:
         """
@@ -2465,13 +2577,15 @@ class BinaryKernel(Kernel):
     @primary_offset.setter
     def primary_offset(self, arg1: Offset) -> None: ...
     @property
-    def primary_source_feature_channel_max_count(self) -> typing.Any:
+    def primary_source_feature_channel_max_count(self) -> int | None:
         """
         Most channels read of the primary source, at least 1, or ValueError; None (default) for no limit.
         """
 
     @primary_source_feature_channel_max_count.setter
-    def primary_source_feature_channel_max_count(self, arg1: typing.Any) -> None: ...
+    def primary_source_feature_channel_max_count(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex | None
+    ) -> None: ...
     @property
     def primary_source_feature_channel_offset(self) -> int:
         """
@@ -2543,13 +2657,15 @@ class BinaryKernel(Kernel):
     @secondary_offset.setter
     def secondary_offset(self, arg1: Offset) -> None: ...
     @property
-    def secondary_source_feature_channel_max_count(self) -> typing.Any:
+    def secondary_source_feature_channel_max_count(self) -> int | None:
         """
         Most channels read of the secondary source, at least 1, or ValueError; None (default) for no limit.
         """
 
     @secondary_source_feature_channel_max_count.setter
-    def secondary_source_feature_channel_max_count(self, arg1: typing.Any) -> None: ...
+    def secondary_source_feature_channel_max_count(
+        self, arg1: typing.SupportsInt | typing.SupportsIndex | None
+    ) -> None: ...
     @property
     def secondary_source_feature_channel_offset(self) -> int:
         """
@@ -2586,8 +2702,13 @@ class ForwardBinaryKernel(BinaryKernel):
     The encodes of ``MPSCNNBinaryKernel``, which gradient kernels do not share.
     """
 
+    def _result_descriptor(
+        self, arg0: Image | ImageBatch | collections.abc.Sequence[Image]
+    ) -> ImageDescriptor: ...
     def destination_descriptor(
-        self, sources: typing.Any, states: typing.Any = None
+        self,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        states: State | collections.abc.Sequence[State] | None = None,
     ) -> ImageDescriptor:
         """
         Return the descriptor the padding policy gives, and set the offsets accordingly.
@@ -2610,18 +2731,22 @@ class ForwardBinaryKernel(BinaryKernel):
             is not one for it.
         """
 
+    @typing.overload
     def encode(
         self,
         command_buffer: CommandBuffer,
-        primary: typing.Any,
-        secondary: typing.Any,
-        destination: typing.Any = None,
+        primary: Image,
+        secondary: Image,
+        destination: Image | None = None,
         *,
-        destination_state: typing.Any = None,
-        with_state: bool = False,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> Image:
         """
         Encode the kernel.
 
@@ -2658,18 +2783,54 @@ class ForwardBinaryKernel(BinaryKernel):
             If the command buffer has been committed.
         """
 
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        primary: Image,
+        secondary: Image,
+        destination: Image | None = None,
+        *,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> tuple[Image, typing.Any]: ...
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        primary: Image | ImageBatch | collections.abc.Sequence[Image],
+        secondary: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
+    @typing.overload
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        primaries: typing.Any,
-        secondaries: typing.Any,
-        destinations: typing.Any = None,
+        primaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        secondaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
         *,
-        destination_states: typing.Any = None,
-        with_state: bool = False,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch:
         """
         Encode a batch in one call, whatever its length.
 
@@ -2684,12 +2845,44 @@ class ForwardBinaryKernel(BinaryKernel):
             completed.
         """
 
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        primaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        secondaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> tuple[ImageBatch, typing.Any]: ...
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        primaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        secondaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
     def encoding_storage_size(
         self,
-        primary: typing.Any,
-        secondary: typing.Any,
-        destination: typing.Any,
-        source_states: typing.Any = None,
+        primary: Image | ImageBatch | collections.abc.Sequence[Image],
+        secondary: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> int:
         """
         Best guess at scratch bytes; 0, as none is known.
@@ -2697,10 +2890,10 @@ class ForwardBinaryKernel(BinaryKernel):
 
     def result_state(
         self,
-        primary: typing.Any,
-        secondary: typing.Any,
-        destination: typing.Any,
-        source_states: typing.Any = None,
+        primary: Image | ImageBatch | collections.abc.Sequence[Image],
+        secondary: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the state that the gradient kernels need.
@@ -2727,10 +2920,10 @@ class ForwardBinaryKernel(BinaryKernel):
 
     def result_state_batch(
         self,
-        primaries: typing.Any,
-        secondaries: typing.Any,
-        destinations: typing.Any,
-        source_states: typing.Any = None,
+        primaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        secondaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the states of a batch that the gradient kernels need.
@@ -2759,10 +2952,10 @@ class ForwardBinaryKernel(BinaryKernel):
     def temporary_result_state(
         self,
         command_buffer: CommandBuffer,
-        primary: typing.Any,
-        secondary: typing.Any,
-        destination: typing.Any,
-        source_states: typing.Any = None,
+        primary: Image | ImageBatch | collections.abc.Sequence[Image],
+        secondary: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the state that the gradient kernels need.
@@ -2794,10 +2987,10 @@ class ForwardBinaryKernel(BinaryKernel):
     def temporary_result_state_batch(
         self,
         command_buffer: CommandBuffer,
-        primaries: typing.Any,
-        secondaries: typing.Any,
-        destinations: typing.Any,
-        source_states: typing.Any = None,
+        primaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        secondaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the states of a batch that the gradient kernels need.
@@ -2904,7 +3097,12 @@ class GradientKernel(BinaryKernel):
     The backward pass of a kernel (``MPSCNNGradientKernel``).
     """
 
-    def configure(self, source_gradient: typing.Any, source: typing.Any, state: typing.Any) -> None:
+    def configure(
+        self,
+        source_gradient: Image | ImageBatch | collections.abc.Sequence[Image],
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        state: State | collections.abc.Sequence[State],
+    ) -> None:
         """
         Copy the forward configuration into the properties, as an encode with a given destination needs.
 
@@ -2924,7 +3122,11 @@ class GradientKernel(BinaryKernel):
             gradients.
         """
 
-    def destination_descriptor(self, sources: typing.Any, states: typing.Any) -> ImageDescriptor:
+    def destination_descriptor(
+        self,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        states: State | collections.abc.Sequence[State] | None,
+    ) -> ImageDescriptor:
         """
         Return the result's descriptor and copy the forward configuration into the properties.
 
@@ -2947,17 +3149,21 @@ class GradientKernel(BinaryKernel):
             gradients.
         """
 
+    @typing.overload
     def encode(
         self,
         command_buffer: CommandBuffer,
-        source_gradient: typing.Any,
-        source: typing.Any,
-        state: typing.Any,
-        destination: typing.Any = None,
+        source_gradient: Image,
+        source: Image,
+        state: State | collections.abc.Sequence[State],
+        destination: Image | None = None,
         *,
         configure: bool = True,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> Image:
         """
         Encode the gradient.
 
@@ -2998,17 +3204,36 @@ class GradientKernel(BinaryKernel):
             If the command buffer has been committed.
         """
 
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source_gradient: Image | ImageBatch | collections.abc.Sequence[Image],
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        state: State | collections.abc.Sequence[State],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        configure: bool = True,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
+    @typing.overload
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        source_gradients: typing.Any,
-        sources: typing.Any,
-        states: typing.Any,
-        destinations: typing.Any = None,
+        source_gradients: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        states: State | collections.abc.Sequence[State],
+        destinations: ImageBatch | None = None,
         *,
         configure: bool = True,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch:
         """
         Encode a batch in one call, whatever its length.
 
@@ -3022,6 +3247,21 @@ class GradientKernel(BinaryKernel):
             completed.
         """
 
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        source_gradients: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        states: State | collections.abc.Sequence[State],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        configure: bool = True,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
     @property
     def kernel_offset_x(self) -> int:
         """
@@ -3114,14 +3354,19 @@ class NormalizationGammaAndBetaState(State):
 
     @staticmethod
     def temporary(
-        command_buffer: CommandBuffer, number_of_feature_channels: typing.Any
+        command_buffer: CommandBuffer,
+        number_of_feature_channels: typing.SupportsInt | typing.SupportsIndex,
     ) -> NormalizationGammaAndBetaState:
         """
         Return a state that lives on one command buffer, for up to so many channels.
         """
 
     def __init__(
-        self, gamma: typing.Any, beta: typing.Any, *, device: typing.Any = None
+        self,
+        gamma: Buffer | typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        beta: Buffer | typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        *,
+        device: Device | str | None = None,
     ) -> None: ...
     @property
     def beta(self) -> Buffer:
@@ -3156,14 +3401,19 @@ class NormalizationMeanAndVarianceState(State):
 
     @staticmethod
     def temporary(
-        command_buffer: CommandBuffer, number_of_feature_channels: typing.Any
+        command_buffer: CommandBuffer,
+        number_of_feature_channels: typing.SupportsInt | typing.SupportsIndex,
     ) -> NormalizationMeanAndVarianceState:
         """
         Return a state that lives on one command buffer, for up to so many channels.
         """
 
     def __init__(
-        self, mean: typing.Any, variance: typing.Any, *, device: typing.Any = None
+        self,
+        mean: Buffer | typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        variance: Buffer | typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        *,
+        device: Device | str | None = None,
     ) -> None: ...
     @property
     def mean(self) -> Buffer:
@@ -3428,8 +3678,8 @@ class BatchNormalizationStatistics(UnaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        source_images: typing.Any,
-        batch_normalization_state: typing.Any,
+        source_images: ImageBatch | collections.abc.Sequence[Image],
+        batch_normalization_state: State | collections.abc.Sequence[State] | None,
     ) -> None:
         """
         Encode the statistics of some images of the batch.
@@ -3459,15 +3709,19 @@ class BatchNormalization(UnaryKernel):
     def __init__(
         self, device: Device, data_source: typing.Any, fused_neuron_descriptor: NeuronDescriptor
     ) -> None: ...
+    @typing.overload
     def encode(
         self,
         command_buffer: CommandBuffer,
-        source: typing.Any,
-        destination: typing.Any = None,
+        source: Image,
+        destination: Image | None = None,
         *,
-        batch_normalization_state: typing.Any = None,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        batch_normalization_state: State | collections.abc.Sequence[State] | None = None,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> Image:
         """
         Encode the kernel.
 
@@ -3504,15 +3758,32 @@ class BatchNormalization(UnaryKernel):
             If the command buffer has been committed.
         """
 
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        batch_normalization_state: State | collections.abc.Sequence[State] | None = None,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
+    @typing.overload
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: typing.Any,
-        destinations: typing.Any = None,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
         *,
-        batch_normalization_state: typing.Any = None,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        batch_normalization_state: State | collections.abc.Sequence[State] | None = None,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch:
         """
         Encode a batch in one call, whatever its length.
 
@@ -3526,6 +3797,19 @@ class BatchNormalization(UnaryKernel):
             completed.
         """
 
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        batch_normalization_state: State | collections.abc.Sequence[State] | None = None,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
     def reload_gamma_and_beta(
         self, command_buffer: CommandBuffer, gamma_and_beta_state: NormalizationGammaAndBetaState
     ) -> None:
@@ -3579,9 +3863,9 @@ class BatchNormalizationStatisticsGradient(GradientKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        source_gradients: typing.Any,
-        source_images: typing.Any,
-        batch_normalization_state: typing.Any,
+        source_gradients: ImageBatch | collections.abc.Sequence[Image],
+        source_images: ImageBatch | collections.abc.Sequence[Image],
+        batch_normalization_state: State | collections.abc.Sequence[State] | None,
     ) -> None:
         """
         Encode the sums over some images of the batch, in any order and any partition.
@@ -3642,10 +3926,10 @@ class ConvolutionDescriptor:
     def __repr__(self) -> str: ...
     def set_batch_normalization_parameters_for_inference(
         self,
-        mean: typing.Any,
-        variance: typing.Any,
-        gamma: typing.Any,
-        beta: typing.Any,
+        mean: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None,
+        variance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None,
+        gamma: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None,
+        beta: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None,
         epsilon: typing.SupportsFloat | typing.SupportsIndex,
     ) -> None:
         """
@@ -4032,7 +4316,9 @@ class FullyConnectedGradient(ConvolutionGradient):
 class ConvolutionTranspose(UnaryKernel):
     def __init__(self, device: Device, weights: typing.Any) -> None: ...
     def destination_descriptor(
-        self, sources: typing.Any, states: typing.Any = None
+        self,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        states: State | collections.abc.Sequence[State] | None = None,
     ) -> ImageDescriptor:
         """
         Return the result's descriptor; set `offset` to 0 and the kernel offset accordingly.
@@ -4056,18 +4342,22 @@ class ConvolutionTranspose(UnaryKernel):
             is not one for it.
         """
 
+    @typing.overload
     def encode(
         self,
         command_buffer: CommandBuffer,
-        source: typing.Any,
-        destination: typing.Any = None,
+        source: Image,
+        destination: Image | None = None,
         *,
-        destination_state: typing.Any = None,
-        convolution_gradient_state: typing.Any = None,
-        with_state: bool = False,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        convolution_gradient_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> Image:
         """
         Encode the kernel.
 
@@ -4110,18 +4400,54 @@ class ConvolutionTranspose(UnaryKernel):
             If the command buffer has been committed.
         """
 
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: Image,
+        destination: Image | None = None,
+        *,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        convolution_gradient_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> tuple[Image, typing.Any]: ...
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        convolution_gradient_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
+    @typing.overload
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: typing.Any,
-        destinations: typing.Any = None,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
         *,
-        destination_states: typing.Any = None,
-        convolution_gradient_states: typing.Any = None,
-        with_state: bool = False,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        convolution_gradient_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch:
         """
         Encode a batch in one call, whatever its length.
 
@@ -4136,6 +4462,38 @@ class ConvolutionTranspose(UnaryKernel):
             completed.
         """
 
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        convolution_gradient_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> tuple[ImageBatch, typing.Any]: ...
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        convolution_gradient_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
     def export_weights_and_biases(
         self, command_buffer: CommandBuffer, temporary_ok: bool = False
     ) -> ConvolutionWeightsAndBiasesState:
@@ -4191,7 +4549,10 @@ class ConvolutionTranspose(UnaryKernel):
         """
 
     def result_state(
-        self, source: typing.Any, destination: typing.Any, source_states: typing.Any = None
+        self,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the state that the gradient kernels need.
@@ -4217,7 +4578,10 @@ class ConvolutionTranspose(UnaryKernel):
         """
 
     def result_state_batch(
-        self, sources: typing.Any, destinations: typing.Any, source_states: typing.Any = None
+        self,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the states of a batch that the gradient kernels need.
@@ -4246,9 +4610,9 @@ class ConvolutionTranspose(UnaryKernel):
     def temporary_result_state(
         self,
         command_buffer: CommandBuffer,
-        source: typing.Any,
-        destination: typing.Any,
-        source_states: typing.Any = None,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the state that the gradient kernels need.
@@ -4280,9 +4644,9 @@ class ConvolutionTranspose(UnaryKernel):
     def temporary_result_state_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: typing.Any,
-        destinations: typing.Any,
-        source_states: typing.Any = None,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_states: State | collections.abc.Sequence[State] | None = None,
     ) -> typing.Any:
         """
         Return the states of a batch that the gradient kernels need.
@@ -4436,7 +4800,7 @@ class DropoutGradientState(GradientState):
         """
 
     @mask.setter
-    def mask(self, arg1: typing.Any) -> None: ...
+    def mask(self, arg1: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> None: ...
     @property
     def mask_stride_in_pixels(self) -> tuple[int, int, int]:
         """
@@ -4448,8 +4812,8 @@ class Dropout(UnaryKernel):
         self,
         device: Device,
         keep_probability: typing.SupportsFloat | typing.SupportsIndex,
-        seed: typing.Any,
-        mask_stride_in_pixels: typing.Any,
+        seed: typing.SupportsInt | typing.SupportsIndex,
+        mask_stride_in_pixels: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
     ) -> None: ...
     @property
     def keep_probability(self) -> float:
@@ -4474,8 +4838,8 @@ class DropoutGradient(GradientKernel):
         self,
         device: Device,
         keep_probability: typing.SupportsFloat | typing.SupportsIndex,
-        seed: typing.Any,
-        mask_stride_in_pixels: typing.Any,
+        seed: typing.SupportsInt | typing.SupportsIndex,
+        mask_stride_in_pixels: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
     ) -> None: ...
     @property
     def keep_probability(self) -> float:
@@ -5052,7 +5416,7 @@ class LossDataDescriptor:
         self,
         data: numpy.typing.NDArray[numpy.float32],
         layout: DataLayout = DataLayout.HWC,
-        size: typing.Any = None,
+        size: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] | None = None,
     ) -> None: ...
     def __reduce__(self) -> tuple[typing.Any, ...]: ...
     def to_array(self) -> numpy.typing.NDArray[numpy.float32]:
@@ -5119,10 +5483,19 @@ class LossLabels(State):
     @staticmethod
     def batch(
         device: Device,
-        labels: typing.Any,
-        weights: typing.Any = None,
+        labels: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack,
+        weights: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack
+        | None = None,
         *,
-        loss_image_size: collections.abc.Sequence[typing.Any] = (1, 1, 1),
+        loss_image_size: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = (
+            1,
+            1,
+            1,
+        ),
         copy: bool = True,
     ) -> list[LossLabels]:
         """
@@ -5146,9 +5519,22 @@ class LossLabels(State):
     def __init__(
         self,
         device: Device,
-        labels: typing.Any,
-        weights: typing.Any = None,
-        loss_image_size: collections.abc.Sequence[typing.Any] = (1, 1, 1),
+        labels: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack
+        | LossDataDescriptor
+        | Image,
+        weights: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack
+        | LossDataDescriptor
+        | Image
+        | None = None,
+        loss_image_size: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = (
+            1,
+            1,
+            1,
+        ),
     ) -> None: ...
     def __repr__(self) -> str: ...
     @property
@@ -5176,7 +5562,7 @@ class LossLabels(State):
         """
 
     @property
-    def weights(self) -> typing.Any:
+    def weights(self) -> numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None:
         """
         Copy as float32, shape (H, W, C), or None.
         """
@@ -5192,15 +5578,19 @@ class LabelledLoss(UnaryKernel):
     Base class of `Loss` and `YOLOLoss`, whose labels are a state an image.
     """
 
+    @typing.overload
     def encode(
         self,
         command_buffer: CommandBuffer,
-        source: typing.Any,
-        labels: typing.Any,
-        destination: typing.Any = None,
+        source: Image,
+        labels: LossLabels | collections.abc.Sequence[LossLabels],
+        destination: Image | None = None,
         *,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> Image:
         """
         Encode loss and gradient.
 
@@ -5233,15 +5623,32 @@ class LabelledLoss(UnaryKernel):
             If the command buffer has been committed.
         """
 
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        labels: LossLabels | collections.abc.Sequence[LossLabels],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
+    @typing.overload
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: typing.Any,
-        labels: typing.Any,
-        destinations: typing.Any = None,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        labels: LossLabels | collections.abc.Sequence[LossLabels],
+        destinations: ImageBatch | None = None,
         *,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch:
         """
         Encode a batch in one call, whatever its length.
 
@@ -5254,6 +5661,20 @@ class LabelledLoss(UnaryKernel):
             The destinations: what was given as such, or a new batch. Nothing in it is valid before the command buffer has
             completed.
         """
+
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        labels: LossLabels | collections.abc.Sequence[LossLabels],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
 
 class Loss(LabelledLoss):
     def __init__(self, device: Device, descriptor: LossDescriptor) -> None: ...
@@ -5315,7 +5736,7 @@ class YOLOLossDescriptor:
     def __init__(
         self,
         reduction_type: ReductionType,
-        anchor_boxes: typing.Any,
+        anchor_boxes: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | bytes,
         reduce_across_batch: bool,
         rescore: bool,
         scale_xy: typing.SupportsFloat | typing.SupportsIndex,
@@ -5334,7 +5755,9 @@ class YOLOLossDescriptor:
         """
 
     @anchor_boxes.setter
-    def anchor_boxes(self, arg1: typing.Any) -> None: ...
+    def anchor_boxes(
+        self, arg1: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | bytes
+    ) -> None: ...
     @property
     def max_iou_for_object_absence(self) -> float:
         """
@@ -5538,19 +5961,23 @@ class ForwardLoss(UnaryKernel):
         Not offered: there are batch forms only.
         """
 
+    @typing.overload
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: typing.Any,
-        labels: typing.Any,
-        weights: typing.Any = None,
-        destinations: typing.Any = None,
+        sources: ImageBatch | collections.abc.Sequence[Image],
+        labels: ImageBatch | collections.abc.Sequence[Image],
+        weights: ImageBatch | None = None,
+        destinations: ImageBatch | None = None,
         *,
-        destination_states: typing.Any = None,
-        with_state: bool = False,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch:
         """
         Encode the losses of a batch.
 
@@ -5590,6 +6017,40 @@ class ForwardLoss(UnaryKernel):
             If the command buffer has been committed.
         """
 
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: ImageBatch | collections.abc.Sequence[Image],
+        labels: ImageBatch | collections.abc.Sequence[Image],
+        weights: ImageBatch | None = None,
+        destinations: ImageBatch | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> tuple[ImageBatch, typing.Any]: ...
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: ImageBatch | collections.abc.Sequence[Image],
+        labels: ImageBatch | collections.abc.Sequence[Image],
+        weights: ImageBatch | collections.abc.Sequence[Image] | None = None,
+        destinations: ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
     @property
     def delta(self) -> float:
         """
@@ -5655,18 +6116,22 @@ class ForwardLoss(UnaryKernel):
 
 class LossGradient(BinaryKernel):
     def __init__(self, device: Device, descriptor: LossDescriptor) -> None: ...
+    @typing.overload
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        source_gradients: typing.Any,
-        sources: typing.Any,
-        labels: typing.Any,
-        weights: typing.Any = None,
-        source_states: typing.Any = None,
-        destination_gradients: typing.Any = None,
+        source_gradients: ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
+        labels: ImageBatch | collections.abc.Sequence[Image],
+        weights: ImageBatch | None = None,
+        source_states: State | collections.abc.Sequence[State] | None = None,
+        destination_gradients: ImageBatch | None = None,
         *,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch:
         """
         Encode the gradients of a batch.
 
@@ -5701,6 +6166,22 @@ class LossGradient(BinaryKernel):
             If the command buffer has been committed.
         """
 
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        source_gradients: ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
+        labels: ImageBatch | collections.abc.Sequence[Image],
+        weights: ImageBatch | collections.abc.Sequence[Image] | None = None,
+        source_states: State | collections.abc.Sequence[State] | None = None,
+        destination_gradients: ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
     @property
     def compute_label_gradients(self) -> bool:
         """
@@ -6022,7 +6503,7 @@ class StochasticGradientDescent(Optimizer):
     def encode_gamma_beta(
         self,
         command_buffer: CommandBuffer,
-        states: typing.Any,
+        states: State | collections.abc.Sequence[State],
         source_state: State,
         momentum_vectors: collections.abc.Sequence[Vector] | None,
         result_state: State,
@@ -6219,7 +6700,7 @@ class RMSProp(Optimizer):
     def encode_gamma_beta(
         self,
         command_buffer: CommandBuffer,
-        states: typing.Any,
+        states: State | collections.abc.Sequence[State],
         source_state: State,
         sum_of_squares_vectors: collections.abc.Sequence[Vector] | None,
         result_state: State,
@@ -6426,7 +6907,7 @@ class Adam(Optimizer):
     def encode_gamma_beta(
         self,
         command_buffer: CommandBuffer,
-        states: typing.Any,
+        states: State | collections.abc.Sequence[State],
         source_state: State,
         momentum_vectors: collections.abc.Sequence[Vector] | None,
         velocity_vectors: collections.abc.Sequence[Vector] | None,
@@ -6635,13 +7116,16 @@ class PoolingGradient(GradientKernel):
     """
 
     @property
-    def source_size(self) -> typing.Any:
+    def source_size(self) -> tuple[typing.Any, ...] | None:
         """
         Part of the incoming gradient that counts, from `primary_offset` on: (width, height, depth), None for no limit.
         """
 
     @source_size.setter
-    def source_size(self, arg1: typing.Any) -> None: ...
+    def source_size(
+        self,
+        arg1: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex | None] | None,
+    ) -> None: ...
     @property
     def stride_in_pixels_x(self) -> int:
         """
@@ -6857,20 +7341,24 @@ class LocalCorrelation(ReduceBinary):
 
 class Reshape(UnaryKernel):
     def __init__(self, device: Device) -> None: ...
+    @typing.overload
     def encode(
         self,
         command_buffer: CommandBuffer,
-        source: typing.Any,
-        destination: typing.Any = None,
+        source: Image,
+        destination: Image | None = None,
         *,
-        destination_state: typing.Any = None,
-        with_state: bool = False,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-        reshaped_width: typing.Any = None,
-        reshaped_height: typing.Any = None,
-        reshaped_feature_channels: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+        reshaped_width: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_height: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_feature_channels: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> Image:
         """
         Encode the kernel, as `UnaryKernel.encode` and with a shape.
 
@@ -6911,20 +7399,60 @@ class Reshape(UnaryKernel):
             If the command buffer has been committed.
         """
 
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: Image,
+        destination: Image | None = None,
+        *,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+        reshaped_width: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_height: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_feature_channels: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> tuple[Image, typing.Any]: ...
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+        reshaped_width: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_height: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_feature_channels: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> typing.Any: ...
+    @typing.overload
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: typing.Any,
-        destinations: typing.Any = None,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
         *,
-        destination_states: typing.Any = None,
-        with_state: bool = False,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-        reshaped_width: typing.Any = None,
-        reshaped_height: typing.Any = None,
-        reshaped_feature_channels: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+        reshaped_width: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_height: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_feature_channels: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> ImageBatch:
         """
         Encode a batch in one call, whatever its length.
 
@@ -6939,22 +7467,63 @@ class Reshape(UnaryKernel):
             completed.
         """
 
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+        reshaped_width: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_height: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_feature_channels: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> tuple[ImageBatch, typing.Any]: ...
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+        reshaped_width: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_height: typing.SupportsInt | typing.SupportsIndex | None = None,
+        reshaped_feature_channels: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> typing.Any: ...
+
 class ReshapeGradient(GradientKernel):
     def __init__(self, device: Device) -> None: ...
 
 class Slice(UnaryKernel):
     def __init__(self, device: Device) -> None: ...
+    @typing.overload
     def encode(
         self,
         command_buffer: CommandBuffer,
-        source: typing.Any,
-        destination: typing.Any = None,
+        source: Image,
+        destination: Image | None = None,
         *,
-        destination_state: typing.Any = None,
-        with_state: bool = False,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> Image:
         """
         Encode the kernel, as `UnaryKernel.encode`, and `offset` stays as it is.
 
@@ -6993,17 +7562,51 @@ class Slice(UnaryKernel):
             If the command buffer has been committed.
         """
 
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: Image,
+        destination: Image | None = None,
+        *,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> tuple[Image, typing.Any]: ...
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
+    @typing.overload
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: typing.Any,
-        destinations: typing.Any = None,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
         *,
-        destination_states: typing.Any = None,
-        with_state: bool = False,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch:
         """
         Encode a batch in one call, whatever its length.
 
@@ -7018,12 +7621,43 @@ class Slice(UnaryKernel):
             completed.
         """
 
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> tuple[ImageBatch, typing.Any]: ...
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
+
 class Pad(UnaryKernel):
     def __init__(
         self,
         device: Device,
-        padding_size_before: typing.Any,
-        padding_size_after: typing.Any,
+        padding_size_before: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        padding_size_after: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
         fill_value_array: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex],
     ) -> None: ...
     @property
@@ -7035,7 +7669,7 @@ class Pad(UnaryKernel):
     @fill_value.setter
     def fill_value(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None: ...
     @property
-    def fill_value_array(self) -> typing.Any:
+    def fill_value_array(self) -> tuple[typing.Any, ...] | None:
         """
         The same for each channel that is written, from the first one on; None if there is none.
         """
@@ -7047,7 +7681,9 @@ class Pad(UnaryKernel):
         """
 
     @padding_size_after.setter
-    def padding_size_after(self, arg1: typing.Any) -> None: ...
+    def padding_size_after(
+        self, arg1: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+    ) -> None: ...
     @property
     def padding_size_before(self) -> tuple[typing.Any, ...]:
         """
@@ -7055,7 +7691,9 @@ class Pad(UnaryKernel):
         """
 
     @padding_size_before.setter
-    def padding_size_before(self, arg1: typing.Any) -> None: ...
+    def padding_size_before(
+        self, arg1: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+    ) -> None: ...
 
 class PadGradient(GradientKernel):
     def __init__(self, device: Device) -> None: ...
@@ -7102,14 +7740,17 @@ class CropAndResizeBilinear(UnaryKernel):
     def encode(
         self,
         command_buffer: CommandBuffer,
-        source: typing.Any,
-        destination: typing.Any = None,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
         *,
-        destination_state: typing.Any = None,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
         with_state: bool = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch | list[Image] | tuple[typing.Any, ...]:
         """
         Encode the kernel, as `UnaryKernel.encode` and with several results.
 
@@ -7147,14 +7788,17 @@ class CropAndResizeBilinear(UnaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: typing.Any,
-        destinations: typing.Any = None,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
         *,
-        destination_states: typing.Any = None,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
         with_state: bool = False,
         temporary_state: bool = False,
-        allocator: typing.Any = None,
-    ) -> typing.Any:
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch | list[Image] | tuple[typing.Any, ...]:
         """
         Encode a batch in one call, whatever its length.
 
@@ -7495,13 +8139,17 @@ class Graph(Kernel):
     @property
     def _why_no_runner(self) -> str: ...
     @property
-    def destination_image_allocator(self) -> typing.Any:
+    def destination_image_allocator(
+        self,
+    ) -> ImageAllocator | collections.abc.Callable[..., typing.Any] | None:
         """
         How the first result is made; overrides that of its node.
         """
 
     @destination_image_allocator.setter
-    def destination_image_allocator(self, arg1: typing.Any) -> None: ...
+    def destination_image_allocator(
+        self, arg1: ImageAllocator | collections.abc.Callable[..., typing.Any] | None
+    ) -> None: ...
     @property
     def format(self) -> ChannelFormat:
         """
@@ -7597,7 +8245,13 @@ def get_num_threads() -> int:
     """
 
 def increment_read_count(
-    batch: typing.Any, amount: typing.SupportsInt | typing.SupportsIndex
+    batch: Image
+    | ImageBatch
+    | collections.abc.Sequence[Image]
+    | State
+    | collections.abc.Sequence[State]
+    | None,
+    amount: typing.SupportsInt | typing.SupportsIndex,
 ) -> int:
     """
     Add to the read count of every temporary in a batch, once per distinct object.
@@ -7608,7 +8262,10 @@ def increment_read_count(
         Number of distinct objects (``MPSImageBatchIncrementReadCount``, ``MPSStateBatchIncrementReadCount``).
     """
 
-def iterate(batch: typing.Any, visit: collections.abc.Callable[..., typing.Any]) -> int | None:
+def iterate(
+    batch: Image | ImageBatch | collections.abc.Sequence[Image],
+    visit: collections.abc.Callable[..., typing.Any],
+) -> int | None:
     """
     Call ``visit(image, first_index)`` once per distinct image (``MPSImageBatchIterate``).
 
@@ -7659,7 +8316,14 @@ def release_cached_memory() -> None:
     Give the CPU device's unused storage back to the system.
     """
 
-def resource_size(batch: typing.Any) -> int:
+def resource_size(
+    batch: Image
+    | ImageBatch
+    | collections.abc.Sequence[Image]
+    | State
+    | collections.abc.Sequence[State]
+    | None,
+) -> int:
     """
     Bytes of the distinct objects of a batch (``MPSImageBatchResourceSize``).
     """
@@ -7676,7 +8340,15 @@ def set_num_threads(count: typing.SupportsInt | typing.SupportsIndex) -> None:
         If ``count`` is below 1 or above 1024.
     """
 
-def synchronize(batch: typing.Any, command_buffer: CommandBuffer) -> None:
+def synchronize(
+    batch: Image
+    | ImageBatch
+    | collections.abc.Sequence[Image]
+    | State
+    | collections.abc.Sequence[State]
+    | None,
+    command_buffer: CommandBuffer,
+) -> None:
     """
     Synchronise the distinct objects of a batch (``MPSImageBatchSynchronize``).
     """

@@ -20,13 +20,13 @@ from mpsgrad.optimizer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import numpy.typing as npt
 
     from mpsgrad._gradient_bucket import GradientBucket
 
-__all__ = ["ArrayUpdates", "updates_of_gamma_and_beta"]
+__all__ = ["ArrayUpdates", "spend", "updates_of_gamma_and_beta"]
 
 _time_steps = threading.Lock()
 
@@ -39,6 +39,13 @@ def _new_lock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_new_lock)
+
+
+def spend(states: Iterable[_core.State]) -> None:
+    """Lower the read counts of temporary states by one, as an update does that reads them."""
+    for state in dict.fromkeys(states):
+        if state.is_temporary:
+            state.read_count -= 1
 
 
 class ArrayUpdates:

@@ -63,6 +63,12 @@ class _Parameter(NamedTuple):
     positional: bool
 
 
+class _Complaint(NamedTuple):
+    fitting: int  # arguments before the one that is wrong
+    words: str
+    error: type[Exception] = TypeError
+
+
 def no_such_name(module: str, name: str, names: Sequence[str]) -> AttributeError:
     """Return an error for a name that a module has not, with the one that may be meant."""
     message = f"module {module!r} has no attribute {name!r}"
@@ -92,8 +98,8 @@ def _like(name: str, names: Sequence[str]) -> str | None:
 
 def wrong_call(
     who: str, documentation: str, of_object: bool, args: Sequence[Any], kwargs: dict[str, Any]
-) -> str | None:
-    """Return what is wrong with the arguments of a call, None without a signature.
+) -> Exception | None:
+    """Return an error that says what is wrong with a call's arguments, None without a signature.
 
     Parameters
     ----------
@@ -114,9 +120,12 @@ def wrong_call(
         complaints.append(complaint or _unknown_complaint(parameters, args[own:], kwargs))
     if not complaints:
         return None
-    fitting = max(fits for fits, _ in complaints)
-    first, *others = dict.fromkeys(words for fits, words in complaints if fits == fitting)
-    return who + "; or ".join([first, *(each.lstrip(": ") for each in others)])
+    most = max(each.fitting for each in complaints)
+    nearest = [each for each in complaints if each.fitting == most]
+    first, *others = dict.fromkeys(each.words for each in nearest)
+    words = who + "; or ".join([first, *(each.lstrip(": ") for each in others)])
+    of_value = any(each.error is ValueError for each in nearest)
+    return ValueError(words) if of_value else TypeError(words)
 
 
 def misfit(
@@ -178,51 +187,55 @@ def _parameters(signature: str) -> Iterator[_Parameter]:
 
 def _complaint(
     parameters: list[_Parameter], args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[int, str] | None:
-    """Return how many arguments fit and what is wrong with the next, None if nothing is."""
+) -> _Complaint | None:
+    """Return what is wrong with the first argument that does not fit, None if nothing is."""
     positional = [each.name for each in parameters if each.positional]
     if len(args) > len(positional):
-        return 0, f": takes {len(positional)} arguments at most, got {len(args)}"
+        return _Complaint(0, f": takes {len(positional)} arguments at most, got {len(args)}")
     for name in kwargs:
         if name not in (each.name for each in parameters):
             meant = _meant(name, [each.name for each in parameters])
-            return 0, f": has no argument {name!r}{meant}"
+            return _Complaint(0, f": has no argument {name!r}{meant}")
     given = dict(zip(positional, args, strict=False))
     for name in given.keys() & kwargs.keys():
-        return 0, f": {name} is given twice"
+        return _Complaint(0, f": {name} is given twice")
     given |= kwargs
     for count, (name, wanted, required, _) in enumerate(parameters):
         what = "" if _UNNAMED.fullmatch(name) else f": {name}"
         if name not in given:
             if required:
                 kind = "" if wanted == "object" else f", which must be {_described(wanted)}"
-                return count, f"{what} is missing{kind}"
+                return _Complaint(count, f"{what} is missing{kind}")
         elif not _fits(given[name], wanted):
-            return count, f"{what} {_wrong(wanted, given[name])}"
+            return _wrong(count, what, wanted, given[name])
     return None
 
 
 def _unknown_complaint(
     parameters: list[_Parameter], args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[int, str]:
+) -> _Complaint:
     """Return what to say where each argument seems to fit: what there should be, and is."""
     given = dict(zip((each.name for each in parameters), args, strict=False)) | kwargs
     if len(parameters) == 1 and given:
         name, wanted, _, _ = parameters[0]
         what = "" if _UNNAMED.fullmatch(name) else f": {name}"
-        return 0, f"{what} {_wrong(wanted, given[name])}"
+        return _wrong(0, what, wanted, given[name])
     wants = ", ".join(f"{each.name}: {_described(each.wanted)}" for each in parameters)
     kinds = ", ".join(f"{name}: {type(value).__name__}" for name, value in given.items())
-    return 0, f": takes ({wants}), got ({kinds})"
+    return _Complaint(0, f": takes ({wants}), got ({kinds})")
 
 
-def _wrong(wanted: str, value: Any) -> str:
-    if wanted in (_INT, _FLOAT) and isinstance(value, int):
-        return f"is out of range: {value}"
+def _wrong(fitting: int, what: str, wanted: str, value: Any) -> _Complaint:
+    if wanted.removesuffix(" | None") in (_INT, _FLOAT) and isinstance(value, int):
+        return _Complaint(fitting, f"{what} is out of range: {value}", ValueError)
     if wanted == f"{_OWN}Offset" and isinstance(value, tuple):
-        return f"must be an Offset, or two or three integers of 64 bits, got {value!r}"
-    kind = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
-    return f"must be {_described(wanted)}, got {type(value).__name__}{kind}"
+        words = f"must be an Offset, or two or three integers of 64 bits, got {value!r}"
+    else:
+        kind = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
+        words = f"must be {_described(wanted)}, got {type(value).__name__}{kind}"
+        if wanted == f"{_OWN}Device" and isinstance(value, str) and value in ("cpu", "metal"):
+            words += f"; mg.Device({value!r}) is one"
+    return _Complaint(fitting, f"{what} {words}")
 
 
 def _fits(value: Any, wanted: str) -> bool:
@@ -270,4 +283,5 @@ def has_buffer(value: Any) -> bool:
 def _described(wanted: str) -> str:
     for long, short in _PLAIN.items():
         wanted = wanted.replace(long, short)
+    wanted = wanted.replace(" | ", " or ")
     return f"{'an' if wanted[0] in 'AEIOUaeiou' else 'a'} {wanted}"

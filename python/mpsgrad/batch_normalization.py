@@ -13,13 +13,13 @@ from mpsgrad._arrays import (
     array_queue,
     as_array,
     as_image_array,
-    as_out_array,
     batch_of,
     finish,
+    place_for,
     resolve_device,
 )
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates, updates_of_gamma_and_beta
+from mpsgrad._updates import ArrayUpdates, spend, updates_of_gamma_and_beta
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
 
 if TYPE_CHECKING:
@@ -215,6 +215,7 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
         None without an optimizer, and where a `GradientBucket` takes the gradient.
         """
         if self._updates is None:
+            spend([state])
             return None
         return self._updates.step_gamma_and_beta(command_buffer, [state])
 
@@ -224,11 +225,11 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
         """Encode the running averages of mean and biased variance; None without an optimizer."""
         updates = self._averages
         if updates is None:
+            spend([state])
             return None
         for what, statistic in (("mean", state.mean), ("variance", state.variance)):
             updates.move_average(command_buffer, what, statistic, self.statistics_decay)
-        if state.is_temporary:
-            state.read_count -= 1
+        spend([state])
         return _core.NormalizationMeanAndVarianceState(
             updates.buffer("mean"), updates.buffer("variance")
         )
@@ -391,14 +392,11 @@ class BatchNormalization(_FusedNeuron, _core.BatchNormalization):
         array, single = as_image_array(self, source, "source")
         sources = batch_of(self.device, array)
         command_buffer = array_queue(self.device).command_buffer()
-        places: Any = _core.DEFAULT
-        if out is not None:
-            out = as_out_array(self, out, single)
-            places = batch_of(self.device, out)
+        out, places = place_for(self, out, single)
         if not with_state and state is None:
             images = self.encode_batch(command_buffer, sources, allocator=places)
             return finish(command_buffer, images, out, single)
-        if out is None:
+        if not isinstance(places, _core.ImageBatch):
             descriptor = self.destination_descriptor(sources[0])
             places = _core.ImageBatch.allocate(self.device, descriptor, len(array))
         if state is None:

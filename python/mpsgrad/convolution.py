@@ -14,7 +14,7 @@ from mpsgrad._array_source import ArraySource
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, as_array, resolve_device
 from mpsgrad._core import ConvolutionAccumulatorPrecision
 from mpsgrad._kernel import KernelFacade, Settings
-from mpsgrad._updates import ArrayUpdates
+from mpsgrad._updates import ArrayUpdates, spend
 from mpsgrad.enums import DataType
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
 
@@ -427,6 +427,7 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
         None without an optimizer, and where a `GradientBucket` takes the gradient.
         """
         if self._updates is None:
+            spend([gradient_state])
             return None
         return self._updates.step_convolution(command_buffer, gradient_state)
 

@@ -14,7 +14,7 @@ from mpsgrad import _core
 from mpsgrad._array_source import ArraySource
 from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, as_array, resolve_device
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates, updates_of_gamma_and_beta
+from mpsgrad._updates import ArrayUpdates, spend, updates_of_gamma_and_beta
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -125,6 +125,7 @@ class _Arrays(ArraySource, InstanceNormalizationDataSource):
         None without an optimizer, and where a `GradientBucket` takes the gradients.
         """
         if self._updates is None:
+            spend(states)
             return None
         return self._updates.step_gamma_and_beta(command_buffer, states)
 

@@ -13,9 +13,9 @@ from mpsgrad._arrays import (
     array_queue,
     as_array,
     as_image_array,
-    as_out_array,
     batch_of,
     finish,
+    place_for,
     resolve_device,
 )
 from mpsgrad._core import LossDataDescriptor, LossLabels, LossType, ReductionType
@@ -329,11 +329,8 @@ class _LabelledLoss(KernelFacade):
         states = LossLabels.batch(self.device, targets, factors, loss_image_size=size, copy=False)
         command_buffer = array_queue(self.device).command_buffer()
         sources = batch_of(self.device, array)
-        if out is None:
-            images = self.encode_batch(command_buffer, sources, states, allocator=_core.DEFAULT)
-        else:
-            out = as_out_array(self, out, single)
-            images = self.encode_batch(command_buffer, sources, states, batch_of(self.device, out))
+        out, places = place_for(self, out, single)
+        images = self.encode_batch(command_buffer, sources, states, allocator=places)
         _core.synchronize(states, command_buffer)
         gradient = finish(command_buffer, images, out, single)
         losses = np.stack([state.loss for state in states])
@@ -728,13 +725,8 @@ class LossGradient(_LossKernel, _core.LossGradient):
             batch_of(self.device, targets),
             None if factors is None else batch_of(self.device, factors),
         )
-        if out is None:
-            images = self.encode_batch(command_buffer, *batches, allocator=_core.DEFAULT)
-        else:
-            out = as_out_array(self, out, single)
-            images = self.encode_batch(
-                command_buffer, *batches, destination_gradients=batch_of(self.device, out)
-            )
+        out, places = place_for(self, out, single)
+        images = self.encode_batch(command_buffer, *batches, allocator=places)
         return finish(command_buffer, images, out, single)
 
     def _incoming(

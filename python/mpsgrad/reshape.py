@@ -15,12 +15,10 @@ from mpsgrad import _core
 from mpsgrad._arrays import (
     ArrayGradientKernel,
     ArrayUnaryKernel,
-    array_queue,
     as_image_array,
     as_out_array,
-    batch_of,
-    finish,
     resolve_device,
+    run_forward,
 )
 from mpsgrad._kernel import KernelFacade
 
@@ -108,30 +106,21 @@ class Reshape(KernelFacade, _core.Reshape):
             If an array has the wrong dtype or shape, or the shape another number of elements.
         """
         array, single = as_image_array(self, source, "source")
-        places: Any = _core.DEFAULT
-        if out is not None:
-            out = as_out_array(self, out, single)
-            places = batch_of(self.device, out)
-            shape = out.shape[1:] if shape is None else shape
+        if shape is None and out is not None:
+            shape = as_out_array(self, out, single).shape[1:]
         if shape is None:
             raise TypeError("Reshape: a call needs the shape (height, width, channels), or out")
         height, width, channels = _complete(shape, array.shape[1:])
-        images: Any = self.encode_batch(
-            command_buffer := array_queue(self.device).command_buffer(),
-            batch_of(self.device, array),
-            with_state=with_state,
-            allocator=places,
+        return run_forward(
+            self,
+            (array,),
+            single,
+            with_state,
+            out,
             reshaped_width=width,
             reshaped_height=height,
             reshaped_feature_channels=channels,
         )
-        states: Any = None
-        if with_state:
-            images, states = images
-        result = finish(command_buffer, images, out, single)
-        if not with_state:
-            return result
-        return result, states[0] if single else states
 
 
 def _complete(shape: Sequence[int], source: tuple[int, ...]) -> list[int]:

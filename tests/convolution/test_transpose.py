@@ -272,10 +272,74 @@ def test_rotated_weights_are_those_of_other_frameworks(device, rng):
         mg.ArrayConvolutionDataSource(weights, descriptor=d), device=device
     )
     up.padding = mg.DefaultPadding(mg.PaddingMethod.SIZE_FULL)
-    y = up(x)
-    assert_exact(y, want)
+    assert_exact(up(x), want)
     assert up.kernel_offset_x == size // 2 - size + 1  # pad 0
-    assert_exact(y[:, pad:-pad, pad:-pad], want[:, pad:-pad, pad:-pad])
+    up.padding = mg.ExplicitPadding(pad)
+    assert_exact(up(x), want[:, pad:-pad, pad:-pad])
+
+
+# Of each axis: window, stride, and what PyTorch calls padding and output_padding.
+CUTS = [
+    ((3, 2, 1, 1), (4, 2, 1, 0)),
+    ((3, 2, 0, 1), (2, 2, 0, 0)),
+    ((1, 3, 0, 2), (5, 1, 3, 0)),
+    ((2, 3, 1, 2), (7, 4, 3, 3)),
+]
+
+
+@pytest.mark.parametrize(("across", "down"), CUTS)
+def test_explicit_padding_is_cut_off(device, across, down, rng):
+    """The full result without the padding, or with what the bias alone reaches; and gradients."""
+    d = mg.ConvolutionDescriptor(
+        across[0], down[0], input_feature_channels=3, output_feature_channels=5,
+        stride_in_pixels_x=across[1], stride_in_pixels_y=down[1],
+    )  # fmt: skip
+    x, w, b = grid(rng, (2, 4, 5, 3)), grid(rng, (5, down[0], across[0], 3)), grid(rng, (5,))
+    source = mg.ArrayConvolutionDataSource(w, b, descriptor=d)
+    up = mg.ConvolutionTranspose(source, device=device)
+    up.padding = mg.DefaultPadding(mg.PaddingMethod.SIZE_FULL)
+    full, state = up(x, with_state=True)
+    back = mg.ConvolutionTransposeGradient(source, device=device)
+
+    far = [axis[2] - axis[3] for axis in (across, down)]
+    grown = [(0, 0), *[(0, max(0, -pad)) for pad in reversed(far)], (0, 0)]
+    height, width = (n - max(0, pad) for n, pad in zip(full.shape[1:3], reversed(far), strict=True))
+    kept = (slice(None), slice(down[2], height), slice(across[2], width))
+    want = np.pad(full - b, grown)[:, down[2] :, across[2] :] + b
+    want = want[:, : want.shape[1] - max(0, far[1]), : want.shape[2] - max(0, far[0])]
+    up.padding = policy = mg.ExplicitPadding(across[2], far[0], down[2], far[1])
+    assert up.result_shape(x.shape) == want.shape
+    got, cut_state = up(x, with_state=True)
+    assert_exact(got, want)
+    assert policy.padding_method() == mg.PaddingMethod.CUSTOM
+
+    g = grid(rng, got.shape)
+    spread = np.zeros_like(full)
+    spread[kept] = g[:, : height - down[2], : width - across[2]]
+    assert_exact(back(g, x, cut_state), back(spread, x, state))
+    dw, dw_full = (s.gradient_for_weights.to_numpy() for s in (cut_state, state))
+    assert_exact(dw, dw_full)
+    assert_exact(cut_state.gradient_for_biases.to_numpy(), g.sum((0, 1, 2)))
+
+
+def test_explicit_padding_leaves_the_size_to_a_convolution_that_is_undone(device, rng):
+    up, _, _ = two_sizes(device)
+    down = mg.Convolution(
+        mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 4), np.float32)), device=device
+    )
+    small, state = down(grid(rng, (1, 6, 6, 4)), with_state=True)
+    want = up(small, convolution_gradient_state=state)
+    up.padding = mg.ExplicitPadding(1)
+    assert_exact(up(small, convolution_gradient_state=state), want)
+
+
+def test_explicit_padding_that_leaves_nothing_is_refused(device):
+    kernel = mg.ConvolutionTranspose(one_row([1, 2, 3, 4]), device=device)
+    kernel.padding = mg.ExplicitPadding(3, 3)
+    kernel.kernel_offset_x, kernel.offset = 7, (1, 2)
+    with pytest.raises(ValueError, match="too small for a window of 4x1 under padding 'explicit"):
+        kernel(row([1, 2, 3]))
+    assert (kernel.kernel_offset_x, kernel.offset) == (7, mg.Offset(1, 2, 0))
 
 
 # ---- formats, windows of images, kinds of batches ------------------------------------------------

@@ -332,8 +332,8 @@ def test_results_do_not_depend_on_the_number_of_threads(device, rng, shape):
         (0, ValueError, "count must be at least 1, got 0"),
         (-1, ValueError, "count must be at least 1, got -1"),
         (1025, ValueError, "count must be at most 1024, got 1025"),
-        (2**31, TypeError, "count is out of range: 2147483648"),  # no number of C's int
-        (2**40, TypeError, "count is out of range: 1099511627776"),
+        (2**31, ValueError, "count is out of range: 2147483648"),  # no number of C's int
+        (2**40, ValueError, "count is out of range: 1099511627776"),
     ],
 )
 def test_numbers_of_threads_out_of_range(count, error, words):
@@ -394,6 +394,28 @@ def test_the_shape_of_a_result_is_known_before(device, make, shape):
     kernel.offset = (1, 2, 0)
     assert kernel.result_shape(shape) == make(device)(np.ones(shape, np.float32)).shape
     assert kernel.offset == mg.Offset(1, 2, 0)
+
+
+def test_asking_for_a_shape_changes_no_property(device):
+    """Not those either that padding policies set beside the offset."""
+    average = mg.PoolingAverage(3, 3, device=device)
+    caffe = mg.DefaultPadding(mg.PaddingMethod.SIZE_SAME | mg.PaddingMethod.EXCLUDE_EDGES)
+    up = mg.ConvolutionTranspose(of_weights(8, 3, 3, 4), device=device)
+    up.kernel_offset_x = 7
+    for kernel, policy, names in (
+        (average, caffe, ("edge_mode", "zero_pad_size_x", "zero_pad_size_y", "offset")),
+        (average, mg.DefaultPadding.tensorflow_average_pooling(), ("edge_mode", "offset")),
+        (up, up.padding, ("kernel_offset_x", "kernel_offset_y", "offset")),
+        (up, mg.ExplicitPadding(1), ("kernel_offset_x", "kernel_offset_y", "offset")),
+    ):
+        kernel.padding = policy
+        before = [getattr(kernel, name) for name in names]
+        kernel.result_shape((1, 7, 9, 4))
+        assert [getattr(kernel, name) for name in names] == before
+        kernel.destination_descriptor(mg.Image(kernel.device, mg.ImageDescriptor(9, 7, 4)))
+        assert [getattr(kernel, name) for name in names] != before
+        for name, value in zip(names, before, strict=True):
+            setattr(kernel, name, value)
 
 
 def test_the_shape_of_a_sum_is_known_before(device):

@@ -361,7 +361,7 @@ def test_gradient_kernels_do_not_have_these_encodes(device, command_buffer):
     sources = images_of(device, [A, B])
     for name in ("result_state", "temporary_result_state", "encoding_storage_size"):
         assert not hasattr(kernel, name)
-    with pytest.raises(TypeError, match=r"state is missing$"):
+    with pytest.raises(TypeError, match=r"state is missing, which must be a State or "):
         kernel.encode(command_buffer, *sources)
     with pytest.raises(TypeError, match="has no argument"):
         kernel.encode(command_buffer, primary=sources[0], secondary=sources[1])

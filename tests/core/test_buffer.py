@@ -46,7 +46,7 @@ WRONG = [
     (None, TypeError, "must be a NumPy array, or have a buffer or DLPack, got NoneType; or size"),
     (4.0, TypeError, "got float; or size must be an int, got float"),
     ("12", TypeError, "size must be an int, got str"),
-    (2**64, TypeError, f"size is out of range: {2**64}"),
+    (2**64, ValueError, f"size is out of range: {2**64}"),
     ([1.0], TypeError, "size must be an int, got list"),
     (np.zeros(2), TypeError, "items of 4 bytes (float32, uint32), got float64"),
     (np.zeros(2, np.float16), TypeError, "items of 4 bytes (float32, uint32), got float16"),

@@ -558,7 +558,7 @@ def test_states_of_a_batch_come_from_one_encode(device, command_buffer):
 
 def test_gradient_kernels_have_no_encode_without_a_state(device, command_buffer):
     image = blank(device, 2, 3, 4)
-    with pytest.raises(TypeError, match=r"state is missing$"):
+    with pytest.raises(TypeError, match=r"state is missing, which must be a State or "):
         linear_gradient(device).encode(command_buffer, image, image)
 
 

@@ -190,7 +190,8 @@ def test_the_custom_bit_needs_a_policy_of_ones_own():
 
 @pytest.mark.parametrize("wrong", [None, "same", 1.0, 2**64])
 def test_methods_of_wrong_kinds(wrong):
-    with pytest.raises(TypeError, match="DefaultPadding: method"):
+    error = ValueError if wrong == 2**64 else TypeError
+    with pytest.raises(error, match="DefaultPadding: method"):
         mg.DefaultPadding(wrong)
 
 
@@ -287,15 +288,25 @@ def test_explicit_padding_of_kernels_that_enlarge(device, rng):
         assert kernel.offset == offset
 
 
-@pytest.mark.parametrize("pads", [(-1, 0, 0, 0), (0, -1, 0, 0), (0, 0, 0, -(2**63))])
-def test_explicit_padding_is_not_negative(pads):
-    with pytest.raises(ValueError, match="padding must not be negative"):
+@pytest.mark.parametrize("pads", [(-1, 0, 0, 0), (0, 0, -1, 0), (-1,), (-(2**63), 0)])
+def test_explicit_padding_does_not_begin_outside(pads):
+    with pytest.raises(ValueError, match="left and top must not be negative"):
         mg.ExplicitPadding(*pads)
+
+
+@pytest.mark.parametrize("pads", [(0, -1, 0, 0), (1, 1, 1, -1)])
+def test_explicit_padding_of_forward_filters_is_not_negative(device, pads):
+    forward = convolution(device, 3)
+    forward.padding = mg.ExplicitPadding(*pads)
+    with pytest.raises(ValueError, match="padding must not be negative, which is for transposed"):
+        forward.destination_descriptor(blank(device, 8, 8, 1))
 
 
 def test_explicit_padding_has_limits(device):
     with pytest.raises(ValueError, match="padding must be at most 16384"):
         mg.ExplicitPadding(left=2**62)
+    with pytest.raises(ValueError, match="padding must be at most 16384"):
+        mg.ExplicitPadding(bottom=-(2**63))
     forward = convolution(device, 5)
     forward.padding = mg.ExplicitPadding(left=1)
     with pytest.raises(ValueError, match="too small for a window of 5x5 under padding 'explicit"):

@@ -103,7 +103,7 @@ def test_read_counts_are_not_negative(command_buffer, value):
 @pytest.mark.parametrize("value", [None, "1", 1.0, 2**63])
 def test_read_counts_of_wrong_kinds(command_buffer, value):
     image = mg.TemporaryImage(command_buffer, descriptor())
-    with pytest.raises(TypeError, match="TemporaryImage"):
+    with pytest.raises(ValueError if value == 2**63 else TypeError, match="TemporaryImage"):
         image.read_count = value
     spend(image)
 

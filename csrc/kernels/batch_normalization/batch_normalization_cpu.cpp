@@ -326,11 +326,7 @@ class CpuBatchNormalization final : public BatchNormalizationEncoder {
 
   BatchNormalizationState::Contents make_state(const ForwardSnapshot& snapshot, float,
                                                CommandBuffer* temporary) override {
-    const auto make = [&] {
-      const auto bytes = static_cast<std::size_t>(snapshot.consumed_channels) * sizeof(float);
-      return temporary ? device_.make_temporary_buffer(*temporary, bytes)
-                       : device_.make_buffer(bytes);
-    };
+    const auto make = [&] { return device_.make_floats(snapshot.consumed_channels, temporary); };
     auto mean = make();
     auto variance = make();
     auto gamma = make();

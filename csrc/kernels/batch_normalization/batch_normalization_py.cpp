@@ -27,8 +27,9 @@ std::shared_ptr<State> one_state(const KernelBase& kernel, const py::object& obj
 }
 
 py::object encode_forward(BatchNormalization& self, const Commands& command_buffer,
-                          const py::object& source_object, const py::object& destination_object,
-                          const py::object& state_object, const py::object& allocator_object) {
+                          const ImagesGiven& source_object, const ImagesOrNone& destination_object,
+                          const StatesOrNone& state_object,
+                          const AllocatorGiven& allocator_object) {
   const ImageArgument source = image_argument(source_object, "source", self.class_name());
   if (destination_object.is_none()) {
     require<TypeError>(state_object.is_none(), self.class_name(),
@@ -88,17 +89,14 @@ Made by `BatchNormalization`. One object serves the whole batch, and any number 
   forbid_construction(c);
 }
 
-}  // namespace
-
-void bind_batch_normalization(py::module_& m) {
-  bind_state(m);
+void bind_statistics(py::module_& m) {
   py::class_<BatchNormalizationStatistics, UnaryKernel, py::smart_holder>(
       m, "BatchNormalizationStatistics")
       .def(py::init<std::shared_ptr<Device>>(), "device"_a.none(false))
       .def(
           "encode_batch",
           [](BatchNormalizationStatistics& self, const Commands& command_buffer,
-             const py::object& sources, const py::object& state) {
+             const BatchGiven& sources, const StatesOrNone& state) {
             self.encode_batch(command_buffer,
                               batch_argument(sources, "source_images", self.class_name()).images(),
                               one_state(self, state));
@@ -124,6 +122,9 @@ TypeError, ValueError
 )",
                kWorkRaises)
               .c_str());
+}
+
+void bind_normalization(py::module_& m) {
   py::class_<BatchNormalization, UnaryKernel, py::smart_holder> normalization(m,
                                                                               "BatchNormalization");
   normalization
@@ -216,6 +217,9 @@ StateError
                    batch_form("All are of one length. ``batch_normalization_state`` is one for the "
                               "whole batch, or a list that repeats it.")
                        .c_str());
+}
+
+void bind_gradients(py::module_& m) {
   py::class_<BatchNormalizationStatisticsGradient, GradientKernel, py::smart_holder>(
       m, "BatchNormalizationStatisticsGradient")
       .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a.none(false),
@@ -224,7 +228,7 @@ StateError
       .def(
           "encode_batch",
           [](BatchNormalizationStatisticsGradient& self, const Commands& command_buffer,
-             const py::object& gradients, const py::object& sources, const py::object& state) {
+             const BatchGiven& gradients, const BatchGiven& sources, const StatesOrNone& state) {
             self.encode_batch(
                 command_buffer,
                 batch_argument(gradients, "source_gradients", self.class_name()).images(),
@@ -262,6 +266,15 @@ StateError
       .def(py::init<std::shared_ptr<Device>, NeuronDescriptor>(), "device"_a.none(false),
            "fused_neuron_descriptor"_a)
       .def_property_readonly("_neuron", &BatchNormalizationGradient::neuron);
+}
+
+}  // namespace
+
+void bind_batch_normalization(py::module_& m) {
+  bind_state(m);
+  bind_statistics(m);
+  bind_normalization(m);
+  bind_gradients(m);
 }
 
 }  // namespace mpsgrad

@@ -48,9 +48,13 @@ void scales(Index channels, const float* gamma, const float* variance, float eps
 void add_sums(Index channels, const double* sum_g, const double* sum_gx, const float* mean,
               const float* variance, float epsilon, double* beta_sum, double* gamma_sum,
               float* beta, float* gamma) {
+  // Without spread every sample is the mean, and what is left after rounding is not to meet an r of
+  // up to 2^63. Only samples below the limit can have one whose square float32 takes for 0.
+  constexpr float kWithSpread = 0x1p-50F;
   MPSGRAD_VECTOR_LOOP
   for (Index c = 0; c < channels; ++c) {
-    const double centred = sum_gx[c] - double{mean[c]} * sum_g[c];
+    const bool same = variance[c] == 0.0F && __builtin_fabsf(mean[c]) > kWithSpread;
+    const double centred = same ? 0.0 * sum_g[c] : sum_gx[c] - double{mean[c]} * sum_g[c];
     beta_sum[c] += sum_g[c];
     gamma_sum[c] += reciprocal_deviation(variance[c], epsilon) * centred;
     beta[c] = static_cast<float>(beta_sum[c]);

@@ -341,7 +341,9 @@ void ConvolutionGradient::check_call(const GradientCall& call) const {
               (gradient.width == shot.clip.size.width && gradient.height == shot.clip.size.height),
           class_name(), ": source_gradient is ", gradient.width, "x", gradient.height,
           ", but the forward pass wrote ", shot.clip.size.width, "x", shot.clip.size.height);
-  if (shot.properties.edge_mode == EdgeMode::Clamp) {
+  // A fully connected window has no border.
+  if (shot.properties.edge_mode == EdgeMode::Clamp && kind_ != ConvolutionKind::FullyConnected &&
+      option_ != ConvolutionGradientOption::WeightsAndBias) {
     static std::atomic<bool> warned{false};
     if (!warned.exchange(true)) {
       warn(WarningKind::Runtime,

@@ -334,11 +334,7 @@ class CpuConvolution : public ConvolutionEncoder {
   ConvolutionGradientState::Contents make_state(const ForwardSnapshot&,
                                                 CommandBuffer* temporary) override {
     const ConvolutionWeightShape shape = descriptor_->weight_shape();
-    const auto make = [&](Index count) {
-      const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
-      return temporary ? device_.make_temporary_buffer(*temporary, bytes)
-                       : device_.make_buffer(bytes);
-    };
+    const auto make = [&](Index count) { return device_.make_floats(count, temporary); };
     return {make(shape.weight_count()), make(shape.output_channels), nullptr};
   }
 

@@ -189,6 +189,8 @@ constexpr const char* kShapeDoc =
     "(O, kernel_height, kernel_width, I / groups), or without the last for a depthwise "
     "convolution; read only.";
 
+using Values = OneOf<FloatArray, py::none>;
+
 void bind_descriptor_fields(py::class_<ConvolutionDescriptor>& c) {
   using D = ConvolutionDescriptor;
   const auto field = [&](const char* name, auto get, const char* doc) {
@@ -309,8 +311,8 @@ void bind_descriptor(py::module_& m) {
           "weight_shape", [](const D& self) { return shape_tuple(self.weight_shape()); }, kShapeDoc)
       .def(
           "set_batch_normalization_parameters_for_inference",
-          [](D& self, const py::object& mean, const py::object& variance, const py::object& gamma,
-             const py::object& beta, float epsilon) {
+          [](D& self, const Values& mean, const Values& variance, const Values& gamma,
+             const Values& beta, float epsilon) {
             D changed = self;
             const auto values = [](const char* name, const py::object& array) {
               return array.is_none()
@@ -560,10 +562,11 @@ StateBatch convolution_states(const py::object& object, std::size_t images, cons
 
 py::object encode_transpose(ConvolutionTranspose& self,
                             const std::shared_ptr<CommandBuffer>& command_buffer,
-                            const py::object& source_object, const py::object& destination_object,
-                            const py::object& state_object, const py::object& convolution_object,
-                            bool with_state, bool temporary_state,
-                            const py::object& allocator_object) {
+                            const ImagesGiven& source_object,
+                            const ImagesOrNone& destination_object,
+                            const StatesOrNone& state_object,
+                            const StatesOrNone& convolution_object, bool with_state,
+                            bool temporary_state, const AllocatorGiven& allocator_object) {
   const ImageArgument source = image_argument(source_object, "source", self.class_name());
   const StateBatch undone =
       convolution_states(convolution_object, source.images().size(), self.class_name());
@@ -590,7 +593,7 @@ void bind_transpose(py::module_& m) {
                     "Offset in the source with zeros inserted, pixels.");
   c.def(
       "destination_descriptor",
-      [](Kernel& self, const py::object& sources, const py::object& states) {
+      [](Kernel& self, const ImagesGiven& sources, const StatesOrNone& states) {
         return self.destination_descriptor(
             image_argument(sources, "sources", self.class_name()).images(),
             state_argument(states, "states", self.class_name()));

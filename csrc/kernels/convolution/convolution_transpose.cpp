@@ -162,6 +162,12 @@ void ConvolutionTranspose::adjust_destination(const ImageBatch::Images& sources,
       shift(source.height, w.stride_y, w.kernel_height, padding_method::kRemainderBottom));
 }
 
+void ConvolutionTranspose::cut_corner(Index left, Index top) {
+  const auto first = [](Index kernel) { return kernel / 2 - kernel + 1; };
+  set_kernel_offset_x(first(window().kernel_width) + left);
+  set_kernel_offset_y(first(window().kernel_height) + top);
+}
+
 void ConvolutionTranspose::check_call(const UnaryCall& call) const {
   Convolution::check_call(call);
   require(call.properties.edge_mode == EdgeMode::Zero, class_name(),

@@ -47,6 +47,7 @@ class ConvolutionTranspose final : public Convolution {
   Index kernel_offset_y() const { return settings().kernel_offset_y; }
   void set_kernel_offset_x(Index value);
   void set_kernel_offset_y(Index value);
+  void cut_corner(Index left, Index top) override;
 
   // In place of the base class's, which know no convolution to undo.
   ImageDescriptor destination_descriptor(const ImageBatch::Images& sources,

@@ -194,6 +194,7 @@ void DropoutGradient::check_state(const GradientState& state) const {
 
 void DropoutGradient::check_call(const GradientCall& call) const {
   require_one_state(*this, call.states);
+  require_single_steps(call);
   const ForwardSnapshot& shot = call.state().snapshot();
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
   require_size(*this, "source_gradient", gradient, "the forward result was", shot.destination_width,

@@ -29,8 +29,8 @@ std::uint64_t seed_argument(const char* who, const py::handle& object) {
   return seed;
 }
 
-DropoutSettings settings_argument(const char* who, float keep_probability, const py::object& seed,
-                                  const py::object& stride) {
+DropoutSettings settings_argument(const char* who, float keep_probability, const Integer& seed,
+                                  const Integers& stride) {
   const std::string name = text(who, ": mask_stride_in_pixels");
   require<TypeError>(is_sequence(stride), name, " must be (width, height, depth), got ",
                      type_name(stride));
@@ -47,7 +47,7 @@ template <class Kernel, class Base>
 void bind_kernel(py::module_& m, const char* name) {
   py::class_<Kernel, Base, py::smart_holder>(m, name)
       .def(py::init([name](std::shared_ptr<Device> device, float keep_probability,
-                           const py::object& seed, const py::object& stride) {
+                           const Integer& seed, const Integers& stride) {
              return std::make_shared<Kernel>(
                  std::move(device), settings_argument(name, keep_probability, seed, stride));
            }),
@@ -81,7 +81,7 @@ py::array_t<float> get_mask(DropoutGradientState& state) {
   return mask;
 }
 
-void set_mask(DropoutGradientState& state, const py::object& object) {
+void set_mask(DropoutGradientState& state, const OneOf<py::array_t<float>>& object) {
   const char* const who = "DropoutGradientState.mask";
   const auto given = py::array::ensure(object);
   if (!given) {

@@ -395,13 +395,8 @@ class CpuGroupNormalization final : public GroupNormalizationEncoder {
   GroupNormalizationGradientStateBase::Contents make_state(const ForwardSnapshot&,
                                                            const Settings& settings,
                                                            CommandBuffer* temporary) override {
-    const std::size_t bytes = static_cast<std::size_t>(settings.channels) * sizeof(float);
-    const auto buffer = [&] {
-      return temporary ? device_.make_temporary_buffer(*temporary, bytes)
-                       : device_.make_buffer(bytes);
-    };
-    auto gamma = buffer();
-    return {std::move(gamma), buffer(), nullptr};
+    auto gamma = device_.make_floats(settings.channels, temporary);
+    return {std::move(gamma), device_.make_floats(settings.channels, temporary), nullptr};
   }
 
   void encode(CommandBuffer& command_buffer, const UnaryCall& call, const Settings& settings,

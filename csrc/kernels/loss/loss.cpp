@@ -272,7 +272,7 @@ void LabelledLoss::encode(const std::shared_ptr<CommandBuffer>& command_buffer,
 std::shared_ptr<ImageBatch> LabelledLoss::encode_creating(
     const std::shared_ptr<CommandBuffer>& command_buffer, const ImageBatch::Images& sources,
     const StateBatch& labels, bool batch, ImageAllocator* allocator) {
-  auto guard = guard_properties();
+  PropertyGuard guard(properties_);
   Created result = make_destinations(command_buffer, sources, batch, allocator);
   encode(command_buffer, sources, labels, result.images(), batch);
   guard.keep();
@@ -351,7 +351,7 @@ EncodeResult ForwardLoss::encode_creating(const std::shared_ptr<CommandBuffer>& 
                                           const ImageBatch::Images& sources,
                                           const LabelImages& labels, bool with_states,
                                           bool temporary_states, ImageAllocator* allocator) {
-  auto guard = guard_properties();
+  PropertyGuard guard(properties_);
   Created result = make_destinations(command_buffer, sources, true, allocator);
   if (with_states) {
     result.add(

@@ -113,7 +113,8 @@ struct LossData {
   Index bytes_per_row, bytes_per_image;
 };
 
-LossData make_loss_data(const FloatArray& array, DataLayout layout, const py::object& size) {
+LossData make_loss_data(const FloatArray& array, DataLayout layout,
+                        const OneOf<std::vector<Index>, py::none>& size) {
   constexpr const char* kWho = "LossDataDescriptor";
   require((array.flags() & py::array::c_style) != 0, kWho, ": data must be C-contiguous");
   const bool hwc = layout == DataLayout::HeightWidthChannels;
@@ -278,7 +279,7 @@ std::shared_ptr<ImageBatch> label_image(const std::shared_ptr<Device>& device,
 // (H, W, C) float32, whatever the format; unorm codes become 0 to 1.
 py::array image_numbers(const Image& image) {
   const ImageDescriptor& d = image.descriptor();
-  py::array raw(py::dtype(dtype_name(d.channel_format)),
+  py::array raw(dtype_of(d.channel_format),
                 std::vector<py::ssize_t>{d.height, d.width, d.feature_channels});
   image.read(0, DataLayout::HeightWidthChannels, raw.mutable_data());
   if (d.channel_format == ChannelFormat::Float32) {
@@ -290,6 +291,9 @@ py::array image_numbers(const Image& image) {
   }
   return numbers / py::float_(d.channel_format == ChannelFormat::Unorm8 ? 255.0 : 65535.0);
 }
+
+using LabelsGiven = OneOf<GivenArray, LossData, Image>;
+using LabelsOrNone = OneOf<GivenArray, LossData, Image, py::none>;
 
 void bind_labels(py::module_& m) {
   py::class_<LossLabels, State, py::smart_holder>(
@@ -313,8 +317,8 @@ TypeError
 ValueError
     If labels and weights differ in shape.
 )")
-      .def(py::init([](const std::shared_ptr<Device>& device, const py::object& labels,
-                       const py::object& weights, const py::sequence& loss_image_size) {
+      .def(py::init([](const std::shared_ptr<Device>& device, const LabelsGiven& labels,
+                       const LabelsOrNone& weights, const Integers& loss_image_size) {
              const auto own = label_image(device, labels, "labels");
              const auto factors =
                  weights.is_none() ? nullptr : label_image(device, weights, "weights");
@@ -326,8 +330,9 @@ ValueError
            "loss_image_size"_a = py::make_tuple(1, 1, 1))
       .def_static(
           "batch",
-          [](const std::shared_ptr<Device>& device, const py::object& labels,
-             const py::object& weights, const py::sequence& loss_image_size, bool copy) {
+          [](const std::shared_ptr<Device>& device, const OneOf<GivenArray>& labels,
+             const OneOf<GivenArray, py::none>& weights, const Integers& loss_image_size,
+             bool copy) {
             const auto images = [&](const py::object& object, const char* name) {
               const py::array array = float_array(object, name, 4, copy);
               return copy ? copied(device, array) : lent(device, array);
@@ -367,7 +372,7 @@ list of LossLabels
           "Copy as float32, shape (H, W, C).")
       .def_property_readonly(
           "weights",
-          [](const LossLabels& self) -> py::object {
+          [](const LossLabels& self) -> OneOf<py::array, py::none> {
             return self.weights() ? py::object(image_numbers(*self.weights())) : py::none();
           },
           "Copy as float32, shape (H, W, C), or None.")
@@ -432,9 +437,12 @@ void bind_settings(Class& c) {
   setting("delta", &LossDescriptor::delta, kDeltaDoc);
 }
 
+using LabelsOfImages = OneOf<LossLabels, std::vector<std::shared_ptr<LossLabels>>>;
+
 py::object encode_loss(LabelledLoss& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-                       const py::object& source_object, const py::object& label_object,
-                       const py::object& destination_object, const py::object& allocator_object) {
+                       const ImagesGiven& source_object, const LabelsOfImages& label_object,
+                       const ImagesOrNone& destination_object,
+                       const AllocatorGiven& allocator_object) {
   const ImageArgument source = image_argument(source_object, "source", self.class_name());
   const StateBatch labels = state_argument(label_object, "labels", self.class_name());
   if (!destination_object.is_none()) {
@@ -522,10 +530,10 @@ void bind_forward(py::module_& m) {
   def_often_called(
       c, "encode_batch",
       +[](ForwardLoss& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-          const py::object& source_object, const py::object& label_object,
-          const py::object& weight_object, const py::object& destination_object,
-          const py::object& state_object, bool with_state, bool temporary_state,
-          const py::object& allocator_object) -> py::object {
+          const BatchGiven& source_object, const BatchGiven& label_object,
+          const BatchOrNone& weight_object, const BatchOrNone& destination_object,
+          const StatesOrNone& state_object, bool with_state, bool temporary_state,
+          const AllocatorGiven& allocator_object) -> py::object {
         const ImageArgument sources = batch_argument(source_object, "sources", self.class_name());
         const LabelImages labels = label_images(label_object, weight_object, self.class_name());
         return encode_or_create(
@@ -582,10 +590,10 @@ void bind_gradient(py::module_& m) {
   def_often_called(
       c, "encode_batch",
       +[](LossGradient& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-          const py::object& gradient_object, const py::object& source_object,
-          const py::object& label_object, const py::object& weight_object,
-          const py::object& state_object, const py::object& destination_object,
-          const py::object& allocator_object) -> py::object {
+          const BatchGiven& gradient_object, const BatchGiven& source_object,
+          const BatchGiven& label_object, const BatchOrNone& weight_object,
+          const StatesOrNone& state_object, const BatchOrNone& destination_object,
+          const AllocatorGiven& allocator_object) -> py::object {
         const ImageBatch::Images gradients =
             batch_argument(gradient_object, "source_gradients", self.class_name()).images();
         const ImageBatch::Images sources =

@@ -13,8 +13,9 @@ namespace {
 using namespace pybind11::literals;
 
 using Anchors = std::vector<std::array<float, 2>>;
+using AnchorsGiven = OneOf<FloatArray, py::bytes>;
 
-Anchors anchors_of(const py::object& object) {
+Anchors anchors_of(const AnchorsGiven& object) {
   constexpr const char* kWho = "YOLOLossDescriptor";
   const void* data = nullptr;
   FloatArray array;
@@ -75,7 +76,7 @@ constexpr const char* kCountDoc = "Boxes that each cell of the grid predicts; re
 
 void bind_descriptor(py::module_& m) {
   py::class_<YOLOLossDescriptor> c(m, "YOLOLossDescriptor");
-  c.def(py::init([](ReductionType reduction, const py::object& anchors, bool across, bool rescore,
+  c.def(py::init([](ReductionType reduction, const AnchorsGiven& anchors, bool across, bool rescore,
                     float xy, float wh, float no_object, float object, float classes,
                     float presence, float absence) {
           YOLOLossDescriptor d;
@@ -125,7 +126,7 @@ void bind_descriptor(py::module_& m) {
         ". 0.3 by default.");
   c.def_property(
       "anchor_boxes", &anchor_array,
-      [](YOLOLossDescriptor& self, const py::object& anchors) {
+      [](YOLOLossDescriptor& self, const AnchorsGiven& anchors) {
         YOLOLossDescriptor changed = self;
         changed.anchors = anchors_of(anchors);
         check_yolo_fields("YOLOLossDescriptor", changed);

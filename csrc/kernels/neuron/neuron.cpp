@@ -29,10 +29,15 @@ NeuronGradient::NeuronGradient(std::shared_ptr<Device> device, NeuronDescriptor 
   set_device_encoder(backend_of(*this).make_gradient(*this->device(), neuron_));
 }
 
-void NeuronGradient::apply_state(const GradientState& state) { place_on_result(state); }
+void NeuronGradient::apply_state(const GradientState& state) {
+  place_on_result(state);
+  properties_.secondary.offset.x = 0;
+  properties_.secondary.offset.y = 0;
+}
 
 void NeuronGradient::check_call(const GradientCall& call) const {
   check_neuron(neuron_, class_name(), call.source_channels);
+  require_single_steps(call);
   require_equal_sizes(call);
   require_equal_channels(call);
 }

@@ -275,6 +275,32 @@ void Optimizer::encode_batch_normalization(const std::shared_ptr<CommandBuffer>&
   reads.spend();
 }
 
+namespace {
+
+// What an update finds in states of as many channels each, which it reads together.
+std::vector<GammaAndBetaGradients*> gradients_of(const char* who,
+                                                 const CommandBuffer& command_buffer,
+                                                 const StateBatch& states) {
+  require(!states.empty(), who, ": states must hold one state at least");
+  std::vector<GammaAndBetaGradients*> gradients;
+  for (const auto& state : states) {
+    auto* const own = dynamic_cast<GammaAndBetaGradients*>(state.get());
+    require<TypeError>(own != nullptr, who, ": states must hold gradients of gamma and beta, got ",
+                       state ? state->class_name() : "None");
+    state->require_usable(who, command_buffer);
+    own->require_complete_gradients(who);
+    require(std::find(gradients.begin(), gradients.end(), own) == gradients.end(), who,
+            ": states hold a ", state->class_name(), " twice");
+    gradients.push_back(own);
+    require(own->channels() == gradients.front()->channels(), who,
+            ": states must be of as many channels, got ", gradients.front()->channels(), " and ",
+            own->channels());
+  }
+  return gradients;
+}
+
+}  // namespace
+
 void Optimizer::encode_gamma_beta(const std::shared_ptr<CommandBuffer>& command_buffer,
                                   const StateBatch& states,
                                   const std::shared_ptr<State>& source_state,
@@ -283,22 +309,7 @@ void Optimizer::encode_gamma_beta(const std::shared_ptr<CommandBuffer>& command_
   check_command_buffer(*command_buffer);
   using Values = NormalizationGammaAndBetaState;
   constexpr const char* kValues = "NormalizationGammaAndBetaState";
-  require(!states.empty(), class_name(), ": states must hold one state at least");
-  std::vector<GammaAndBetaGradients*> gradients;
-  for (const auto& state : states) {
-    auto* const own = dynamic_cast<GammaAndBetaGradients*>(state.get());
-    require<TypeError>(own != nullptr, class_name(),
-                       ": states must hold gradients of gamma and beta, got ",
-                       state ? state->class_name() : "None");
-    state->require_usable(class_name(), *command_buffer);
-    own->require_complete_gradients(class_name());
-    require(std::find(gradients.begin(), gradients.end(), own) == gradients.end(), class_name(),
-            ": states hold a ", state->class_name(), " twice");
-    gradients.push_back(own);
-    require(own->channels() == gradients.front()->channels(), class_name(),
-            ": states must be of as many channels, got ", gradients.front()->channels(), " and ",
-            own->channels());
-  }
+  const auto gradients = gradients_of(class_name(), *command_buffer, states);
   auto& source =
       state_as<Values>(class_name(), "source_state", kValues, source_state, *command_buffer);
   auto& result =
@@ -311,47 +322,47 @@ void Optimizer::encode_gamma_beta(const std::shared_ptr<CommandBuffer>& command_
   holds("source_state", source.channels());
   holds("result_state", result.channels());
   const Index vectors = check_histories(*command_buffer, histories);
-  const auto updates_by = [&](const std::shared_ptr<Buffer>& gamma,
-                              const std::shared_ptr<Buffer>& beta) {
-    std::vector<ParameterUpdate> updates;
-    const auto view = [&](const std::shared_ptr<Buffer>& buffer) {
-      return float_view(buffer, 0, channels);
-    };
-    add_update(updates, histories, 0, "gamma", view(gamma), view(source.gamma()),
+  const auto view = [&](const std::shared_ptr<Buffer>& buffer) {
+    return float_view(buffer, 0, channels);
+  };
+  // The same update, by the gradients of each state.
+  std::vector<std::vector<ParameterUpdate>> updates;
+  for (GammaAndBetaGradients* const own : gradients) {
+    auto& by_one = updates.emplace_back();
+    add_update(by_one, histories, 0, "gamma", view(own->gamma_sums()), view(source.gamma()),
                view(result.gamma()));
     if (vectors != 1) {
-      add_update(updates, histories, 1, "beta", view(beta), view(source.beta()),
+      add_update(by_one, histories, 1, "beta", view(own->beta_sums()), view(source.beta()),
                  view(result.beta()));
     }
-    check_updates(updates);
-    return updates;
-  };
+    check_updates(by_one);
+  }
   Reads reads;
   reads.add(states);
   reads.add(StateBatch{source_state});
   reads.check();
+  encode_gradient_sums(command_buffer, updates);
+  encode_updates(command_buffer, updates.front());
+  reads.spend();
+}
 
-  auto updates = updates_by(gradients.front()->gamma_sums(), gradients.front()->beta_sums());
-  if (gradients.size() > 1) {
-    std::vector<std::vector<ParameterUpdate>> others;
-    for (std::size_t i = 1; i < gradients.size(); ++i) {
-      others.push_back(updates_by(gradients[i]->gamma_sums(), gradients[i]->beta_sums()));
-    }
-    OptimizerDescriptor settings;
-    settings.learning_rate = -1.0F;
-    StochasticGradientDescent added(device(), settings, 0.0F, false);
-    Optimizer& adder = added;  // values - (-1) * gradient
-    for (std::size_t k = 0; k < updates.size(); ++k) {
-      Vector sum(device(), VectorDescriptor{.length = channels});
-      for (const auto& other : others) {
-        adder.encode_updates(command_buffer,
-                             {{"", other[k].gradient, updates[k].gradient, sum.view(), {}}});
-        updates[k].gradient = sum.view();
-      }
+void Optimizer::encode_gradient_sums(const std::shared_ptr<CommandBuffer>& command_buffer,
+                                     std::vector<std::vector<ParameterUpdate>>& updates) const {
+  if (updates.size() == 1) {
+    return;
+  }
+  OptimizerDescriptor settings;
+  settings.learning_rate = -1.0F;
+  StochasticGradientDescent added(device(), settings, 0.0F, false);
+  Optimizer& adder = added;  // values - (-1) * gradient
+  for (std::size_t k = 0; k < updates.front().size(); ++k) {
+    ArrayView& total = updates.front()[k].gradient;
+    Vector sum(device(), VectorDescriptor{.length = total.layout.columns});
+    for (std::size_t i = 1; i < updates.size(); ++i) {
+      adder.encode_updates(command_buffer, {{"", updates[i][k].gradient, total, sum.view(), {}}});
+      total = sum.view();
     }
   }
-  encode_updates(command_buffer, updates);
-  reads.spend();
 }
 
 namespace {

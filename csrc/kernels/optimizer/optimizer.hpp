@@ -128,6 +128,9 @@ class Optimizer : public KernelBase {
                   const std::vector<HistoryVectors>& histories, std::size_t index, const char* name,
                   ArrayView gradient, ArrayView values, ArrayView result) const;
   void check_updates(const std::vector<ParameterUpdate>& updates) const;
+  // Of updates of the same parameters by one state's gradients each: gives the first the sums.
+  void encode_gradient_sums(const std::shared_ptr<CommandBuffer>& command_buffer,
+                            std::vector<std::vector<ParameterUpdate>>& updates) const;
   void encode_updates(const std::shared_ptr<CommandBuffer>& command_buffer,
                       const std::vector<ParameterUpdate>& updates,
                       const ConvolutionGradientState* convolution = nullptr);

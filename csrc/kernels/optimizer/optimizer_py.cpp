@@ -202,7 +202,7 @@ void bind_single_gamma_beta(Class& c, const char* history, const char* doc) {
   using Self = typename Class::type;
   c.def(
       "encode_gamma_beta",
-      [history](Self& self, const Commands& command_buffer, const py::object& states,
+      [history](Self& self, const Commands& command_buffer, const StatesGiven& states,
                 const States& source, const VectorList& vectors, const States& result) {
         const StateBatch gradients = state_argument(states, "states", self.class_name());
         self.encode_gamma_beta(command_buffer, gradients, source, {{history, list_of(vectors)}},
@@ -264,9 +264,9 @@ void bind_adam_states(py::class_<Adam, Optimizer, py::smart_holder>& c) {
       documented(kNormalizationDoc, "", kVelocityVectors).c_str());
   c.def(
       "encode_gamma_beta",
-      [](Adam& self, const Commands& command_buffer, const py::object& states, const States& source,
-         const VectorList& momentum, const VectorList& velocity, const States& result,
-         const VectorList& maximum) {
+      [](Adam& self, const Commands& command_buffer, const StatesGiven& states,
+         const States& source, const VectorList& momentum, const VectorList& velocity,
+         const States& result, const VectorList& maximum) {
         const StateBatch gradients = state_argument(states, "states", self.class_name());
         self.encode_gamma_beta(command_buffer, gradients, source,
                                {{"momentum_vectors", list_of(momentum)},

@@ -44,7 +44,9 @@ void bind_zero_pad(Class&& c) {
 }
 
 // None, or a part that is None, is no limit.
-Size size_in(const PoolingGradient& kernel, const py::object& value) {
+using SizeOrNone = OneOf<std::vector<IntegerOrNone>, py::none>;
+
+Size size_in(const PoolingGradient& kernel, const SizeOrNone& value) {
   if (value.is_none()) {
     return {kUnlimited, kUnlimited, kUnlimited};
   }
@@ -63,7 +65,7 @@ Size size_in(const PoolingGradient& kernel, const py::object& value) {
   return {part(0), part(1), part(2)};
 }
 
-py::object size_out(const Size& size) {
+OneOf<py::tuple, py::none> size_out(const Size& size) {
   if (size == Size{kUnlimited, kUnlimited, kUnlimited}) {
     return py::none();
   }
@@ -94,7 +96,7 @@ void bind_pooling(py::module_& m) {
           "Rows from one window of the forward pooling to the next; read only.")
       .def_property(
           "source_size", [](const PoolingGradient& k) { return size_out(k.source_size()); },
-          [](PoolingGradient& k, const py::object& value) { k.set_source_size(size_in(k, value)); },
+          [](PoolingGradient& k, const SizeOrNone& value) { k.set_source_size(size_in(k, value)); },
           "Part of the incoming gradient that counts, from `primary_offset` on: (width, height, "
           "depth), None for no limit.");
   bind_kernel<PoolingMaxGradient, PoolingGradient>(m, "PoolingMaxGradient");

@@ -191,9 +191,7 @@ void LocalCorrelation::set_window(bool vertical, Index value) {
 
 void LocalCorrelation::set_stride_between(bool vertical, Index value) {
   const char* name = vertical ? "stride_in_y" : "stride_in_x";
-  require(value >= 1, class_name(), ": ", name, " must be at least 1, got ", value);
-  require(value <= kMaximumWindow, class_name(), ": ", name, " must be at most ", kMaximumWindow,
-          ", got ", value);
+  check_step(class_name(), name, value);
   CorrelationWindow& own = settings().correlation;
   (vertical ? own.stride_y : own.stride_x) = value;
 }

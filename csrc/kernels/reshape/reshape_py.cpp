@@ -10,10 +10,10 @@ namespace {
 using namespace pybind11::literals;
 
 py::object encode_reshape(Reshape& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-                          const py::object& source_object, const py::object& destination_object,
-                          const py::object& state_object, bool with_state, bool temporary_state,
-                          const py::object& allocator_object, const py::object& width,
-                          const py::object& height, const py::object& channels) {
+                          const ImagesGiven& source_object, const ImagesOrNone& destination_object,
+                          const StatesOrNone& state_object, bool with_state, bool temporary_state,
+                          const AllocatorGiven& allocator_object, const IntegerOrNone& width,
+                          const IntegerOrNone& height, const IntegerOrNone& channels) {
   if (width.is_none() && height.is_none() && channels.is_none()) {
     return encode_unary(self, command_buffer, source_object, destination_object, state_object,
                         with_state, temporary_state, allocator_object);
@@ -35,9 +35,9 @@ py::object encode_reshape(Reshape& self, const std::shared_ptr<CommandBuffer>& c
 }
 
 py::object encode_slice(Slice& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-                        const py::object& source_object, const py::object& destination_object,
-                        const py::object& state_object, bool with_state, bool temporary_state,
-                        const py::object& allocator_object) {
+                        const ImagesGiven& source_object, const ImagesOrNone& destination_object,
+                        const StatesOrNone& state_object, bool with_state, bool temporary_state,
+                        const AllocatorGiven& allocator_object) {
   if (!destination_object.is_none() || !state_object.is_none()) {
     return encode_unary(self, command_buffer, source_object, destination_object, state_object,
                         with_state, temporary_state, allocator_object);
@@ -149,7 +149,7 @@ Image or ImageBatch, or with ``with_state`` a pair of it and None
 void bind_pad_kernels(py::module_& m) {
   using Device = std::shared_ptr<Device>;
   py::class_<Pad, UnaryKernel, py::smart_holder>(m, "Pad")
-      .def(py::init([](const Device& device, const py::object& before, const py::object& after,
+      .def(py::init([](const Device& device, const Integers& before, const Integers& after,
                        const FillValues& fill_values) {
              return std::make_shared<Pad>(device, padding_size(before, "padding_size_before"),
                                           padding_size(after, "padding_size_after"), fill_values);
@@ -159,14 +159,14 @@ void bind_pad_kernels(py::module_& m) {
       .def_property(
           "padding_size_before",
           [](const Pad& self) { return padding_size_out(self.settings().before); },
-          [](Pad& self, const py::object& value) {
+          [](Pad& self, const Integers& value) {
             self.set_padding_size(false, padding_size(value, "padding_size_before"));
           },
           "Pixels on the left and at the top, and channels before the first: (x, y, channel).")
       .def_property(
           "padding_size_after",
           [](const Pad& self) { return padding_size_out(self.settings().after); },
-          [](Pad& self, const py::object& value) {
+          [](Pad& self, const Integers& value) {
             self.set_padding_size(true, padding_size(value, "padding_size_after"));
           },
           "Pixels on the right and at the bottom, and channels after the last: (x, y, channel).")
@@ -176,7 +176,7 @@ void bind_pad_kernels(py::module_& m) {
           "What lies outside the source with edge mode CONSTANT, unless there is an array.")
       .def_property_readonly(
           "fill_value_array",
-          [](const Pad& self) -> py::object {
+          [](const Pad& self) -> OneOf<py::tuple, py::none> {
             if (self.fill_values().empty()) {
               return py::none();
             }

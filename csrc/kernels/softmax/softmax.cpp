@@ -30,6 +30,7 @@ void SoftMaxGradientBase::apply_state(const GradientState& state) {
 }
 
 void SoftMaxGradientBase::check_call(const GradientCall& call) const {
+  require_single_steps(call);
   require_equal_sizes(call);
   require_equal_channels(call);
 }

@@ -109,7 +109,10 @@ class ImageNode(_Node):
 
     @classmethod
     def exported(cls, handle: Hashable | None = None) -> Self:
-        """Return a node with `export_from_graph` set (``exportedNodeWithHandle:``)."""
+        """Return a node with `export_from_graph` set (``exportedNodeWithHandle:``).
+
+        An input of a graph, which encodes do not return: export what a filter node has made.
+        """
         node = cls(handle)
         node.export_from_graph = True
         return node
@@ -143,7 +146,8 @@ class ImageNode(_Node):
     def image_allocator(self) -> Any:
         """How the image is made: TEMPORARY, DEFAULT or a callable, as of a kernel.
 
-        Results that a graph is asked for and needs are ordinary images unless this is set.
+        Results that a graph is asked for and needs are ordinary images unless this is set; the
+        first is made by `Graph.destination_image_allocator` in any case.
         """
         return _core.TEMPORARY if self._allocator is None else self._allocator
 

@@ -34,7 +34,7 @@ class BatchNormalizationFlags(IntFlag):
 
     DEFAULT = 0
     CALCULATE_STATISTICS_AUTOMATIC = 0
-    """If a node of the compiled graph uses the state, as a gradient does."""
+    """If a node of the compiled graph uses the state, as a gradient does, or it is exported."""
     CALCULATE_STATISTICS_ALWAYS = 1
     CALCULATE_STATISTICS_NEVER = 2
     """The data source's mean and variance serve."""
