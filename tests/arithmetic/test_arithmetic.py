@@ -241,6 +241,31 @@ def test_infinite_results(device):
     assert_exact(kernel(x, zero).ravel()[:2], np.copysign(np.inf, finite))
 
 
+@pytest.mark.parametrize("count", [3, 16, 37])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
+def test_results_beyond_the_limits_have_no_gradient(device, dtype, count):
+    """Infinities of sums, in any place of a vector; with a state the same bytes."""
+    most = np.finfo(dtype).max
+    x = np.resize(np.array([most, 1, -most, 2, np.inf, -np.inf, 0], dtype), (1, 1, 1, count))
+    kernel = mg.Add(device=device)
+    kernel.minimum_value, kernel.maximum_value = -float(most), float(most)
+    result, states = kernel(x, x, with_state=True)
+    assert_exact(result, np.clip(2 * x.astype(np.float64), -float(most), float(most)), nonzero=0)
+    assert_same_bytes(kernel(x, x), result)
+    gradient = mg.AddGradient(False, device=device)(np.ones_like(x), x, states)
+    assert_exact(gradient, np.abs(x.astype(np.float64)) < most, nonzero=0)
+
+
+def test_a_result_that_is_no_number_has_no_gradient(device):
+    if device.kind != "cpu":
+        pytest.skip("not portable")
+    x = np.where(np.arange(37) % 5 == 3, np.nan, 1).astype(np.float32).reshape(1, 1, 1, 37)
+    result, states = mg.Add(device=device)(x, x, with_state=True)
+    np.testing.assert_array_equal(result, 2 * x)
+    gradient = mg.AddGradient(False, device=device)(np.ones_like(x), x, states)
+    assert_exact(gradient, ~np.isnan(x), nonzero=0)
+
+
 @pytest.mark.parametrize("threshold", [0.0, 0.5])
 @pytest.mark.parametrize("comparison", COMPARISONS)
 def test_comparisons(device, comparison, threshold, rng):

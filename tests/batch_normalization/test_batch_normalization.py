@@ -414,6 +414,24 @@ def test_a_channel_without_spread_has_nothing_but_its_offset(device):
     assert_exact(step.number("variance"), [0, 0], nonzero=0)
 
 
+def test_gradients_of_a_channel_without_spread(device):
+    """The sum of products does not fit 53 bits: what is left of it must not meet r = 2^63."""
+    x = np.full((1, 1, 2, 1), 0.1, np.float32)
+    g = np.float32([1, 2**-30]).reshape(x.shape)
+    step = train(
+        device,
+        mg.BatchNormalization(
+            mg.ArrayBatchNormalizationDataSource(number_of_feature_channels=1), device=device
+        ),
+        x,
+        g,
+        (1,),
+    )
+    assert_exact(step.number("gradient_for_gamma"), [0], nonzero=0)
+    half = 2.0**63 * (1 - 2.0**-30) / 2  # r (g - its mean)
+    assert_close(step.dx.ravel(), [half, -half], ulps=4)
+
+
 def test_one_state_serves_many_batches(device, rng):
     kernel = forward_kernel(device, 3, [1, 2, 3], [0, 1, 2])
     state = None

@@ -882,7 +882,22 @@ def test_copies(device):
 # ---- rejections -----------------------------------------------------------------------------
 
 
+def test_updates_without_an_optimizer_read_the_state_all_the_same(device):
+    source = mg.ArrayBatchNormalizationDataSource([1, 2], [3, 4])
+    image = mg.Image(device, mg.ImageDescriptor(3, 2, 2))
+    with Work(device) as work:
+        kernel = mg.BatchNormalization(source, device=device)
+        state = kernel.temporary_result_state(work.buffer, image, image)
+        state.read_count = 2
+        assert source.update_gamma_and_beta(work.buffer, state) is None
+        assert state.read_count == 1
+        assert source.update_mean_and_variance(work.buffer, state) is None
+        assert state.read_count == 0
+
+
 def test_states_are_made_by_kernels_only():
+    with rejects(TypeError, "BatchNormalizationState is made by a kernel"):
+        mg.BatchNormalizationState.temporary(mg.Device("cpu").command_queue().command_buffer(), 4)
     with rejects(TypeError, "BatchNormalizationState is made by a kernel"):
         mg.BatchNormalizationState()
 

@@ -1010,6 +1010,53 @@ def test_reloads_are_folded(queue):
     assert kernel(np.full((1, 1, 1, 1), 10, np.float32)).item() == 2 * (4 * 10 + 6 - 3) + 5
 
 
+def test_reloads_are_folded_by_output_channel(queue, rng):
+    """As the same weights from a data source, channel by channel."""
+    w, b = grid(rng, (5, 3, 3, 4)), grid(rng, (5,))
+    d = mg.ConvolutionDescriptor(3, 3, input_feature_channels=4, output_feature_channels=5)
+    mean, variance = np.arange(5, dtype=np.float32), np.float32([1, 4, 16, 0.25, 1])
+    gamma, beta = np.float32([2, 1, -4, 1, 8]), np.float32([0, 1, 2, 3, -4])
+    d.set_batch_normalization_parameters_for_inference(mean, variance, gamma, beta, 0.0)
+    x = grid(rng, (2, 6, 7, 4))
+    want = mg.Convolution(mg.ArrayConvolutionDataSource(w, b, descriptor=d), device=queue.device)(x)
+    kernel = mg.Convolution(
+        mg.ArrayConvolutionDataSource(np.ones_like(w), np.ones_like(b), descriptor=d),
+        device=queue.device,
+    )
+    state = mg.ConvolutionWeightsAndBiasesState(
+        mg.Buffer(queue.device, w), mg.Buffer(queue.device, b)
+    )
+    kernels.run(queue, lambda cb: kernel.reload_weights_and_biases(cb, state))
+    assert_exact(kernel(x), want)
+
+
+def test_reloads_of_float16_weights_are_rounded(queue, rng):
+    """The kernel's copy, in runs of 1024, whatever the state holds."""
+    w = rng.standard_normal((33, 3, 3, 8), np.float32)  # 2376 numbers that float16 has not
+    d = mg.ConvolutionDescriptor(3, 3, input_feature_channels=8, output_feature_channels=33)
+    source = mg.ArrayConvolutionDataSource(
+        np.ones_like(w), descriptor=d, kernel_weights_data_type=mg.DataType.FLOAT16
+    )
+    kernel = mg.Convolution(source, device=queue.device)
+    state = mg.ConvolutionWeightsAndBiasesState(mg.Buffer(queue.device, w))
+    exported = []
+
+    def encode(command_buffer):
+        kernel.reload_weights_and_biases(command_buffer, state)
+        exported.append(kernel.export_weights_and_biases(command_buffer))
+        exported[0].synchronize(command_buffer)
+
+    kernels.run(queue, encode)
+    halves = w.astype(np.float16).astype(np.float32)
+    assert_same_bytes(exported[0].weights.to_numpy(), halves.ravel())
+    x = grid(rng, (1, 6, 7, 8))
+    rounded = mg.Convolution(
+        mg.ArrayConvolutionDataSource(halves, descriptor=d), device=queue.device
+    )
+    assert_same_bytes(kernel(x), rounded(x))
+    assert_same_bytes(state.weights.to_numpy(), w.ravel())
+
+
 def test_a_predicate_skips_reloads_and_exports(queue):
     kernel = mg.Convolution(pointwise(2), device=queue.device)
     state = mg.ConvolutionWeightsAndBiasesState(mg.Buffer(queue.device, np.float32([10])))
@@ -1608,6 +1655,15 @@ forward = mg.Convolution(source, device="cpu")
 backward = mg.ConvolutionGradient(source, device="cpu")
 forward.edge_mode = mg.EdgeMode.CLAMP
 _, state = forward(x, with_state=True)
+whole = mg.FullyConnected(source, device="cpu")
+whole.edge_mode = mg.EdgeMode.CLAMP
+one, whole_state = whole(x, with_state=True)
+with warnings.catch_warnings():
+    warnings.simplefilter("error")  # there is no border, or no data gradient
+    mg.FullyConnectedGradient(source, device="cpu")(one, x, whole_state)
+    backward.gradient_option = mg.ConvolutionGradientOption.WEIGHTS_AND_BIAS
+    backward(x, x, state)
+backward.gradient_option = mg.ConvolutionGradientOption.ALL
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     backward(x, x, state)

@@ -843,3 +843,41 @@ def test_a_state_is_of_the_kernel_as_it_was(device, queue, pair, changes, rng):
     result, other, found = gradient_of(changes)
     assert not np.array_equal(result, other)  # it does count for the forward kernel
     assert np.array_equal(found, expected)
+
+
+# --- what gradients of single pixels do not heed --------------------------------
+
+
+POINTWISE = {
+    "neuron": (
+        lambda d: mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.SIGMOID), device=d),
+        lambda d: mg.NeuronGradient(mg.NeuronDescriptor(mg.NeuronType.SIGMOID), device=d),
+    ),
+    "softmax": (lambda d: mg.SoftMax(device=d), lambda d: mg.SoftMaxGradient(device=d)),
+    "dropout": (
+        lambda d: mg.Dropout(0.5, seed=1, device=d),
+        lambda d: mg.DropoutGradient(0.5, seed=1, device=d),
+    ),
+}
+UNHEEDED = {
+    "kernel_offset_x": "kernel_offset_x and kernel_offset_y must be 0, got (2, 0)",
+    "kernel_offset_y": "kernel_offset_x and kernel_offset_y must be 0, got (0, 2)",
+    "primary_stride_in_pixels_x": "primary_stride_in_pixels must be (1, 1), got (2, 1)",
+    "secondary_stride_in_pixels_y": "secondary_stride_in_pixels must be (1, 1), got (1, 2)",
+}
+
+
+@pytest.mark.parametrize("name", UNHEEDED)
+@pytest.mark.parametrize(("forward", "backward"), POINTWISE.values(), ids=POINTWISE)
+def test_settings_that_gradients_of_pixels_refuse(device, command_buffer, forward, backward, name):
+    source = images_of(device, counting(2, 2, 3, 4))
+    kernel = backward(device)
+    y, states = forward(device).encode(
+        command_buffer, source, with_state=True, allocator=mg.DEFAULT
+    )
+    kernel.configure(y, y, states)
+    setattr(kernel, name, 2)
+    result = images_of(device, np.zeros((2, 2, 3, 4), np.float32))
+    with pytest.raises(ValueError, match=re.escape(UNHEEDED[name])):
+        kernel.encode(command_buffer, y, y, states, result)
+    finish(command_buffer)

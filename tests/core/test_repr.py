@@ -221,6 +221,10 @@ WRONG = {
         lambda: mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.SUM, delta=10**400),
         f"LossDescriptor: delta is out of range: {10**400}",
     ),
+    "large number or None": (
+        lambda: mg.OptimizerDescriptor(0.1, gradient_clip_max=10**400),
+        f"OptimizerDescriptor: gradient_clip_max is out of range: {10**400}",
+    ),
     "number": (
         lambda: mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.SUM, delta=None),
         "LossDescriptor: delta must be a float, got NoneType",

@@ -485,6 +485,25 @@ def test_what_is_wrong_with_arrays(device, rng):
         float_graph(device, [loss])(x, {"labels": x})
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_labels_are_synchronized_where_the_graph_is_asked_to(device, queue, rng, wanted):
+    x = sample(rng)
+    loss = loss_of(g.NeuronReLUNode(g.ImageNode("x")))
+    loss.input_labels.synchronize_resource = wanted
+    graph = float_graph(device, [loss])
+    states = mg.LossLabels.batch(device, np.zeros_like(x))
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(command_buffer, [mg.ImageBatch.from_array(device, x)], [states])
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    if not wanted:
+        with rejects(RuntimeError, "LossLabels: the loss can be read only after synchronize"):
+            states[0].loss  # noqa: B018
+        return
+    want = [np.square(np.maximum(image, 0)).sum() for image in x]
+    assert_exact([state.loss.item() for state in states], want)
+
+
 def test_what_is_wrong_with_several_arrays(device, rng):
     x = sample(rng)
     graph = float_graph(device, [g.AdditionNode(g.ImageNode("x"), g.ImageNode("x"))])

@@ -183,6 +183,22 @@ def test_the_first_loss_image_gets_the_batch(device):
     assert [state.loss.item() for state in states] == [35, 0]
 
 
+def test_the_other_loss_images_become_zero(device):
+    """Whatever a loss by itself has left there."""
+    states = mg.LossLabels.batch(device, np.zeros_like(Y), W)
+    losses = []
+    for across in (False, True):
+        with Work(device) as work:
+            kernel(Loss("MEAN_SQUARED_ERROR", "SUM", across), device).encode_batch(
+                work.buffer, mg.ImageBatch.from_array(device, Y), states, allocator=mg.DEFAULT
+            )
+            mg.synchronize(states, work.buffer)
+        losses.append([state.loss.item() for state in states])
+    assert losses[1] == [35, 0]
+    assert losses[0][1] != 0
+    assert sum(losses[0]) == 35
+
+
 @pytest.mark.parametrize("kind", ["MEAN_SQUARED_ERROR", "MEAN_ABSOLUTE_ERROR", "HUBER", "HINGE"])
 def test_exact_sums(device, kind, rng):
     """Small multiples of a power of two: every product and sum is a float32."""

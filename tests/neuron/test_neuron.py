@@ -569,3 +569,13 @@ def test_rejects_edge_modes(device):
         forward.edge_mode = mg.EdgeMode.MIRROR
     with rejects(ValueError, "NeuronGradient: primary_edge_mode must be ZERO or CLAMP"):
         gradient.primary_edge_mode = mg.EdgeMode.CONSTANT
+
+
+def test_an_offset_of_another_encode_is_replaced(device, rng):
+    """A gradient that is made lies on the source, whatever offset the kernel had for that."""
+    forward, gradient = kernels(next(n for n in cases.NEURONS if n.kind == "SIGMOID"), device)
+    x, g = rng.standard_normal((2, 2, 3, 4, 5)).astype(np.float32)
+    _, states = forward(x, with_state=True)
+    want = gradient(g, x, states)
+    gradient.secondary_offset = (1, 1, 0)
+    assert_same_bytes(gradient(g, x, states), want)

@@ -144,3 +144,53 @@ def test_rejections(device, queue):
     with rejects(ValueError, "the momentum of the gamma shares memory with the gradient"):
         momentum = [mg.Vector(shared.gamma, mg.VectorDescriptor(3))]
         encode(buffer, state, momentum, result)
+
+
+DESCRIPTOR = mg.OptimizerDescriptor(
+    0.25,
+    gradient_rescale=0.5,
+    apply_gradient_clipping=True,
+    gradient_clip_max=1.5,
+    gradient_clip_min=-0.75,
+    regularization_type=mg.RegularizationType.L2,
+    regularization_scale=0.125,
+)
+
+
+def test_every_setting_holds(device):
+    """As over arrays: rescaled, clipped and regularized."""
+    state, *gradients = trained(device)
+    result = outcome(device)
+    optimizer = mg.SGD(optimizer_descriptor=DESCRIPTOR, device=device)
+    run(device, lambda b: optimizer.encode_batch_normalization(b, state, None, result))
+    plain = mg.SGD(optimizer_descriptor=DESCRIPTOR, device=device)
+    bare = mg.SGD(RATE, device=device)
+    for new, g, old in zip(results(result), gradients, (GAMMA, BETA), strict=True):
+        np.testing.assert_array_equal(new, plain(g, old))
+        assert np.any(new != bare(g, old))
+
+
+@pytest.mark.parametrize("with_source", [False, True])
+def test_amsgrad_keeps_the_maximum_of_both(device, with_source):
+    state, *gradients = trained(device)
+    source = trained(device)[0] if with_source else None
+    momentum, velocity, maximum = (vectors(device, 3, 3) for _ in range(3))
+    for kind, value in ((momentum, 0.0), (velocity, 0.5), (maximum, 2.0)):
+        for vector in kind:
+            np.asarray(vector)[:] = value
+    result = outcome(device)
+    adam = mg.Adam(RATE, device=device)
+    run(
+        device,
+        lambda b: adam.encode_batch_normalization(
+            b, state, momentum, velocity, result,
+            maximum_velocity_vectors=maximum, source_state=source,
+        ),
+    )  # fmt: skip
+    for i, (g, old) in enumerate(zip(gradients, (GAMMA, BETA), strict=True)):
+        m, v, most = (np.full(3, value, np.float32) for value in (0.0, 0.5, 2.0))
+        expected = mg.Adam(RATE, device=device)(g, old, m, v, maximum_velocity=most)
+        np.testing.assert_array_equal(results(result)[i], expected)
+        np.testing.assert_array_equal(np.asarray(maximum[i]), most)
+        plain = mg.Adam(RATE, device=device)(g, old, m * 0, np.full(3, 0.5, np.float32))
+        assert np.any(expected != plain)

@@ -419,3 +419,50 @@ def test_rejects_shared_memory(layer, queue):
         mg.SGD(0.25, device=layer.device).encode_convolution(
             queue.command_buffer(), layer.state, overlapping, None, overlapping
         )
+
+
+DESCRIPTOR = mg.OptimizerDescriptor(
+    0.25,
+    gradient_rescale=0.5,
+    apply_gradient_clipping=True,
+    gradient_clip_max=1.5,
+    gradient_clip_min=-0.75,
+    regularization_type=mg.RegularizationType.L2,
+    regularization_scale=0.125,
+)
+
+
+def test_every_setting_holds_for_weights_and_biases(layer, queue):
+    """As over arrays: rescaled, clipped and regularized, biases too."""
+    gradients = layer.run_gradient()
+    master = layer.master()
+    optimizer = mg.SGD(optimizer_descriptor=DESCRIPTOR, device=layer.device)
+    command_buffer = queue.command_buffer()
+    optimizer.encode_convolution(command_buffer, layer.state, master, None, master)
+    finish(command_buffer, master)
+    plain = mg.SGD(optimizer_descriptor=DESCRIPTOR, device=layer.device)
+    bare = mg.SGD(0.25, device=layer.device)
+    for new, g, w in zip(contents(master), gradients, (layer.weights, layer.biases), strict=True):
+        assert_same_bytes(new, plain(g, w.ravel()))
+        assert np.any(new != bare(g, w.ravel()))
+
+
+def test_clipping_can_be_switched(layer, queue):
+    """For the encodes that follow, not for those before, which have not run yet."""
+    gradients = layer.run_gradient()
+    masters = [layer.master() for _ in range(3)]
+    optimizer = mg.SGD(optimizer_descriptor=DESCRIPTOR, device=layer.device)
+    unclipped = mg.SGD(optimizer_descriptor=DESCRIPTOR, device=layer.device)
+    unclipped.apply_gradient_clipping = False
+    command_buffer = queue.command_buffer()
+    for clips, master in zip((True, False, True), masters, strict=True):
+        optimizer.apply_gradient_clipping = clips
+        mg.increment_read_count([layer.state], 1)
+        optimizer.encode_convolution(command_buffer, layer.state, master, None, master)
+    finish(command_buffer, *masters)
+    old = layer.weights.ravel()
+    clipped = mg.SGD(optimizer_descriptor=DESCRIPTOR, device=layer.device)(gradients[0], old)
+    free = unclipped(gradients[0], old)
+    assert np.any(clipped != free)
+    for master, expected in zip(masters, (clipped, free, clipped), strict=True):
+        assert_same_bytes(contents(master)[0], expected)

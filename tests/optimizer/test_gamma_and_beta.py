@@ -250,3 +250,49 @@ def test_rejects(device, states_of, other, error, words):
     command_buffer.wait_until_completed()
     if "result" not in other:
         assert result.gamma.to_numpy().tolist() == [7] * 4
+
+
+DESCRIPTOR = mg.OptimizerDescriptor(
+    0.25,
+    gradient_rescale=0.5,
+    apply_gradient_clipping=True,
+    gradient_clip_max=1.5,
+    gradient_clip_min=-0.75,
+    regularization_type=mg.RegularizationType.L2,
+    regularization_scale=0.125,
+)
+
+
+@pytest.mark.parametrize("states_of", [instance, group, batch])
+def test_every_setting_holds_for_the_sum(device, states_of):
+    """It is rescaled, clipped and regularized once, not the gradients of each image."""
+    states = states_of(device)
+    result = outcome(device)
+    optimizer = mg.SGD(optimizer_descriptor=DESCRIPTOR, device=device)
+    run(device, lambda b: optimizer.encode_gamma_beta(b, states, values(device), None, result))
+    plain = mg.SGD(optimizer_descriptor=DESCRIPTOR, device=device)
+    bare = mg.SGD(RATE, device=device)
+    for new, g, old in zip(results(result), sums(states), (GAMMA, BETA), strict=True):
+        np.testing.assert_array_equal(new, plain(g, old))
+        assert np.any(new != bare(g, old))
+
+
+def test_amsgrad_keeps_the_maximum_of_both(device):
+    states = instance(device)
+    momentum, velocity, maximum = (vectors(device, 3, 3) for _ in range(3))
+    for kind, value in ((momentum, 0.0), (velocity, 0.5), (maximum, 2.0)):
+        for vector in kind:
+            np.asarray(vector)[:] = value
+    result = outcome(device)
+    adam = mg.Adam(RATE, device=device)
+    run(
+        device,
+        lambda b: adam.encode_gamma_beta(
+            b, states, values(device), momentum, velocity, result, maximum_velocity_vectors=maximum
+        ),
+    )
+    for i, (g, old) in enumerate(zip(sums(states), (GAMMA, BETA), strict=True)):
+        m, v, most = (np.full(3, value, np.float32) for value in (0.0, 0.5, 2.0))
+        expected = mg.Adam(RATE, device=device)(g, old, m, v, maximum_velocity=most)
+        np.testing.assert_array_equal(results(result)[i], expected)
+        np.testing.assert_array_equal(np.asarray(maximum[i]), most)

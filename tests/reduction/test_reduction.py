@@ -280,6 +280,14 @@ def test_weights_of_zeros(device, rng):
     assert np.count_nonzero(result) == 1
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4, 17, 70])
+def test_the_weight_of_a_sum_of_channels(device, channels, rng):
+    x = grid(rng, (2, 3, 5, channels))
+    kernel = mg.ReduceFeatureChannelsSum(device=device)
+    kernel.weight = -0.5
+    assert_exact(kernel(x), -0.5 * x.sum(axis=3, keepdims=True, dtype=np.float64))
+
+
 @kinds
 def test_regions_of_two_sources(device, kind, rng):
     x = rng.standard_normal((2, 6, 7, 9), dtype=np.float32)
