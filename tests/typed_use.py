@@ -100,7 +100,16 @@ def encodes(
     kernel.encode(commands, np.zeros((1, 1, 1, 4)))  # type: ignore[call-overload]
     kernel.encode(commands, image, image, destination_state=image)  # type: ignore[call-overload]
     kernel.encode(commands, image, allocator=1)  # type: ignore[call-overload]
+    assert_type(kernel.encode_batch(commands, image), Any)
     kernel.source_feature_channel_max_count = None
+    crop = mg.CropAndResizeBilinear(2, 2, [(0, 0, 1, 1)])
+    assert_type(crop.encode(commands, image), mg.ImageBatch)
+    kernel.encode_batch(commands, crop.encode(commands, image))
+    loss = mg.ForwardLoss(mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.SUM))
+    assert_type(loss.encode_batch(commands, images, images, [image]), mg.ImageBatch)
+    sums = mg.BatchNormalizationStatistics()
+    sums.encode_batch(commands, images, None)  # type: ignore[arg-type]
     mg.synchronize(images, commands)
     mg.synchronize(states, commands)
+    mg.synchronize(states[0], commands)
     mg.synchronize(commands, commands)  # type: ignore[arg-type]

@@ -233,14 +233,15 @@ pixels : int
     Of all sides, where it is the only argument.
 left, right, top, bottom : int, default 0
     There are ``(size + left + right - extent) // stride + 1`` columns of windows, and rows likewise. The result has as
-    many, or what a kernel that enlarges or resizes makes of them. They are cut off the result of a transposed
+    many, or what a kernel that enlarges or resizes makes of them. These pixels are cut off the result of a transposed
     convolution, whose columns are ``(size - 1) * stride + extent - left - right``; there ``right`` and ``bottom`` may
     be negative. In PyTorch's words they are ``padding - output_padding``, ``left`` and ``top`` ``padding``.
 
 Raises
 ------
 ValueError
-    If a number is beyond 16384, or ``left`` or ``top`` negative; from encodes also for other negative ones.
+    If a number is beyond 16384, or ``left`` or ``top`` negative. Encodes of other kernels than transposed
+    convolutions refuse a negative ``right`` or ``bottom``, too.
 )")
       .def(py::init([](Index pixels) {
              return std::make_shared<ExplicitPadding>(pixels, pixels, pixels, pixels);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/arguments_py.hpp"
+#include "device/image_descriptor.hpp"
 
 namespace mpsgrad {
 

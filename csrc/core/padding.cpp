@@ -110,8 +110,8 @@ ExplicitPadding::ExplicitPadding(Index left_pixels, Index right_pixels, Index to
           " and ", top);
   require(std::max({left, right, top, bottom}) <= kMaximumImageSide &&
               std::min(right, bottom) >= -kMaximumImageSide,
-          "ExplicitPadding: padding must be at most ", kMaximumImageSide, " pixels, got (", left,
-          ", ", right, ", ", top, ", ", bottom, ")");
+          "ExplicitPadding: padding must lie between ", -kMaximumImageSide, " and ",
+          kMaximumImageSide, ", got (", left, ", ", right, ", ", top, ", ", bottom, ")");
 }
 
 std::string ExplicitPadding::label() const {

@@ -1,10 +1,17 @@
 // Binds batches of images, their arrays, and the functions of a batch.
-#include <pybind11/functional.h>
-
+#include <cstddef>
+#include <memory>
 #include <new>
 #include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "core/arguments_py.hpp"
+#include "core/numbers_py.hpp"
 #include "device/image_py.hpp"
+#include "device/state.hpp"
 
 namespace mpsgrad {
 namespace {
@@ -92,7 +99,7 @@ py::array batch_as_asked(const std::shared_ptr<ImageBatch>& batch, const py::obj
 
 // Batches of given images, of new ones, and over arrays.
 void bind_making(ImageBatchClass& c) {
-  c.def(py::init([](const OneOf<ImageBatch, ImageBatch::Images>& images) {
+  c.def(py::init([](const BatchGiven& images) {
           require<TypeError>(PySequence_Check(images.ptr()) != 0,
                              "ImageBatch: images must be a sequence of images, got ",
                              NoImage{images});
@@ -255,8 +262,10 @@ void bind_functions(py::module_& m) {
     if (batch.is_none()) {
       return states(StateBatch{});
     }
-    const bool of_states = is_sequence(batch) && py::len(batch) > 0 &&
-                           py::isinstance<State>(py::reinterpret_borrow<py::sequence>(batch)[0]);
+    const bool several = is_sequence(batch) && py::len(batch) > 0;
+    const bool of_states =
+        py::isinstance<State>(several ? py::object(py::reinterpret_borrow<py::sequence>(batch)[0])
+                                      : py::reinterpret_borrow<py::object>(batch));
     return of_states ? states(state_argument(batch, "batch", who))
                      : images(image_argument(batch, "batch", who).images());
   };

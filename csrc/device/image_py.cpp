@@ -1,9 +1,45 @@
 // Binds image descriptors, images and temporary images.
 #include <pybind11/numpy.h>
 
+#include "core/arguments_py.hpp"
+#include "core/numbers_py.hpp"
 #include "device/image_py.hpp"
 
 namespace mpsgrad {
+namespace {
+
+ChannelFormat format_of(const py::array& array, const char* who) {
+  for (const ChannelFormat format : {ChannelFormat::Float32, ChannelFormat::Float16,
+                                     ChannelFormat::Unorm8, ChannelFormat::Unorm16}) {
+    if (array.dtype().equal(dtype_of(format))) {
+      return format;
+    }
+  }
+  fail<TypeError>(who, ": array must be float32, float16, uint8 or uint16, got ",
+                  std::string(py::str(array.dtype())));
+}
+
+}  // namespace
+
+std::shared_ptr<ImageBatch> images_over(const std::shared_ptr<Device>& device,
+                                        const GivenArray& given, bool batch) {
+  const py::array& array = given.array;
+  const char* who = batch ? "ImageBatch" : "Image";
+  const py::ssize_t first = batch ? 1 : 0;
+  require(array.ndim() == first + 3, who, ": array must have shape ",
+          batch ? "(N, H, W, C)" : "(H, W, C)", ", got ", shape_text(array));
+  const ChannelFormat format = format_of(array, who);
+  require_usable_in_place(array, who, "array");
+  ImageDescriptor d;
+  d.height = array.shape(first);
+  d.width = array.shape(first + 1);
+  d.feature_channels = array.shape(first + 2);
+  d.channel_format = format;
+  LentMemory lent{const_cast<void*>(array.data()), static_cast<std::size_t>(array.nbytes()),
+                  share_python(py::reinterpret_borrow<py::object>(array)), !array.writeable()};
+  return ImageBatch::from_memory(device, d, batch ? array.shape(0) : 1, std::move(lent));
+}
+
 namespace {
 
 using namespace pybind11::literals;
@@ -55,40 +91,6 @@ py::array read_image(const Image& image, DataLayout layout, const IntegerOrNone&
   }
   return dtype.is_none() ? result : py::array(result.attr("astype")(dtype));
 }
-
-ChannelFormat format_of(const py::array& array, const char* who) {
-  for (const ChannelFormat format : {ChannelFormat::Float32, ChannelFormat::Float16,
-                                     ChannelFormat::Unorm8, ChannelFormat::Unorm16}) {
-    if (array.dtype().equal(dtype_of(format))) {
-      return format;
-    }
-  }
-  fail<TypeError>(who, ": array must be float32, float16, uint8 or uint16, got ",
-                  std::string(py::str(array.dtype())));
-}
-
-}  // namespace
-
-std::shared_ptr<ImageBatch> images_over(const std::shared_ptr<Device>& device,
-                                        const GivenArray& given, bool batch) {
-  const py::array& array = given.array;
-  const char* who = batch ? "ImageBatch" : "Image";
-  const py::ssize_t first = batch ? 1 : 0;
-  require(array.ndim() == first + 3, who, ": array must have shape ",
-          batch ? "(N, H, W, C)" : "(H, W, C)", ", got ", shape_text(array));
-  const ChannelFormat format = format_of(array, who);
-  require_usable_in_place(array, who, "array");
-  ImageDescriptor d;
-  d.height = array.shape(first);
-  d.width = array.shape(first + 1);
-  d.feature_channels = array.shape(first + 2);
-  d.channel_format = format;
-  LentMemory lent{const_cast<void*>(array.data()), static_cast<std::size_t>(array.nbytes()),
-                  share_python(py::reinterpret_borrow<py::object>(array)), !array.writeable()};
-  return ImageBatch::from_memory(device, d, batch ? array.shape(0) : 1, std::move(lent));
-}
-
-namespace {
 
 std::shared_ptr<Image> image_from_array(const std::shared_ptr<Device>& device,
                                         const GivenArray& array) {

@@ -1,6 +1,8 @@
 // What the bindings of images and of their batches share.
 #pragma once
 
+#include <memory>
+
 #include "core/numbers_py.hpp"
 #include "device/image.hpp"
 

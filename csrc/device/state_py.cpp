@@ -1,5 +1,8 @@
-// Binds states that hold memory for a kernel, and what they are asked for by.
+// Binds states, and the lists of resources they are made from.
 #include <pybind11/native_enum.h>
+
+#include <memory>
+#include <utility>
 
 #include "core/arguments_py.hpp"
 #include "device/buffer.hpp"
@@ -62,7 +65,7 @@ usage : int, default 3
            "those added before.");
 }
 
-ResourceList list_of(const py::object& resources) {
+ResourceList resource_list(const py::object& resources) {
   if (py::isinstance<ResourceList>(resources)) {
     return resources.cast<ResourceList>();
   }
@@ -97,14 +100,14 @@ resources : int, TextureInfo, ResourceList or Buffer
              return py::isinstance<Buffer>(resources)
                         ? std::make_shared<State>(std::move(device),
                                                   resources.cast<std::shared_ptr<Buffer>>())
-                        : std::make_shared<State>(std::move(device), list_of(resources));
+                        : std::make_shared<State>(std::move(device), resource_list(resources));
            }),
            "device"_a.none(false), "resources"_a)
       .def_static(
           "temporary",
           [](const std::shared_ptr<CommandBuffer>& command_buffer,
              const OneOf<Index, TextureInfo, ResourceList, py::none>& resources) {
-            return std::make_shared<State>(command_buffer, list_of(resources));
+            return std::make_shared<State>(command_buffer, resource_list(resources));
           },
           "command_buffer"_a.none(false), "resources"_a = py::none(),
           R"(Return a state that lives on one command buffer.

@@ -80,7 +80,7 @@ struct GraphDescription {
 
 // One encode, after every check.
 struct GraphCall {
-  const KernelBase& graph;  // whose options and label they are
+  const KernelBase& graph;  // for its options and label
   const std::shared_ptr<CommandBuffer>& command_buffer;
   const std::vector<ImageBatch::Images>& source_images;
   const std::vector<StateBatch>& source_states;

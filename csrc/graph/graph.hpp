@@ -155,7 +155,7 @@ class Graph : public KernelBase {
   Rehearsal rehearse(const Settings& settings, const std::vector<ImageBatch::Images>& source_images,
                      const std::vector<StateBatch>& source_states);
   void run_steps(GraphRun& run);
-  // Those that were asked to be, which an encode may have written into, as labels.
+  // Synchronizes given states whose nodes ask for it: an encode writes losses into labels.
   void synchronize_sources(CommandBuffer& command_buffer,
                            const std::vector<StateBatch>& source_states) const;
   GraphResult encode_by_runner(const Settings& settings,

@@ -1937,14 +1937,15 @@ class ExplicitPadding(Padding):
         Of all sides, where it is the only argument.
     left, right, top, bottom : int, default 0
         There are ``(size + left + right - extent) // stride + 1`` columns of windows, and rows likewise. The result has as
-        many, or what a kernel that enlarges or resizes makes of them. They are cut off the result of a transposed
+        many, or what a kernel that enlarges or resizes makes of them. These pixels are cut off the result of a transposed
         convolution, whose columns are ``(size - 1) * stride + extent - left - right``; there ``right`` and ``bottom`` may
         be negative. In PyTorch's words they are ``padding - output_padding``, ``left`` and ``top`` ``padding``.
 
     Raises
     ------
     ValueError
-        If a number is beyond 16384, or ``left`` or ``top`` negative; from encodes also for other negative ones.
+        If a number is beyond 16384, or ``left`` or ``top`` negative. Encodes of other kernels than transposed
+        convolutions refuse a negative ``right`` or ``bottom``, too.
     """
 
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
@@ -2142,7 +2143,7 @@ class UnaryKernel(Kernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -2171,7 +2172,7 @@ class UnaryKernel(Kernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -2819,8 +2820,8 @@ class ForwardBinaryKernel(BinaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        primaries: Image | ImageBatch | collections.abc.Sequence[Image],
-        secondaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        primaries: ImageBatch | collections.abc.Sequence[Image],
+        secondaries: ImageBatch | collections.abc.Sequence[Image],
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -2849,8 +2850,8 @@ class ForwardBinaryKernel(BinaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        primaries: Image | ImageBatch | collections.abc.Sequence[Image],
-        secondaries: Image | ImageBatch | collections.abc.Sequence[Image],
+        primaries: ImageBatch | collections.abc.Sequence[Image],
+        secondaries: ImageBatch | collections.abc.Sequence[Image],
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -3223,8 +3224,8 @@ class GradientKernel(BinaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        source_gradients: Image | ImageBatch | collections.abc.Sequence[Image],
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        source_gradients: ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
         states: State | collections.abc.Sequence[State],
         destinations: ImageBatch | None = None,
         *,
@@ -3679,7 +3680,7 @@ class BatchNormalizationStatistics(UnaryKernel):
         self,
         command_buffer: CommandBuffer,
         source_images: ImageBatch | collections.abc.Sequence[Image],
-        batch_normalization_state: State | collections.abc.Sequence[State] | None,
+        batch_normalization_state: State | collections.abc.Sequence[State],
     ) -> None:
         """
         Encode the statistics of some images of the batch.
@@ -3775,7 +3776,7 @@ class BatchNormalization(UnaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
         destinations: ImageBatch | None = None,
         *,
         batch_normalization_state: State | collections.abc.Sequence[State] | None = None,
@@ -3865,7 +3866,7 @@ class BatchNormalizationStatisticsGradient(GradientKernel):
         command_buffer: CommandBuffer,
         source_gradients: ImageBatch | collections.abc.Sequence[Image],
         source_images: ImageBatch | collections.abc.Sequence[Image],
-        batch_normalization_state: State | collections.abc.Sequence[State] | None,
+        batch_normalization_state: State | collections.abc.Sequence[State],
     ) -> None:
         """
         Encode the sums over some images of the batch, in any order and any partition.
@@ -4436,7 +4437,7 @@ class ConvolutionTranspose(UnaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -4466,7 +4467,7 @@ class ConvolutionTranspose(UnaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -5519,16 +5520,16 @@ class LossLabels(State):
     def __init__(
         self,
         device: Device,
-        labels: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
-        | typing_extensions.Buffer
-        | SupportsDLPack
-        | LossDataDescriptor
-        | Image,
-        weights: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
-        | typing_extensions.Buffer
-        | SupportsDLPack
-        | LossDataDescriptor
+        labels: LossDataDescriptor
         | Image
+        | numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack,
+        weights: LossDataDescriptor
+        | Image
+        | numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]
+        | typing_extensions.Buffer
+        | SupportsDLPack
         | None = None,
         loss_image_size: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = (
             1,
@@ -5640,7 +5641,7 @@ class LabelledLoss(UnaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
         labels: LossLabels | collections.abc.Sequence[LossLabels],
         destinations: ImageBatch | None = None,
         *,
@@ -5967,7 +5968,7 @@ class ForwardLoss(UnaryKernel):
         command_buffer: CommandBuffer,
         sources: ImageBatch | collections.abc.Sequence[Image],
         labels: ImageBatch | collections.abc.Sequence[Image],
-        weights: ImageBatch | None = None,
+        weights: ImageBatch | collections.abc.Sequence[Image] | None = None,
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -6023,7 +6024,7 @@ class ForwardLoss(UnaryKernel):
         command_buffer: CommandBuffer,
         sources: ImageBatch | collections.abc.Sequence[Image],
         labels: ImageBatch | collections.abc.Sequence[Image],
-        weights: ImageBatch | None = None,
+        weights: ImageBatch | collections.abc.Sequence[Image] | None = None,
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -6123,7 +6124,7 @@ class LossGradient(BinaryKernel):
         source_gradients: ImageBatch | collections.abc.Sequence[Image],
         sources: ImageBatch | collections.abc.Sequence[Image],
         labels: ImageBatch | collections.abc.Sequence[Image],
-        weights: ImageBatch | None = None,
+        weights: ImageBatch | collections.abc.Sequence[Image] | None = None,
         source_states: State | collections.abc.Sequence[State] | None = None,
         destination_gradients: ImageBatch | None = None,
         *,
@@ -7439,7 +7440,7 @@ class Reshape(UnaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -7471,7 +7472,7 @@ class Reshape(UnaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -7596,7 +7597,7 @@ class Slice(UnaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -7625,7 +7626,7 @@ class Slice(UnaryKernel):
     def encode_batch(
         self,
         command_buffer: CommandBuffer,
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        sources: ImageBatch | collections.abc.Sequence[Image],
         destinations: ImageBatch | None = None,
         *,
         destination_states: State | collections.abc.Sequence[State] | None = None,
@@ -7737,20 +7738,21 @@ class CropAndResizeBilinear(UnaryKernel):
             ]
         ],
     ) -> None: ...
+    @typing.overload
     def encode(
         self,
         command_buffer: CommandBuffer,
-        source: Image | ImageBatch | collections.abc.Sequence[Image],
-        destination: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        source: Image,
+        destination: ImageBatch | None = None,
         *,
         destination_state: State | collections.abc.Sequence[State] | None = None,
-        with_state: bool = False,
+        with_state: typing.Literal[False] = False,
         temporary_state: bool = False,
         allocator: ImageAllocator
         | ImageBatch
         | collections.abc.Callable[..., typing.Any]
         | None = None,
-    ) -> ImageBatch | list[Image] | tuple[typing.Any, ...]:
+    ) -> ImageBatch:
         """
         Encode the kernel, as `UnaryKernel.encode` and with several results.
 
@@ -7785,20 +7787,51 @@ class CropAndResizeBilinear(UnaryKernel):
             If the command buffer has been committed.
         """
 
-    def encode_batch(
+    @typing.overload
+    def encode(
         self,
         command_buffer: CommandBuffer,
-        sources: Image | ImageBatch | collections.abc.Sequence[Image],
-        destinations: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        source: Image,
+        destination: ImageBatch | None = None,
         *,
-        destination_states: State | collections.abc.Sequence[State] | None = None,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> tuple[ImageBatch, typing.Any]: ...
+    @typing.overload
+    def encode(
+        self,
+        command_buffer: CommandBuffer,
+        source: Image | ImageBatch | collections.abc.Sequence[Image],
+        destination: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_state: State | collections.abc.Sequence[State] | None = None,
         with_state: bool = False,
         temporary_state: bool = False,
         allocator: ImageAllocator
         | ImageBatch
         | collections.abc.Callable[..., typing.Any]
         | None = None,
-    ) -> ImageBatch | list[Image] | tuple[typing.Any, ...]:
+    ) -> typing.Any: ...
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[False] = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> ImageBatch:
         """
         Encode a batch in one call, whatever its length.
 
@@ -7812,6 +7845,36 @@ class CropAndResizeBilinear(UnaryKernel):
             completed.
         """
 
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: ImageBatch | collections.abc.Sequence[Image],
+        destinations: ImageBatch | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: typing.Literal[True],
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> tuple[ImageBatch, typing.Any]: ...
+    @typing.overload
+    def encode_batch(
+        self,
+        command_buffer: CommandBuffer,
+        sources: Image | ImageBatch | collections.abc.Sequence[Image],
+        destinations: Image | ImageBatch | collections.abc.Sequence[Image] | None = None,
+        *,
+        destination_states: State | collections.abc.Sequence[State] | None = None,
+        with_state: bool = False,
+        temporary_state: bool = False,
+        allocator: ImageAllocator
+        | ImageBatch
+        | collections.abc.Callable[..., typing.Any]
+        | None = None,
+    ) -> typing.Any: ...
     @property
     def number_of_regions(self) -> int:
         """

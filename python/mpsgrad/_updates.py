@@ -41,10 +41,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_new_lock)
 
 
-def spend(states: Iterable[_core.State]) -> None:
+def spend(states: Iterable[_core.State | None]) -> None:
     """Lower the read counts of temporary states by one, as an update does that reads them."""
     for state in dict.fromkeys(states):
-        if state.is_temporary:
+        if state is not None and state.is_temporary:
             state.read_count -= 1
 
 

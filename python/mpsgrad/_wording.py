@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ _PLAIN = {
     "collections.abc.": "",
     _ARRAY: "NumPy array, or have a buffer or DLPack",
     "numpy.typing.NDArray[numpy.float32]": "NumPy array of float32",
+    "typing.Annotated[numpy.typing.ArrayLike, numpy.float32]": "array of numbers",
 }
 
 
@@ -226,10 +228,12 @@ def _unknown_complaint(
 
 
 def _wrong(fitting: int, what: str, wanted: str, value: Any) -> _Complaint:
-    if wanted.removesuffix(" | None") in (_INT, _FLOAT) and isinstance(value, int):
+    if wanted.removesuffix(" | None") in (_INT, _FLOAT) and isinstance(value, Integral):
         return _Complaint(fitting, f"{what} is out of range: {value}", ValueError)
     if wanted == f"{_OWN}Offset" and isinstance(value, tuple):
         words = f"must be an Offset, or two or three integers of 64 bits, got {value!r}"
+        if len(value) in (2, 3) and all(isinstance(each, Integral) for each in value):
+            return _Complaint(fitting, f"{what} {words}", ValueError)
     else:
         kind = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
         words = f"must be {_described(wanted)}, got {type(value).__name__}{kind}"

@@ -210,7 +210,7 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
     def update_gamma_and_beta(
         self, command_buffer: _core.CommandBuffer, state: _core.BatchNormalizationState
     ) -> _core.NormalizationGammaAndBetaState | None:
-        """Encode a step of the optimizer on the master copy.
+        """Encode a step of the optimizer on the master copy; reads the state once.
 
         None without an optimizer, and where a `GradientBucket` takes the gradient.
         """
@@ -222,7 +222,10 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
     def update_mean_and_variance(
         self, command_buffer: _core.CommandBuffer, state: _core.BatchNormalizationState
     ) -> _core.NormalizationMeanAndVarianceState | None:
-        """Encode the running averages of mean and biased variance; None without an optimizer."""
+        """Encode the running averages of mean and biased variance; reads the state once.
+
+        None without an optimizer.
+        """
         updates = self._averages
         if updates is None:
             spend([state])
@@ -396,7 +399,7 @@ class BatchNormalization(_FusedNeuron, _core.BatchNormalization):
         if not with_state and state is None:
             images = self.encode_batch(command_buffer, sources, allocator=places)
             return finish(command_buffer, images, out, single)
-        if not isinstance(places, _core.ImageBatch):
+        if isinstance(places, _core.ImageAllocator):
             descriptor = self.destination_descriptor(sources[0])
             places = _core.ImageBatch.allocate(self.device, descriptor, len(array))
         if state is None:

@@ -420,12 +420,13 @@ class ArrayConvolutionDataSource(ArraySource, ConvolutionDataSource):
         self,
         command_buffer: _core.CommandBuffer,
         gradient_state: _core.ConvolutionGradientState,
-        source_state: _core.ConvolutionWeightsAndBiasesState,  # noqa: ARG002
+        source_state: _core.ConvolutionWeightsAndBiasesState,
     ) -> _core.ConvolutionWeightsAndBiasesState | None:
-        """Encode a step of the optimizer on the master copy.
+        """Encode a step of the optimizer on the master copy; reads both states once.
 
         None without an optimizer, and where a `GradientBucket` takes the gradient.
         """
+        spend([source_state])
         if self._updates is None:
             spend([gradient_state])
             return None

@@ -120,7 +120,7 @@ class _Arrays(ArraySource, InstanceNormalizationDataSource):
     def update_gamma_and_beta(
         self, command_buffer: _core.CommandBuffer, states: list[Any]
     ) -> _core.NormalizationGammaAndBetaState | None:
-        """Encode a step of the optimizer by the sum of all images' gradients.
+        """Encode a step of the optimizer by the sum of the states' gradients; reads each once.
 
         None without an optimizer, and where a `GradientBucket` takes the gradients.
         """

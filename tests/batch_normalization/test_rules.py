@@ -879,9 +879,6 @@ def test_copies(device):
     )
 
 
-# ---- rejections -----------------------------------------------------------------------------
-
-
 def test_updates_without_an_optimizer_read_the_state_all_the_same(device):
     source = mg.ArrayBatchNormalizationDataSource([1, 2], [3, 4])
     image = mg.Image(device, mg.ImageDescriptor(3, 2, 2))
@@ -893,6 +890,9 @@ def test_updates_without_an_optimizer_read_the_state_all_the_same(device):
         assert state.read_count == 1
         assert source.update_mean_and_variance(work.buffer, state) is None
         assert state.read_count == 0
+
+
+# ---- rejections -----------------------------------------------------------------------------
 
 
 def test_states_are_made_by_kernels_only():

@@ -1057,6 +1057,29 @@ def test_reloads_of_float16_weights_are_rounded(queue, rng):
     assert_same_bytes(state.weights.to_numpy(), w.ravel())
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_an_update_reads_both_states(queue, trained):
+    optimizer = mg.SGD(0.5, device=queue.device) if trained else None
+    w = np.ones((1, 1, 1, 1), np.float32)
+    source = mg.ArrayConvolutionDataSource(w, optimizer=optimizer)
+    forward = mg.Convolution(source, device=queue.device)
+    backward = mg.ConvolutionGradient(source, device=queue.device)
+
+    def encode(command_buffer):
+        y, states = forward.encode_batch(
+            command_buffer, kernels.batch(queue.device, ONE), with_state=True, temporary_state=True,
+            allocator=mg.DEFAULT,
+        )  # fmt: skip
+        mg.increment_read_count(states, 1)
+        backward.encode_batch(command_buffer, y, y, states, allocator=mg.DEFAULT)
+        old = forward.export_weights_and_biases(command_buffer, temporary_ok=True)
+        new = source.update(command_buffer, states[0], old)
+        assert (new is None) is not trained
+        assert (states[0].read_count, old.read_count) == (0, 0)
+
+    kernels.run(queue, encode)
+
+
 def test_a_predicate_skips_reloads_and_exports(queue):
     kernel = mg.Convolution(pointwise(2), device=queue.device)
     state = mg.ConvolutionWeightsAndBiasesState(mg.Buffer(queue.device, np.float32([10])))

@@ -845,7 +845,7 @@ def test_a_state_is_of_the_kernel_as_it_was(device, queue, pair, changes, rng):
     assert np.array_equal(found, expected)
 
 
-# --- what gradients of single pixels do not heed --------------------------------
+# --- settings that gradients of single pixels refuse ----------------------------
 
 
 POINTWISE = {
@@ -859,7 +859,7 @@ POINTWISE = {
         lambda d: mg.DropoutGradient(0.5, seed=1, device=d),
     ),
 }
-UNHEEDED = {
+REFUSED = {
     "kernel_offset_x": "kernel_offset_x and kernel_offset_y must be 0, got (2, 0)",
     "kernel_offset_y": "kernel_offset_x and kernel_offset_y must be 0, got (0, 2)",
     "primary_stride_in_pixels_x": "primary_stride_in_pixels must be (1, 1), got (2, 1)",
@@ -867,7 +867,7 @@ UNHEEDED = {
 }
 
 
-@pytest.mark.parametrize("name", UNHEEDED)
+@pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize(("forward", "backward"), POINTWISE.values(), ids=POINTWISE)
 def test_settings_that_gradients_of_pixels_refuse(device, command_buffer, forward, backward, name):
     source = images_of(device, counting(2, 2, 3, 4))
@@ -878,6 +878,6 @@ def test_settings_that_gradients_of_pixels_refuse(device, command_buffer, forwar
     kernel.configure(y, y, states)
     setattr(kernel, name, 2)
     result = images_of(device, np.zeros((2, 2, 3, 4), np.float32))
-    with pytest.raises(ValueError, match=re.escape(UNHEEDED[name])):
+    with pytest.raises(ValueError, match=re.escape(REFUSED[name])):
         kernel.encode(command_buffer, y, y, states, result)
     finish(command_buffer)

@@ -198,7 +198,7 @@ def test_a_setter_names_class_attribute_and_types():
 
 
 def error_of(words):
-    """An integer that is too large for 64 bits is one all the same."""
+    """Return the class of an error with these words: a number out of range is a bad value."""
     return ValueError if "out of range" in words else TypeError
 
 

@@ -684,6 +684,16 @@ def test_bases_of_data_sources():
         assert source.purge() is None
 
 
+def test_an_update_without_an_optimizer_reads_the_states_all_the_same(device):
+    source = mg.ArrayInstanceNormalizationDataSource([1, 2], [3, 4])
+    image = mg.Image(device, mg.ImageDescriptor(3, 2, 2))
+    with Work(device) as work:
+        kernel = mg.InstanceNormalization(source, device=device)
+        states = [kernel.temporary_result_state(work.buffer, image, image) for _ in range(2)]
+        assert source.update_gamma_and_beta(work.buffer, [*states, states[0]]) is None
+        assert [state.read_count for state in states] == [0, 0]
+
+
 # --- Rejections ---------------------------------------------------------------------------
 
 X = np.zeros((2, 4, 4, 8), np.float32)

@@ -112,6 +112,17 @@ def test_printed_gradient(device, across, expected):
     assert_exact(gradient(g, y, 0 * y, w).ravel(), expected)
 
 
+def test_out_has_the_shape_of_the_predictions(device):
+    y = np.ones((2, 1, 2, 3), np.float32)
+    g = np.ones(2, np.float32)
+    gradient = kernels(Loss("MEAN_SQUARED_ERROR", "SUM"), device)[1]
+    for shape in ((2, 1, 2, 4), (2, 1, 3, 3)):
+        out = np.full(shape, 7, np.float32)
+        with rejects(ValueError, f"out must have shape (2, 1, 2, 3), got {shape}"):
+            gradient(g, y, 0 * y, out=out)
+        assert np.all(out == 7)
+
+
 def test_forward_equals_the_combined_kernel(device, rng):
     """The same losses to the bit, and with SUM the same gradient."""
     for kind in oracle.TYPES:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import mpsgrad as mg
+
 from tests.optimizer.oracle import Settings
 
 # Lengths of vectors; shapes (rows, columns) of matrices.
@@ -21,6 +23,17 @@ SETTINGS = {
     "running average": Settings(-(1 - 0.9), regularization="L2", regularization_scale=-1.0),
     "no rate": Settings(0.0),
 }
+
+# Each setting has its part in a step of small whole numbers.
+DESCRIPTOR = mg.OptimizerDescriptor(
+    0.25,
+    gradient_rescale=0.5,
+    apply_gradient_clipping=True,
+    gradient_clip_max=1.5,
+    gradient_clip_min=-0.75,
+    regularization_type=mg.RegularizationType.L2,
+    regularization_scale=0.125,
+)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.optimizer import oracle
+from tests.optimizer.cases import DESCRIPTOR
 from tests.optimizer.oracle import Settings
 from tests.rejects import rejects
 from tests.tolerance import assert_close, assert_exact, assert_same_bytes, grid, ulps_for
@@ -419,17 +420,6 @@ def test_rejects_shared_memory(layer, queue):
         mg.SGD(0.25, device=layer.device).encode_convolution(
             queue.command_buffer(), layer.state, overlapping, None, overlapping
         )
-
-
-DESCRIPTOR = mg.OptimizerDescriptor(
-    0.25,
-    gradient_rescale=0.5,
-    apply_gradient_clipping=True,
-    gradient_clip_max=1.5,
-    gradient_clip_min=-0.75,
-    regularization_type=mg.RegularizationType.L2,
-    regularization_scale=0.125,
-)
 
 
 def test_every_setting_holds_for_weights_and_biases(layer, queue):

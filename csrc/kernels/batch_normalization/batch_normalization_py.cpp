@@ -96,7 +96,7 @@ void bind_statistics(py::module_& m) {
       .def(
           "encode_batch",
           [](BatchNormalizationStatistics& self, const Commands& command_buffer,
-             const BatchGiven& sources, const StatesOrNone& state) {
+             const BatchGiven& sources, const StatesGiven& state) {
             self.encode_batch(command_buffer,
                               batch_argument(sources, "source_images", self.class_name()).images(),
                               one_state(self, state));
@@ -228,7 +228,7 @@ void bind_gradients(py::module_& m) {
       .def(
           "encode_batch",
           [](BatchNormalizationStatisticsGradient& self, const Commands& command_buffer,
-             const BatchGiven& gradients, const BatchGiven& sources, const StatesOrNone& state) {
+             const BatchGiven& gradients, const BatchGiven& sources, const StatesGiven& state) {
             self.encode_batch(
                 command_buffer,
                 batch_argument(gradients, "source_gradients", self.class_name()).images(),

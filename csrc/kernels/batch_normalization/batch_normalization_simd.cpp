@@ -49,11 +49,12 @@ void add_sums(Index channels, const double* sum_g, const double* sum_gx, const f
               const float* variance, float epsilon, double* beta_sum, double* gamma_sum,
               float* beta, float* gamma) {
   // Without spread every sample is the mean, and what is left after rounding is not to meet an r of
-  // up to 2^63. Only samples below the limit can have one whose square float32 takes for 0.
-  constexpr float kWithSpread = 0x1p-50F;
+  // up to 2^63. Of smaller samples a variance of 0 says nothing: neighbours differ by less than
+  // float32 can square, even if one in 2^40 is the other one. There little is left.
+  constexpr float kTellsSpread = 0x1p-30F;
   MPSGRAD_VECTOR_LOOP
   for (Index c = 0; c < channels; ++c) {
-    const bool same = variance[c] == 0.0F && __builtin_fabsf(mean[c]) > kWithSpread;
+    const bool same = variance[c] == 0.0F && __builtin_fabsf(mean[c]) > kTellsSpread;
     const double centred = same ? 0.0 * sum_g[c] : sum_gx[c] - double{mean[c]} * sum_g[c];
     beta_sum[c] += sum_g[c];
     gamma_sum[c] += reciprocal_deviation(variance[c], epsilon) * centred;

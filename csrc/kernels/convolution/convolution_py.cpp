@@ -189,7 +189,7 @@ constexpr const char* kShapeDoc =
     "(O, kernel_height, kernel_width, I / groups), or without the last for a depthwise "
     "convolution; read only.";
 
-using Values = OneOf<FloatArray, py::none>;
+using ValuesOrNone = OneOf<FloatArray, py::none>;
 
 void bind_descriptor_fields(py::class_<ConvolutionDescriptor>& c) {
   using D = ConvolutionDescriptor;
@@ -311,8 +311,8 @@ void bind_descriptor(py::module_& m) {
           "weight_shape", [](const D& self) { return shape_tuple(self.weight_shape()); }, kShapeDoc)
       .def(
           "set_batch_normalization_parameters_for_inference",
-          [](D& self, const Values& mean, const Values& variance, const Values& gamma,
-             const Values& beta, float epsilon) {
+          [](D& self, const ValuesOrNone& mean, const ValuesOrNone& variance,
+             const ValuesOrNone& gamma, const ValuesOrNone& beta, float epsilon) {
             D changed = self;
             const auto values = [](const char* name, const py::object& array) {
               return array.is_none()

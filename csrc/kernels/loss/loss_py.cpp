@@ -292,8 +292,8 @@ py::array image_numbers(const Image& image) {
   return numbers / py::float_(d.channel_format == ChannelFormat::Unorm8 ? 255.0 : 65535.0);
 }
 
-using LabelsGiven = OneOf<GivenArray, LossData, Image>;
-using LabelsOrNone = OneOf<GivenArray, LossData, Image, py::none>;
+using LabelsGiven = OneOf<LossData, Image, GivenArray>;
+using LabelsOrNone = OneOf<LossData, Image, GivenArray, py::none>;
 
 void bind_labels(py::module_& m) {
   py::class_<LossLabels, State, py::smart_holder>(

@@ -277,7 +277,7 @@ void Optimizer::encode_batch_normalization(const std::shared_ptr<CommandBuffer>&
 
 namespace {
 
-// What an update finds in states of as many channels each, which it reads together.
+// The states' gradients; throws unless all have as many channels.
 std::vector<GammaAndBetaGradients*> gradients_of(const char* who,
                                                  const CommandBuffer& command_buffer,
                                                  const StateBatch& states) {

@@ -43,9 +43,9 @@ void bind_zero_pad(Class&& c) {
           "Height of a border of counted zeros at the top and at the bottom; only with CLAMP.");
 }
 
-// None, or a part that is None, is no limit.
 using SizeOrNone = OneOf<std::vector<IntegerOrNone>, py::none>;
 
+// None, or a part that is None, is no limit.
 Size size_in(const PoolingGradient& kernel, const SizeOrNone& value) {
   if (value.is_none()) {
     return {kUnlimited, kUnlimited, kUnlimited};

@@ -38,11 +38,11 @@ std::vector<Numbers> regions_out(const NormalizedRegions& regions) {
   return result;
 }
 
-OneOf<ImageBatch, ImageBatch::Images, py::tuple> encode_regions(
-    CropAndResizeBilinear& self, const std::shared_ptr<CommandBuffer>& command_buffer,
-    const ImagesGiven& source_object, const ImagesOrNone& destination_object,
-    const StatesOrNone& state_object, bool with_state, bool /*temporary_state*/,
-    const AllocatorGiven& allocator_object) {
+py::object encode_regions(CropAndResizeBilinear& self,
+                          const std::shared_ptr<CommandBuffer>& command_buffer,
+                          const ImagesGiven& source_object, const ImagesOrNone& destination_object,
+                          const StatesOrNone& state_object, bool with_state,
+                          bool /*temporary_state*/, const AllocatorGiven& allocator_object) {
   const ImageArgument source = image_argument(source_object, "source", self.class_name());
   require<TypeError>(state_object.is_none(), self.class_name(),
                      ": destination_state must be None, for the kernel has no state");
