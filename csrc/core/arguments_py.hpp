@@ -271,6 +271,8 @@ void forbid_construction(Class& cls) {
                           const py::kwargs&) { fail<TypeError>(type_name(self), kHint); },
                        py::is_method(cls));
   const auto name = cls.attr("__name__").template cast<std::string>();
+  py::options options;
+  options.disable_function_signatures();  // documentation would take its stars for emphasis
   cls.attr("temporary") = py::staticmethod(
       py::cpp_function([name](const py::args&, const py::kwargs&) { fail<TypeError>(name, kHint); },
                        "Not offered: a kernel makes it."));
