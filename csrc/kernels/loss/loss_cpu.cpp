@@ -363,23 +363,16 @@ class CpuInitialGradient final : public UnaryEncoder {
  public:
   void encode(CommandBuffer& command_buffer, const UnaryCall& call) override {
     cpu::record(command_buffer, [destination = cpu::view_destination(call), clip = call.clip] {
-      destination.has_halves() ? fill(destination, clip, Half{0x3C00})
-                               : fill(destination, clip, 1.0F);
-    });
-  }
-
- private:
-  template <class Element>
-  static void fill(const cpu::CpuImages& destination, const Region& clip, Element one) {
-    const Size& size = clip.size;
-    const Index elements = size.width * destination.channels;
-    cpu::parallel_for(size.depth * size.height, [&](Index row) {
-      const Index y = clip.origin.y + row % size.height, x = clip.origin.x;
-      const Index sample = row / size.height;
-      Element* const out =
-          cpu::begin_store(destination, sample, y, x, cpu::scratch_of<Element>(kSlopes, elements));
-      std::fill_n(out, elements, one);
-      cpu::finish_store(destination, sample, y, x, size.width, out);
+      const Index rows = clip.size.depth * clip.size.height;
+      cpu::parallel_for(rows, [&](Index row) {
+        const Index y = clip.origin.y + row % clip.size.height;
+        const Index sample = row / clip.size.height;
+        float* out =
+            cpu::begin_store(destination, sample, y, clip.origin.x,
+                             cpu::thread_scratch(kSlopes, clip.size.width * destination.channels));
+        std::fill_n(out, clip.size.width * destination.channels, 1.0F);
+        cpu::finish_store(destination, sample, y, clip.origin.x, clip.size.width, out);
+      });
     });
   }
 };
