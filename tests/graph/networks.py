@@ -53,6 +53,7 @@ class Network(NamedTuple):
     x: tuple[int, ...]
     labels: tuple[int, ...]
     weights: list[tuple[int, ...]]
+    stride: int = 1  # of all of them
 
     def arrays(self, rng: np.random.Generator) -> Arrays:
         """Small numbers; biases a half off the grid, so that no ReLU meets its kink."""
@@ -62,6 +63,24 @@ class Network(NamedTuple):
 
         parameters = [(grid(shape), grid(shape[:1]) + np.float32(0.5)) for shape in self.weights]
         return Arrays(grid(self.x), grid(self.labels), parameters)
+
+    def recorders(self, arrays: Arrays) -> list[Recorder]:
+        """Data sources of the parameters."""
+
+        def descriptor(outputs: int, height: int, width: int, inputs: int) -> Any:
+            return mg.ConvolutionDescriptor(
+                width,
+                height,
+                input_feature_channels=inputs,
+                output_feature_channels=outputs,
+                stride_in_pixels_x=self.stride,
+                stride_in_pixels_y=self.stride,
+            )
+
+        return [
+            Recorder(weights, biases, descriptor=descriptor(*weights.shape))
+            for weights, biases in arrays.parameters
+        ]
 
     @staticmethod
     def input_of(loss: Any) -> g.ImageNode:
@@ -130,6 +149,16 @@ def tied(sources: Sequence[Any]) -> g.LossNode:
     return loss_of(convolution(pooled, sources[0], label="second"))
 
 
+def undone(sources: Sequence[Any]) -> g.LossNode:
+    """A convolution, and a transposed one back to the size that its stride has lost."""
+    down = convolution(g.ImageNode("x"), sources[0], label="down")
+    up = g.ConvolutionTransposeNode(
+        g.NeuronReLUNode(down), sources[1], down.convolution_gradient_state, label="up"
+    )
+    up.training_style = g.TrainingStyle.CPU
+    return loss_of(up)
+
+
 TRAINED = {
     "residual": Network(
         residual, (2, 4, 3, 3), (2, 4, 3, 4), [(4, 3, 3, 3), (4, 3, 3, 4), (4, 1, 1, 4)]
@@ -138,4 +167,5 @@ TRAINED = {
         branches, (2, 3, 2, 3), (2, 3, 2, 5), [(6, 1, 1, 3), (10, 3, 3, 3), (5, 1, 1, 20)]
     ),
     "tied": Network(tied, (2, 4, 4, 4), (2, 2, 2, 4), [(4, 3, 3, 4)]),
+    "undone": Network(undone, (2, 5, 4, 3), (2, 5, 4, 5), [(4, 3, 3, 3), (5, 3, 3, 4)], stride=2),
 }

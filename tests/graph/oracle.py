@@ -28,6 +28,13 @@ def convolve(x: Array, weights: Array, biases: Array) -> Array:
     return result
 
 
+def convolve_transposed(x: Array, weights: Array, biases: Array, rows: int, columns: int) -> Array:
+    """Correlate x, a zero after each of its pixels, with weights of odd size."""
+    spread = np.zeros((x.shape[0], rows, columns, x.shape[3]))
+    spread[:, ::2, ::2] = x
+    return convolve(spread, weights, biases)
+
+
 def relu(x: Array) -> Array:
     """Return x where it is positive."""
     return np.maximum(x, 0.0)
@@ -69,6 +76,13 @@ def tied(x: Array, labels: Array, parameters: list[tuple[Array, Array]]) -> floa
     """Loss of one convolution applied twice, with a mean pooling between."""
     ((w, b),) = parameters
     return squared_error(convolve(mean_pool(convolve(x, w, b)), w, b), labels)
+
+
+def undone(x: Array, labels: Array, parameters: list[tuple[Array, Array]]) -> float:
+    """Loss of a convolution of stride 2, a ReLU, and a transposed one to the size of x."""
+    (w0, b0), (w1, b1) = parameters
+    small = relu(convolve(x, w0, b0)[:, ::2, ::2])
+    return squared_error(convolve_transposed(small, w1, b1, *x.shape[1:3]), labels)
 
 
 def products(x: Array, y: Array) -> float:

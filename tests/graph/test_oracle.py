@@ -16,6 +16,13 @@ def test_convolve_by_hand():
     assert_exact(oracle.convolve(x, weights, np.array([0.5])).ravel(), [210.5, 321.5, 432.5, 43.5])
 
 
+def test_convolve_transposed_by_hand():
+    x = np.array([[[[1.0], [2.0]]]])
+    weights = np.array([1.0, 10.0, 100.0]).reshape(1, 1, 3, 1)
+    y = oracle.convolve_transposed(x, weights, np.array([0.5]), 1, 4)
+    assert_exact(y.ravel(), [10.5, 201.5, 20.5, 2.5])
+
+
 def test_concatenate_by_hand():
     a, b = np.ones((1, 1, 1, 3)), np.full((1, 1, 1, 5), 2.0)
     assert_exact(oracle.concatenate(a, b).ravel(), [1, 1, 1, 0, 2, 2, 2, 2, 2, 0, 0, 0])
@@ -35,7 +42,7 @@ def test_gradients_of_a_network(device, rng, name):
     """All numbers are small multiples of powers of two, so that float32 sums are exact."""
     network = networks.TRAINED[name]
     arrays = network.arrays(rng)
-    sources = [networks.Recorder(*pair) for pair in arrays.parameters]
+    sources = network.recorders(arrays)
     loss = network.build(sources)
     termini = loss.training_graph()
     (wanted,) = (t for t in termini if t.result_image.gradient_of is network.input_of(loss))
