@@ -29,8 +29,8 @@ def values(rng, shape=SHAPE):
     return rng.integers(-3, 4, shape).astype(np.float32)
 
 
-def trained(device, node, style=None):
-    """The training graph of a squared error after a node."""
+def trained(device, node, style=None, *, needed=False):
+    """The training graph of a squared error after a node; whether its gradients are returned."""
     loss = loss_of(node)
 
     def handler(gradient_node, *_):
@@ -38,7 +38,7 @@ def trained(device, node, style=None):
             gradient_node.training_style = style
 
     termini = loss.training_graph(node_handler=handler)
-    graph = g.Graph(device, result_images=termini, results_are_needed=False)
+    graph = g.Graph(device, result_images=termini, results_are_needed=needed)
     graph.format = mg.ChannelFormat.FLOAT32
     return graph
 
@@ -883,10 +883,31 @@ def test_two_gradient_nodes_of_one_node_are_refused(device, rng, style):
     assert_exact(result.intermediates[0], np.einsum("nyxo,oi->nyxi", b, w))
 
 
-def normalization_step(device, node, source, x, labels):
-    graph = trained(device, node(g.ImageNode(), source))
-    graph(x, labels)
-    source.load()
+NORMALIZATIONS = {"Batch": {}, "Instance": {}, "Group": {"number_of_groups": 2}}
+
+
+def normalization_source(kind):
+    return getattr(mg, f"Array{kind}NormalizationDataSource")
+
+
+def normalization_node(kind, source):
+    return getattr(g, f"{kind}NormalizationNode")(g.ImageNode(), source)
+
+
+def normalization_step(device, node, x, labels):
+    trained(device, node)(x, labels)
+    node.data_source.load()
+
+
+def normalization_by_hand(device, kind, x, labels, *numbers):
+    """What the kernels of a squared error make: images, states, and the gradient of x."""
+    own = normalization_source(kind)(*numbers, epsilon=0.25, **NORMALIZATIONS[kind])
+    y, states = getattr(mg, f"{kind}Normalization")(own, device=device)(x, with_state=True)
+    descriptor = mg.LossDescriptor(mg.LossType.MEAN_SQUARED_ERROR, mg.ReductionType.SUM)
+    dy, _ = mg.Loss(descriptor, device=device)(y, labels)
+    if kind == "Batch":
+        mg.BatchNormalizationStatisticsGradient(device=device)(dy, x, states)
+    return y, states, getattr(mg, f"{kind}NormalizationGradient")(device=device)(dy, x, states)
 
 
 def test_batch_normalization_steps(device, rng):
@@ -902,14 +923,9 @@ def test_batch_normalization_steps(device, rng):
         optimizer=mg.SGD(0.5, device=device),
         statistics_decay=0.75,
     )
-    normalization_step(device, g.BatchNormalizationNode, source, x, labels)
+    normalization_step(device, normalization_node("Batch", source), x, labels)
 
-    own = mg.ArrayBatchNormalizationDataSource(gamma, beta, mean, variance, epsilon=0.25)
-    kernel = mg.BatchNormalization(own, device=device)
-    y, state = kernel(x, with_state=True)
-    descriptor = mg.LossDescriptor(mg.LossType.MEAN_SQUARED_ERROR, mg.ReductionType.SUM)
-    dy, _ = mg.Loss(descriptor, device=device)(y, labels)
-    mg.BatchNormalizationStatisticsGradient(device=device)(dy, x, state)
+    _, state, _ = normalization_by_hand(device, "Batch", x, labels, gamma, beta, mean, variance)
     np.testing.assert_array_equal(
         source.gamma, gamma - np.float32(0.5) * state.gradient_for_gamma.to_numpy()
     )
@@ -929,18 +945,16 @@ def test_batch_normalization_steps(device, rng):
 def test_normalizations_of_single_images_add_up(device, rng, kind):
     gamma, beta = weights(rng, (4,)), weights(rng, (4,))
     x, labels = values(rng), values(rng)
-    options = {"number_of_groups": 2} if kind == "Group" else {}
-    make = getattr(mg, f"Array{kind}NormalizationDataSource")
-    source = make(
-        gamma.copy(), beta.copy(), epsilon=0.25, optimizer=mg.SGD(0.5, device=device), **options
+    source = normalization_source(kind)(
+        gamma.copy(),
+        beta.copy(),
+        epsilon=0.25,
+        optimizer=mg.SGD(0.5, device=device),
+        **NORMALIZATIONS[kind],
     )
-    normalization_step(device, getattr(g, f"{kind}NormalizationNode"), source, x, labels)
+    normalization_step(device, normalization_node(kind, source), x, labels)
 
-    own = make(gamma, beta, epsilon=0.25, **options)
-    y, states = getattr(mg, f"{kind}Normalization")(own, device=device)(x, with_state=True)
-    descriptor = mg.LossDescriptor(mg.LossType.MEAN_SQUARED_ERROR, mg.ReductionType.SUM)
-    dy, _ = mg.Loss(descriptor, device=device)(y, labels)
-    getattr(mg, f"{kind}NormalizationGradient")(device=device)(dy, x, states)
+    _, states, _ = normalization_by_hand(device, kind, x, labels, gamma, beta)
     for name, start in (("gamma", gamma), ("beta", beta)):
         total = np.zeros(4, np.float32)
         for state in states:
@@ -948,12 +962,92 @@ def test_normalizations_of_single_images_add_up(device, rng, kind):
         np.testing.assert_array_equal(getattr(source, name), start - np.float32(0.5) * total)
 
 
-class MovesByCpu(mg.ArrayBatchNormalizationDataSource):
-    """Adds the gradients to gamma, and takes the batch's mean for its own."""
+@pytest.mark.parametrize("kind", NORMALIZATIONS)
+def test_frozen_normalizations_stay(device, rng, kind):
+    """Neither parameters nor running averages move, and the gradient goes through."""
+    numbers = [weights(rng, (4,)), weights(rng, (4,)), *[ONES, ONES] * (kind == "Batch")]
+    sgd = mg.SGD(0.5, device=device)
+    source = normalization_source(kind)(
+        *(array.copy() for array in numbers), epsilon=0.25, optimizer=sgd, **NORMALIZATIONS[kind]
+    )
+    before = source.checkpoint()
+    graph = trained(device, normalization_node(kind, source), STYLES.NONE, needed=True)
+    x, labels = values(rng), values(rng)
+    _, _, dx = normalization_by_hand(device, kind, x, labels, *numbers)
+    for _ in range(2):
+        assert_same_bytes(graph(x, labels).result, dx)
+    after = source.checkpoint()
+    assert list(after) == list(before)
+    for name, array in after.items():
+        assert_same_bytes(array, before[name])
 
-    def update_gamma_and_beta_cpu(self, state):
-        self.gamma = self.gamma + state.gradient_for_gamma.to_numpy()
-        return True
+
+def noting(kind, calls):
+    """A data source's class whose updates note what they are called with, and change nothing."""
+
+    def noted(name):
+        def note(_self, *arguments):
+            kinds = (len(set(a)) if isinstance(a, list) else type(a) for a in arguments)
+            calls.append((name, *kinds))
+
+        return note
+
+    names = ["update_gamma_and_beta", "update_mean_and_variance"]
+    methods = {name: noted(name) for short in names for name in (short, f"{short}_cpu")}
+    return type(f"Noting{kind}", (normalization_source(kind),), methods)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("kind", NORMALIZATIONS)
+def test_which_updates_of_a_normalization_are_called(device, rng, kind, style):
+    calls = []
+    source = noting(kind, calls)(ONES, ONES, **NORMALIZATIONS[kind])
+    graph = trained(device, normalization_node(kind, source), style, needed=True)
+    graph(values(rng), values(rng))
+
+    states = mg.BatchNormalizationState if kind == "Batch" else SHAPE[0]
+    names = ["update_gamma_and_beta"] + ["update_mean_and_variance"] * (kind == "Batch")
+    wanted = {
+        STYLES.NONE: [],
+        STYLES.CPU: [(f"{name}_cpu", states) for name in names],
+        STYLES.GPU: [(name, mg.CommandBuffer, states) for name in names],
+    }
+    assert calls == wanted[style]
+
+
+class AddsByCpu:
+    """Adds the gradients to gamma; a base beside a data source."""
+
+    is_read = True
+
+    def update_gamma_and_beta_cpu(self, states):
+        for state in states if isinstance(states, list) else [states]:
+            self.gamma = self.gamma + state.gradient_for_gamma.to_numpy()
+        return self.is_read
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+@pytest.mark.parametrize("kind", NORMALIZATIONS)
+def test_normalizations_by_the_cpu_are_read_where_the_update_says_so(device, rng, kind, is_read):
+    cls = type("Adds", (AddsByCpu, normalization_source(kind)), {"is_read": is_read})
+    source = cls(ONES, ONES, epsilon=0.25, **NORMALIZATIONS[kind])
+    node = normalization_node(kind, source)
+    node.result_image.export()
+    graph = trained(device, node, STYLES.CPU)
+    x, labels = values(rng), values(rng)
+    gamma = ONES
+    for _ in range(2):
+        y, states, _ = normalization_by_hand(device, kind, x, labels, gamma, ONES)
+        moved = source.gamma
+        for state in [states] if kind == "Batch" else states:
+            moved = moved + state.gradient_for_gamma.to_numpy()
+        assert_same_bytes(graph(x, labels).intermediates[0], y)
+        assert_same_bytes(source.gamma, moved)
+        gamma = moved if is_read else ONES
+
+
+class MovesByCpu(AddsByCpu, mg.ArrayBatchNormalizationDataSource):
+    """Adds the gradients to gamma, and takes the batch's mean for its own."""
 
     def update_mean_and_variance_cpu(self, state):
         self.mean = state.mean.to_numpy()
@@ -961,18 +1055,11 @@ class MovesByCpu(mg.ArrayBatchNormalizationDataSource):
 
 
 def test_batch_normalization_by_the_cpu(device, rng):
-    def ones():
-        return [np.ones(4, np.float32) for _ in range(4)]
-
-    source = MovesByCpu(*ones(), epsilon=0.25)
+    source = MovesByCpu(*[ONES] * 4, epsilon=0.25)
     x, labels = values(rng), values(rng)
     trained(device, g.BatchNormalizationNode(g.ImageNode(), source), STYLES.CPU)(x, labels)
 
-    own = mg.ArrayBatchNormalizationDataSource(*ones(), epsilon=0.25)
-    y, state = mg.BatchNormalization(own, device=device)(x, with_state=True)
-    descriptor = mg.LossDescriptor(mg.LossType.MEAN_SQUARED_ERROR, mg.ReductionType.SUM)
-    dy, _ = mg.Loss(descriptor, device=device)(y, labels)
-    mg.BatchNormalizationStatisticsGradient(device=device)(dy, x, state)
+    _, state, _ = normalization_by_hand(device, "Batch", x, labels, ONES, ONES)
     assert_same_bytes(source.mean, state.mean.to_numpy())
     assert_exact(source.gamma, np.float32(1) + state.gradient_for_gamma.to_numpy())
 
