@@ -394,6 +394,41 @@ def test_an_update_of_another_shape_changes_nothing(device, rng, counts, words):
     assert_same_bytes(first.calls[-1].weights, first.calls[0].weights)
 
 
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_predicate_decides_about_a_whole_step(device, queue, rng, runs):
+    """By what it is when the work runs: what is skipped leaves zeros, and weights as they were."""
+    if device.kind == "metal":
+        pytest.skip("a graph cannot depend on a predicate")
+    w, b, x, labels = weights(rng), weights(rng, (4,)), values(rng), values(rng)
+    sgd = mg.SGD(2.0**-6, device=device)
+    source = mg.ArrayConvolutionDataSource(w.copy(), b.copy(), optimizer=sgd)
+    node = g.ConvolutionNode(g.ImageNode(), source)
+    node.result_image.export()
+    graph = trained(device, node)
+    flag = mg.Buffer(device, np.uint32([not runs]))
+    states = mg.LossLabels.batch(device, labels)
+    with queue.command_buffer() as command_buffer:
+        command_buffer.predicate = mg.Predicate(flag)
+        made = graph.encode_batch(command_buffer, mg.ImageBatch.from_array(device, x), [states])
+        command_buffer.predicate = None
+        mg.synchronize(made.intermediates[0], command_buffer)
+        mg.synchronize(states, command_buffer)
+        flag.write(np.uint32([runs]))
+    command_buffer.wait_until_completed()
+
+    def forward():
+        y = np.einsum("nyxi,oi->nyxo", x, w[:, 0, 0]) + b
+        return y, ((y - labels) ** 2).sum((1, 2, 3))
+
+    y, losses = forward()
+    images = mg.ImageBatch(list(made.intermediates[0])).to_array()
+    assert_exact(images, runs * y, nonzero=0.25 * runs)
+    assert_exact([state.loss.item() for state in states], runs * losses, nonzero=0.25 * runs)
+    dw, db = sums(x, labels, w, b)
+    w, b = w - runs * 2.0**-6 * dw, b - runs * 2.0**-6 * db
+    assert_exact(graph(x, labels).losses[0].ravel(), forward()[1])
+
+
 def test_an_exception_of_an_update_comes_out_of_the_encode(device, rng):
     class Fails(mg.ArrayConvolutionDataSource):
         def update(self, _command_buffer, _gradient_state, _source_state):
@@ -466,6 +501,51 @@ def test_updates_by_the_cpu_need_a_commit_between_encodes(device, queue, rng):
     assert not np.array_equal(source.weights_array, old)
     second.commit()
     second.wait_until_completed()
+
+
+@pytest.mark.parametrize("style", [STYLES.CPU, STYLES.GPU])
+def test_updates_come_in_the_order_of_gradients(device, rng, style):
+    called = []
+
+    class Notes(mg.ArrayConvolutionDataSource):
+        def update(self, *_):
+            called.append(self.label())
+
+        update_cpu = update
+
+    node = g.ImageNode()
+    for name in ("first", "second", "third"):
+        node = g.ConvolutionNode(node, Notes(weights(rng), label=name))
+    trained(device, node, style)(values(rng), values(rng))
+    wanted = ["third", "second", "first"]
+    if style is STYLES.CPU and device.kind == "metal":  # once all is done, in the device's order
+        called.sort(key=wanted.index)
+    assert called == wanted
+
+
+def test_an_update_by_the_cpu_has_its_turn_among_the_handlers(device, queue, rng):
+    source = Descent(weights(rng), weights(rng, (4,)))
+    graph = trained(device, g.ConvolutionNode(g.ImageNode(), source), STYLES.CPU)
+    labels = mg.LossLabels.batch(device, values(rng))
+    old, seen, moved = source.weights_array.copy(), [], []
+
+    def note(command_buffer):
+        seen.append((command_buffer.status, [state.loss.item() for state in labels]))
+        moved.append(not np.array_equal(source.weights_array, old))
+
+    command_buffer = queue.command_buffer()
+    command_buffer.add_completed_handler(note)
+    graph.encode_batch(command_buffer, [mg.ImageBatch.from_array(device, values(rng))], [labels])
+    mg.synchronize(labels, command_buffer)
+    command_buffer.add_completed_handler(note)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert not np.array_equal(source.weights_array, old)
+    losses = [state.loss.item() for state in labels]
+    assert all(losses)
+    assert seen == [(mg.CommandBufferStatus.COMPLETED, losses)] * 2
+    if device.kind == "cpu":  # where our own handler updates; elsewhere the order is the device's
+        assert moved == [False, True]
 
 
 def test_an_encode_in_a_handler_that_comes_before_the_update(device, queue, rng):
