@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import re
+import threading
 import weakref
 from pathlib import Path
 
@@ -949,6 +950,53 @@ def test_execute_async(device, rng):
     assert_exact(future.result(timeout=60).read(), 2 * x[1])
     with pytest.raises(TypeError, match="takes no source states, but the graph has 1"):
         g.Graph(device, loss_of(g.ImageNode())).execute_async([])
+
+
+def test_a_callback_of_execute_async_may_read_the_result(device, rng):
+    graph = float_graph(device, [linear(g.ImageNode("x"))])
+    x, seen, told = sample(rng), [], threading.Event()
+
+    def note(future):
+        seen.append(future.result().read())
+        told.set()
+
+    graph.execute_async(batch(device, x)[1]).add_done_callback(note)
+    assert told.wait(timeout=60)
+    assert_exact(seen[0], 2 * x[1])
+
+
+UNFIT = {
+    "none": (lambda _: [], ValueError, "source_images must hold 2, for 'x', 'y', got 0"),
+    "one of two": (lambda image: {"x": image}, ValueError, "for the handles ['x', 'y'], got ['x']"),
+    "numbers": (lambda _: [1, 2], TypeError, "source_images must hold images, got int"),
+    "another size": (
+        lambda image: [image, mg.Image(image.device, mg.ImageDescriptor(1, 1, SHAPE[3]))],
+        ValueError,
+        "Graph: AdditionNode: Add: the primary width is 2, but the secondary width is 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("inputs", "error", "words"), UNFIT.values(), ids=UNFIT)
+def test_execute_async_that_is_refused_leaves_nothing_behind(device, rng, inputs, error, words):
+    """Not a command buffer either, of which a queue has 64."""
+    graph = float_graph(device, [g.AdditionNode(g.ImageNode("x"), g.ImageNode("y"))])
+    image = batch(device, sample(rng))[0]
+    wrong = inputs(image)
+    for _ in range(65):
+        with rejects(error, words):
+            graph.execute_async(wrong)
+    assert_exact(graph.execute_async([image, image]).result(timeout=60).read(), 2 * image.read())
+
+
+def test_execute_async_takes_no_temporary_images(device, queue, rng):
+    graph = float_graph(device, [linear(g.ImageNode("x"))])
+    command_buffer = queue.command_buffer()
+    images = temporary(command_buffer, sample(rng))
+    with rejects(ValueError, "this TemporaryImage belongs to another command buffer"):
+        graph.execute_async(images[0])
+    assert images[0].read_count == 1
+    mg.increment_read_count(images, -1)
 
 
 def test_copies_and_pickles(device, rng):

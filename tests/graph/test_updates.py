@@ -394,6 +394,46 @@ def test_an_update_of_another_shape_changes_nothing(device, rng, counts, words):
     assert_same_bytes(first.calls[-1].weights, first.calls[0].weights)
 
 
+@pytest.mark.parametrize("style", [STYLES.CPU, STYLES.GPU])
+def test_two_steps_by_execute_async(device, rng, style):
+    """The second one waits for the update of the first, where that is still to come."""
+    w, b = weights(rng), weights(rng, (4,))
+    x, dy = values(rng, (1, 2, 2, 4)), values(rng, (1, 2, 2, 4))
+    sgd = mg.SGD(Descent.rate, device=device) if style is STYLES.GPU else None
+    source = Descent(w.copy(), b.copy(), optimizer=sgd)
+    node = g.ConvolutionNode(g.ImageNode("x"), source)
+    node.training_style = style
+    graph = g.Graph(device, node.training_graph(g.ImageNode("dy"))[0], False)
+    images = {n: mg.ImageBatch.from_array(device, a)[0] for n, a in (("x", x), ("dy", dy))}
+    futures = [graph.execute_async(images) for _ in range(2)]
+    assert [future.result(timeout=60) for future in futures] == [None, None]
+    graph.reload_from_data_sources()
+    step = 2 * Descent.rate
+    dw = np.einsum("nyxo,nyxi->oi", dy, x)[:, None, None]
+    assert_exact(source.weights_array, w - step * dw)
+    assert_exact(source.bias_array, b - step * dy.sum((0, 1, 2)))
+
+
+def test_an_exception_of_an_update_comes_out_of_execute_async(device, rng):
+    """Of the one that encodes it, or the next one where the update comes later."""
+
+    class Fails(mg.ArrayConvolutionDataSource):
+        def update(self, *_):
+            raise LookupError("no such optimizer")
+
+        update_cpu = update
+
+    image = mg.ImageBatch.from_array(device, values(rng))[0]
+    for style in (STYLES.GPU, STYLES.CPU):
+        node = g.ConvolutionNode(g.ImageNode("x"), Fails(weights(rng)))
+        node.training_style = style
+        graph = g.Graph(device, node.training_graph(g.ImageNode("dy"))[0], False)
+        if style is STYLES.CPU:
+            assert graph.execute_async([image, image]).result(timeout=60) is None
+        with pytest.raises(LookupError, match="no such optimizer"):
+            graph.execute_async([image, image])
+
+
 @pytest.mark.parametrize("runs", [False, True])
 def test_a_predicate_decides_about_a_whole_step(device, queue, rng, runs):
     """By what it is when the work runs: what is skipped leaves zeros, and weights as they were."""
