@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import re
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from mpsgrad import graph as g
 
+from tests.core.support import python_of_little_memory
 from tests.graph.networks import loss_of
 from tests.rejects import rejects
 from tests.tolerance import assert_exact, assert_same_bytes
@@ -997,6 +999,34 @@ def test_execute_async_takes_no_temporary_images(device, queue, rng):
         graph.execute_async(images[0])
     assert images[0].read_count == 1
     mg.increment_read_count(images, -1)
+
+
+FAILS = """
+from mpsgrad import graph as g
+mg.set_num_threads(1)
+device = mg.Device("cpu")
+graph = g.Graph(device, g.PoolingMaxNode(g.ImageNode("x"), 3, 1))
+made = {}
+graph.destination_image_allocator = lambda _, d, __: made.setdefault(d.width, mg.Image(device, d))
+small, large = (
+    mg.Image(device, mg.ImageDescriptor(width, 2, 256, channel_format=mg.ChannelFormat.FLOAT16))
+    for width in (1, 16384)
+)
+graph.execute_async(small).result(timeout=30)  # the queue has its thread
+graph.encode(device.command_queue().command_buffer(), large)  # and the graph what an encode needs
+for more in (2 << 20, 1 << 40):
+    with limited_memory(more):  # reads float16 by way of a float32 row
+        future = graph.execute_async(large)
+        error = future.exception(timeout=30)
+    print(error is None or (error.code, str(error)[:60]))
+"""
+
+
+@pytest.mark.not_sanitized(reason="its own memory has no room under the limit")
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
+def test_a_future_has_what_went_wrong():
+    words = "CommandBuffer: execution failed: the CPU device has no room "
+    assert python_of_little_memory(FAILS).stdout.splitlines() == [str((8, words)), "True"]
 
 
 def test_copies_and_pickles(device, rng):

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import pickle
 import re
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from mpsgrad import graph as g
 
+from tests.core.support import python_of_little_memory
 from tests.graph.networks import Recorder, loss_of
 from tests.rejects import rejects
 from tests.tolerance import assert_exact, assert_same_bytes
@@ -497,6 +499,48 @@ def test_an_exception_of_an_update_by_the_cpu_comes_out_of_the_wait(device, queu
     with pytest.raises(LookupError, match="no such optimizer"):  # once more, for who did not wait
         graph.encode_batch(queue.command_buffer(), [images], [labels])
     graph.encode_batch(queue.command_buffer(), [images], [labels])
+
+
+FAILS = """
+import numpy as np
+from mpsgrad import graph as g
+mg.set_num_threads(1)
+device = mg.Device("cpu")
+queue = device.command_queue()
+
+class Counts(mg.ArrayConvolutionDataSource):
+    calls = 0
+
+    def update_cpu(self, *_):
+        self.calls += 1
+        return False
+
+source = Counts(np.ones((128, 3, 3, 64), np.float32), np.ones(128, np.float32))
+node = g.ConvolutionNode(g.ImageNode("x"), source)
+node.training_style = g.TrainingStyle.CPU
+graph = g.Graph(device, node.training_graph(g.ImageNode("dy"))[0], False)
+x, dy = (
+    mg.ImageBatch.from_array(device, np.ones((1, 32, 32, channels), np.float32))
+    for channels in (64, 128)
+)
+for more in (1 << 40, 1 << 16, 1 << 40):
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(command_buffer, {"x": x, "dy": dy})
+    with limited_memory(more):
+        command_buffer.commit()
+        try:
+            command_buffer.wait_until_completed()
+        except mg.errors.CommandBufferError as error:
+            print("failed", error.code)
+    print(source.calls)
+"""
+
+
+@pytest.mark.not_sanitized(reason="its own memory has no room under the limit")
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
+def test_an_update_by_the_cpu_is_left_out_where_the_work_failed():
+    """And the next encode neither waits for it nor raises."""
+    assert python_of_little_memory(FAILS).stdout.splitlines() == ["1", "failed 8", "1", "2"]
 
 
 def test_what_an_update_raised_keeps_nothing_alive(device, queue, rng):

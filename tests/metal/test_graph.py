@@ -1,5 +1,6 @@
 """Graphs that Metal encodes by one MPSNNGraph: what is Apple's own, and when it is not one."""
 
+import contextlib
 import gc
 
 import mpsgrad as mg
@@ -331,6 +332,34 @@ def test_a_graph_may_go_before_its_work(device, queue, rng):
     command_buffer.commit()
     command_buffer.wait_until_completed()
     assert len(updated) == 1
+
+
+def test_an_update_by_the_cpu_is_left_out_where_the_work_failed(device, queue, rng, emulator):
+    """And the next encode neither waits for it nor raises."""
+    source = networks.Recorder(sample(rng, (4, 1, 1, 4)), np.zeros(4))
+    graph = trained(device, networks.convolution(g.ImageNode("x"), source))
+    images = mg.ImageBatch.from_array(device, sample(rng))
+    calls = []
+    for code in (0, 3, 0):
+        command_buffer = queue.command_buffer()
+        graph.encode_batch(command_buffer, images, [mg.LossLabels.batch(device, sample(rng))])
+        emulator.set("fail_next", code)
+        command_buffer.commit()
+        with pytest.raises(mg.errors.CommandBufferError) if code else contextlib.nullcontext():
+            command_buffer.wait_until_completed()
+        calls.append(len(source.calls))
+    assert calls == [1, 1, 2]
+
+
+def test_a_future_has_what_went_wrong(device, rng, emulator):
+    graph = float_graph(device, [g.NeuronLinearNode(g.ImageNode("x"), 2.0)])
+    image = mg.ImageBatch.from_array(device, sample(rng))[0]
+    emulator.set("fail_next", 3)
+    future = graph.execute_async(image)
+    with pytest.raises(mg.errors.CommandBufferError, match="execution failed") as caught:
+        future.result(timeout=60)
+    assert caught.value.code == 3
+    assert_exact(graph.execute_async(image).result(timeout=60).read(), 2 * image.read())
 
 
 def test_allocators_of_ones_own(device, queue, rng):
