@@ -255,6 +255,13 @@ def test_format_is_one_of_images(device):
         g.Graph(device, node, format="float32")
 
 
+def test_defaults(device):
+    graph = g.Graph(device, linear(g.ImageNode()))
+    assert (graph.format, graph.output_state_is_temporary) == (FLOAT16, False)
+    assert graph.destination_image_allocator is mg.DEFAULT
+    assert (graph.result_image_is_needed, graph.options) == (True, mg.KernelOptions.NONE)
+
+
 # ---- reads
 
 

@@ -18,6 +18,14 @@ X = (2, 4, 4, 8)
 # What Metal says of limits.
 UNMEASURED = "ignore:.*has not been measured:RuntimeWarning"
 LOSS = mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.SUM, delta=0.5)
+YOLO = mg.YOLOLossDescriptor(
+    mg.LossType.MEAN_SQUARED_ERROR,
+    mg.LossType.HUBER,
+    mg.LossType.SIGMOID_CROSS_ENTROPY,
+    mg.LossType.SOFT_MAX_CROSS_ENTROPY,
+    mg.ReductionType.SUM,
+    anchor_boxes=[[1, 2], [2, 1]],
+)
 
 
 def weights(outputs=8, size=3, inputs=8):
@@ -275,15 +283,20 @@ def sample(rng, shape=X):
     return rng.standard_normal(shape, dtype=np.float32)
 
 
-def test_every_class_of_filter_nodes_has_a_test():
-    forward = {
+def forward_nodes():
+    """Names of the classes of forward nodes."""
+    return {
         name
         for name in g.__all__
         if name.endswith("Node")
+        and name not in ABSTRACT
         and issubclass(getattr(g, name), g.FilterNode)
         and not issubclass(getattr(g, name), g.GradientFilterNode)
     }
-    assert forward - ABSTRACT == {*ONE_SOURCE, *TWO_SOURCES, *OTHERS}
+
+
+def test_every_class_of_filter_nodes_has_a_test():
+    assert forward_nodes() == {*ONE_SOURCE, *TWO_SOURCES, *OTHERS}
 
 
 def test_every_gradient_node_belongs_to_a_forward_node():
@@ -626,21 +639,13 @@ def test_loss(device, rng):
 
 
 def test_loss_of_object_detection(device, rng):
-    descriptor = mg.YOLOLossDescriptor(
-        mg.LossType.MEAN_SQUARED_ERROR,
-        mg.LossType.HUBER,
-        mg.LossType.SIGMOID_CROSS_ENTROPY,
-        mg.LossType.SOFT_MAX_CROSS_ENTROPY,
-        mg.ReductionType.SUM,
-        anchor_boxes=[[1, 2], [2, 1]],
-    )
-    node = g.YOLOLossNode(g.ImageNode("x"), descriptor)
+    node = g.YOLOLossNode(g.ImageNode("x"), YOLO)
     x = sample(rng, (2, 3, 3, 14))
     labels = np.abs(sample(rng, x.shape)) + np.float32(0.5)
 
     result = float_graph(device, [node])(x, labels)
 
-    gradient, losses = mg.YOLOLoss(descriptor, device=device)(x, labels)
+    gradient, losses = mg.YOLOLoss(YOLO, device=device)(x, labels)
     assert_same_bytes(result.result, gradient)
     assert_same_bytes(result.losses[0].reshape(-1), losses)
     with pytest.raises(TypeError, match="loss_descriptor must be a YOLOLossDescriptor, got Loss"):
@@ -691,9 +696,124 @@ def test_transpose_undoes_a_convolution(device, rng):
     assert result.shape == x.shape
 
 
-# ---- rules
+# ---- defaults
 
 NODE = g.ImageNode("x")
+TRAINED = {"training_style": g.TrainingStyle.GPU}
+CONVOLUTION = TRAINED | {"accumulator_precision": mg.ConvolutionAccumulatorPrecision.FLOAT}
+POOLING = dict.fromkeys(
+    ("kernel_width", "kernel_height", "stride_in_pixels_x", "stride_in_pixels_y"), 3
+)
+PIXELS = {"kernel_width": 5, "kernel_height": 5}
+LOCAL = {"alpha": 1.0, "beta": 5.0, "delta": 1.0}
+LARGEST = float(np.finfo(np.float32).max)
+STRIDES = [
+    f"{source}_stride_in_{axis}"
+    for source in ("primary", "secondary")
+    for axis in ("pixels_x", "pixels_y", "feature_channels")
+]
+ARITHMETIC = {
+    "primary_scale": 1.0,
+    "secondary_scale": 1.0,
+    "bias": 0.0,
+    "minimum_value": -LARGEST,
+    "maximum_value": LARGEST,
+    **dict.fromkeys(STRIDES, 1),
+}
+REDUCTION = {"clip_rect_source": mg.NO_CLIP}
+
+
+def numbers(*values):
+    """The first of a, b and c, as float32 holds them."""
+    return dict(zip("abc", np.float32(values).tolist(), strict=False))
+
+
+# What follows the first source in a node with as few arguments as it takes, and its settings then.
+DEFAULTS = {
+    "ConvolutionNode": ([weights()], CONVOLUTION),
+    "FullyConnectedNode": ([weights()], CONVOLUTION),
+    "ConvolutionTransposeNode": ([weights()], CONVOLUTION),
+    **dict.fromkeys(
+        (f"Neuron{f}Node" for f in ("Absolute", "Sigmoid", "SoftSign", "GeLU")), ([], {})
+    ),
+    "NeuronReLUNode": ([], numbers(0)),
+    "NeuronELUNode": ([], numbers(1)),
+    "NeuronReLUNNode": ([], numbers(1, 6)),
+    "NeuronLinearNode": ([], numbers(1, 0)),
+    "NeuronHardSigmoidNode": ([], numbers(0.2, 0.5)),
+    "NeuronSoftPlusNode": ([], numbers(1, 1)),
+    "NeuronTanHNode": ([], numbers(1, 1)),
+    "NeuronPReLUNode": ([SLOPES], {}),
+    "NeuronPowerNode": ([], numbers(1, 0, 1)),
+    "NeuronExponentialNode": ([], numbers(1, 0, -1)),
+    "NeuronLogarithmNode": ([], numbers(1, 0, -1)),
+    "PoolingMaxNode": ([3], POOLING),
+    "PoolingAverageNode": ([3], POOLING),
+    "PoolingL2NormNode": ([3], POOLING),
+    "DilatedPoolingMaxNode": ([3], POOLING | {"dilation_rate_x": 3, "dilation_rate_y": 3}),
+    "SpatialNormalizationNode": ([], LOCAL | PIXELS),
+    "LocalContrastNormalizationNode": (
+        [],
+        {"alpha": 1.0, "beta": 0.5, "delta": 2.0**-10, "p0": 1.0, "pm": 0.0, "ps": 1.0, **PIXELS},
+    ),
+    "CrossChannelNormalizationNode": ([], LOCAL | {"kernel_size_in_feature_channels": 5}),
+    "BatchNormalizationNode": (
+        [mg.ArrayBatchNormalizationDataSource(number_of_feature_channels=8)],
+        TRAINED | {"flags": g.BatchNormalizationFlags.CALCULATE_STATISTICS_AUTOMATIC},
+    ),
+    "InstanceNormalizationNode": ([instance_source()], TRAINED),
+    "GroupNormalizationNode": ([group_source()], TRAINED),
+    "DropoutNode": ([], {"keep_probability": 0.5, "seed": 0, "mask_stride_in_pixels": (1, 1, 1)}),
+    "SoftMaxNode": ([], {}),
+    "LogSoftMaxNode": ([], {}),
+    "UpsamplingNearestNode": ([2, 3], {}),
+    "UpsamplingBilinearNode": ([2, 3], {"align_corners": False}),
+    **dict.fromkeys(TWO_SOURCES, ([NODE], ARITHMETIC)),
+    "ComparisonNode": ([NODE], ARITHMETIC | {"comparison_type": mg.ComparisonType.EQUAL}),
+    "ConcatenationNode": ([], {}),
+    **dict.fromkeys((name for name in ONE_SOURCE if "Reduction" in name), ([], REDUCTION)),
+    "ReductionFeatureChannelsSumNode": ([], REDUCTION | {"weight": 1.0}),
+    "ReductionSpatialMeanNode": ([], REDUCTION),
+    "ReshapeNode": ([1, 2, 3], {}),
+    "PadNode": ([*PAD.values()], {"edge_mode": mg.EdgeMode.ZERO, "fill_value": 0.0}),
+    "GramMatrixCalculationNode": ([], {"alpha": 1.0}),
+    "LossNode": ([LOSS], {}),
+    "YOLOLossNode": ([YOLO], {}),
+    "ForwardLossNode": ([NODE], {}),
+    "InitialGradientNode": ([], {}),
+}
+
+
+def test_every_class_of_filter_nodes_has_defaults():
+    assert forward_nodes() == {*DEFAULTS}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults(name):
+    """Of the graph chapter, for every setting that a node shows."""
+    arguments, settings = DEFAULTS[name]
+    source = [NODE] if name == "ConcatenationNode" else NODE
+    options = {"loss_descriptor": LOSS} if name == "ForwardLossNode" else {}
+    node = getattr(g, name)(source, *arguments, **options)
+    assert {setting: getattr(node, setting) for setting in settings} == settings
+    assert {setting for setting in vars(node) if not setting.startswith("_")} <= settings.keys()
+    assert (node.label, node.padding_policy) == (None, None)
+
+
+def test_defaults_of_images_and_states():
+    node = g.LossNode(NODE, LOSS)
+    for image in (g.ImageNode(), node.result_image):
+        assert (image.handle, image.format) == (None, mg.ChannelFormat.NONE)
+        assert image.image_allocator is mg.TEMPORARY
+        flags = image.export_from_graph, image.synchronize_resource, image.stop_gradient
+        assert flags == (False, False, False)
+    for state in (g.SoftMaxNode(NODE).result_state, node.input_labels):
+        assert state.handle is None
+        assert (state.export_from_graph, state.synchronize_resource) == (False, False)
+
+
+# ---- rules
+
 REJECTED = {
     "source": (lambda: g.SoftMaxNode(3), TypeError, "SoftMaxNode: source must be an ImageNode"),
     "right": (lambda: g.AdditionNode(NODE, None), TypeError, "right_source must be an ImageNode"),
