@@ -54,6 +54,12 @@ def arrays_of(own):
     return [array for source in own for array in source.checkpoint().values()]
 
 
+def assert_same_arrays(actual, expected):
+    assert list(actual) == list(expected)
+    for name, array in actual.items():
+        assert_same_bytes(array, expected[name])
+
+
 def through_files(_device, own, tmp_path, optimizer):
     """Write every source to one file, and new sources from it."""
     saved = {
@@ -183,16 +189,14 @@ def test_a_graph_restores_everything_or_nothing(device):
     for checkpoint, words in wrong:
         with rejects(ValueError, f"Graph.restore: {words}" if "of 3" in words else words):
             graph.restore(checkpoint)
-        for array, expected in zip(graph.checkpoint().values(), before.values(), strict=True):
-            assert_same_bytes(array, expected)
+        assert_same_arrays(graph.checkpoint(), before)
     for given in ("checkpoint.npz", None, list(saved)):
         words = "checkpoint must be a mapping of str to arrays, as checkpoint() and numpy.load"
         for restores in (graph, own[0]):
             with rejects(TypeError, f"{words} return, got {type(given).__name__}"):
                 restores.restore(given)
     graph.restore(saved)
-    for array, expected in zip(graph.checkpoint().values(), saved.values(), strict=True):
-        assert_same_bytes(array, expected)
+    assert_same_arrays(graph.checkpoint(), saved)
 
 
 @pytest.mark.filterwarnings("ignore:Graph. no weights are updated")
@@ -218,8 +222,7 @@ def test_numbers_that_overflow_change_nothing_where_warnings_are_errors(device):
     wrong = {name: array + 1 for name, array in before.items()} | {"3/beta": np.full(4, 1e300)}
     with pytest.raises(RuntimeWarning, match="overflow"):
         graph.restore(wrong)
-    for array, expected in zip(graph.checkpoint().values(), before.values(), strict=True):
-        assert_same_bytes(array, expected)
+    assert_same_arrays(graph.checkpoint(), before)
 
 
 def test_a_graph_that_is_being_encoded_has_no_checkpoint(queue):
@@ -236,6 +239,64 @@ def test_a_graph_that_is_being_encoded_has_no_checkpoint(queue):
             call()
     command_buffer.commit()
     assert not np.array_equal(graph.checkpoint()["0/weights"], saved["0/weights"])
+
+
+def test_another_graph_that_is_being_encoded_is_in_the_way_too(queue):
+    own = sources(mg.SGD(0.1, device=queue.device))
+    graph, other = (network(queue.device, own) for _ in range(2))
+    saved = graph.checkpoint()
+    x = np.random.default_rng(3).standard_normal(SHAPE, dtype=np.float32)
+    command_buffer = queue.command_buffer()
+    other.encode_batch(
+        command_buffer,
+        mg.ImageBatch.from_array(queue.device, x),
+        [mg.LossLabels.batch(queue.device, np.zeros(SHAPE, np.float32))],
+    )
+    for call in (graph.checkpoint, lambda: graph.restore({n: a + 1 for n, a in saved.items()})):
+        with rejects(RuntimeError, "is written by a command buffer that has not been committed"):
+            call()
+    assert_same_bytes(own[0].weights_array, saved["0/weights"])
+    assert_same_bytes(own[1].gamma, saved["1/gamma"])
+    command_buffer.commit()
+    graph.restore(saved)
+    assert_same_arrays(graph.checkpoint(), saved)
+
+
+def test_other_graphs_take_what_is_restored_when_they_reload(device):
+    own = sources(None)[:1]
+    node = g.ConvolutionNode(g.ImageNode("x"), own[0])
+    graph, other = (g.Graph(device, node, format=mg.ChannelFormat.FLOAT32) for _ in range(2))
+    x = np.ones(SHAPE, np.float32)
+    before = graph(x).result
+    graph.restore({name: 2 * array for name, array in graph.checkpoint().items()})
+    assert_same_bytes(graph(x).result, 2 * before)
+    assert_same_bytes(other(x).result, before)
+    other.reload_from_data_sources()
+    assert_same_bytes(other(x).result, 2 * before)
+
+
+def test_a_checkpoint_waits_for_an_update_by_the_cpu(device, queue):
+    class Doubles(mg.ArrayConvolutionDataSource):
+        def update_cpu(self, *_):
+            self.weights_array *= 2
+            return True
+
+    node = g.ConvolutionNode(g.ImageNode("x"), Doubles(WEIGHTS.copy()))
+    node.training_style = g.TrainingStyle.CPU
+    graph = g.Graph(device, node.training_graph(g.ImageNode("dy"))[0], False)
+    x = mg.ImageBatch.from_array(device, np.ones(SHAPE, np.float32))
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(command_buffer, [x, x])
+    command_buffer.commit()
+    assert_same_arrays(graph.checkpoint(), {"0/weights": 2 * WEIGHTS})
+
+
+def test_a_graph_without_data_sources_has_an_empty_checkpoint(device):
+    graph = g.Graph(device, g.NeuronReLUNode(g.ImageNode("x")))
+    assert graph.checkpoint() == {}
+    graph.restore({})
+    with rejects(ValueError, "with the data sources (none); it has 0 besides"):
+        graph.restore({"0/weights": WEIGHTS})
 
 
 def test_sources_that_are_not_over_arrays_have_no_checkpoint(device):
@@ -410,8 +471,7 @@ def test_wrong_checkpoints_change_nothing(device, checkpoint, error, words):
     before = own[0].checkpoint()
     with pytest.raises(error, match=f"ArrayConvolutionDataSource.restore: .*{words}"):
         own[0].restore(checkpoint)
-    for name, array in own[0].checkpoint().items():
-        assert_same_bytes(array, before[name])
+    assert_same_arrays(own[0].checkpoint(), before)
 
 
 def test_adam_needs_the_moments_that_belong_to_its_steps(device):
