@@ -1766,13 +1766,15 @@ x = np.ones((1, 3, 3, 1), np.float32)
 source = mg.ArrayConvolutionDataSource(np.ones((1, 3, 3, 1), np.float32))
 forward = mg.Convolution(source, device="cpu")
 backward = mg.ConvolutionGradient(source, device="cpu")
+_, plain_state = forward(x, with_state=True)
 forward.edge_mode = mg.EdgeMode.CLAMP
 _, state = forward(x, with_state=True)
 whole = mg.FullyConnected(source, device="cpu")
 whole.edge_mode = mg.EdgeMode.CLAMP
 one, whole_state = whole(x, with_state=True)
 with warnings.catch_warnings():
-    warnings.simplefilter("error")  # there is no border, or no data gradient
+    warnings.simplefilter("error")  # a border of zeros, or none, or no data gradient
+    mg.ConvolutionGradient(source, device="cpu")(x, x, plain_state)
     mg.FullyConnectedGradient(source, device="cpu")(one, x, whole_state)
     backward.gradient_option = mg.ConvolutionGradientOption.WEIGHTS_AND_BIAS
     backward(x, x, state)

@@ -560,6 +560,7 @@ def test_smoothing_over_another_number_of_classes_warns_once(device):
         one(zeros, zeros)
     one(zeros, zeros)
     kernel(YOLO(ANCHORS, classes=replace(smooth, number_of_classes=2)), device)(zeros, zeros)
+    kernel(YOLO(ANCHORS, classes=replace(smooth, type="HUBER")), device)(zeros, zeros)
 
 
 # --- Objects -----------------------------------------------------------------
