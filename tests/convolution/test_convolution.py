@@ -1049,6 +1049,26 @@ def test_float16_weights_of_a_source_of_ones_own(device):
     assert kernel(row([1])).item() == 2 + np.float32(0.1)
 
 
+@pytest.mark.parametrize("how", ["linear", "table"])
+@pytest.mark.parametrize("name", ["3x3 s2", "groups of 4", "depthwise 5x5"])
+def test_bytes_that_stand_for_float16_numbers_are_those_numbers(queue, name, how, rng):
+    case = next(c for c in EVERY_CASE if c.name == name)
+    x, b = grid(rng, case.shape), grid(rng, case.outputs)
+    codes = rng.integers(0, 255, case.weights_shape, np.uint8, endpoint=True)
+    if how == "linear":  # steps of 1 from the least, which differs from channel to channel
+        least = -np.arange(case.outputs) / 2
+        ranges = np.stack([least, least + 255], axis=-1).astype(np.float32)
+        options = {"quantization": mg.WeightsQuantizationType.LINEAR, "ranges": ranges}
+        weights = codes + least.reshape(-1, *[1] * (codes.ndim - 1))
+    else:
+        table = grid(rng, 256, step=0.125, reach=256)
+        options = {"quantization": mg.WeightsQuantizationType.LOOKUP_TABLE, "lookup_table": table}
+        weights = table[codes]
+    source = kernels.source(case, codes, b, **options)
+    _, _, y, _ = kernels.forward(queue, case, source, x)
+    assert_exact(y, oracle.forward(case.convolution(), x, weights, b, size=case.size))
+
+
 def pointwise(value, bias=0.0):
     return mg.ArrayConvolutionDataSource(np.full((1, 1, 1, 1), value, np.float32), [bias])
 
