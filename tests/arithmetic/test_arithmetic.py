@@ -162,6 +162,30 @@ def test_sums_are_wide(device, kind, rng):
     assert_exact(got, sign * g.astype(np.float64).sum(axis=(1, 2), keepdims=True))
 
 
+# x, y, settings, and the result, which a rounding to float16 on the way would change.
+ROUNDED_ONCE = {
+    "a sum": ("Add", 1, 2**-11, {"bias": 2**-20}, 1 + 2**-10),
+    "a difference": ("Subtract", 1, -(2**-11), {"bias": 2**-20}, 1 + 2**-10),
+    "a scaled source": ("Add", 1, 2**-20, {"primary_scale": 1 + 2**-11}, 1 + 2**-10),
+    "another": ("Subtract", 2**-20, 1, {"secondary_scale": -1 - 2**-11}, 1 + 2**-10),
+    "a product": ("Multiply", 1 + 2**-10, 1 + 2**-10, {"bias": 2**-11}, 1 + 3 * 2**-10),
+    "a quotient": ("Divide", 1, 3, {"bias": 2**-14}, 1366 / 4096),  # a third is 1365.33 of these
+    "a product that is too large": ("Multiply", 2**10, 2**7, {"bias": 2**10 - 2**17}, 2**10),
+    "a sum that is too large": ("Add", 65504, 65504, {"bias": -65504}, 65504),
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "x", "y", "changes", "expected"), ROUNDED_ONCE.values(), ids=ROUNDED_ONCE
+)
+def test_float16_is_rounded_once(device, operation, x, y, changes, expected):
+    kernel = getattr(mg, operation)(device=device)
+    for name, value in changes.items():
+        setattr(kernel, name, value)
+    x, y, expected = (np.full((1, 3, 5, 37), value) for value in (x, y, expected))
+    assert_exact(kernel(x.astype(np.float16), y.astype(np.float16)), expected)
+
+
 def test_clamping_and_its_mask(device, rng):
     """Exact numbers, many of them on the limits: those pass nothing back."""
     x, y = grid(rng, (2, 5, 7, 6)), grid(rng, (2, 5, 7, 6))

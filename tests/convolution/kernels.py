@@ -28,6 +28,23 @@ def source(case, weights, biases=None, **options):
     return mg.ArrayConvolutionDataSource(weights, biases, descriptor=descriptor(case), **options)
 
 
+# A neuron that is exact, and moves what it is given off the middle of two float16 numbers.
+LINEAR = mg.NeuronDescriptor(mg.NeuronType.LINEAR, a=0.25, b=1 / 64)
+
+
+def linear(values):
+    """Apply `LINEAR`."""
+    return 0.25 * values + 1 / 64
+
+
+def half_way(x, weights, biases, gradient):
+    """Make of small integers sums in the thousands, where float16 has every second integer.
+
+    Any rounding of such a sum before the bias or the neuron, which are fractions, shows.
+    """
+    return x, 101 * weights, biases / 16, gradient
+
+
 def batch(device, array):
     """Return images with the contents of an array (N, H, W, C)."""
     return mg.ImageBatch.from_array(device, np.ascontiguousarray(array))

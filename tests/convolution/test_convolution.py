@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from tests.convolution import cases, fuzz, kernels, oracle
+from tests.core.oracle import store
 from tests.core.support import python_of_little_memory
+from tests.neuron import oracle as neurons
 from tests.rejects import rejects
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
 
@@ -539,6 +541,28 @@ def test_float16_gradients_round_once(queue, name, rng):
     assert_close(db, want[3], ulps=ulps_for(count), scale=scale[3])
 
 
+@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+def test_float16_is_rounded_after_bias_and_neuron(queue, case, rng):
+    """Both move sums off the middle of two numbers; rounded before, these fall on either side."""
+    x, w, b, _ = kernels.half_way(*exact_arrays(case, rng))
+    d = kernels.descriptor(case, fused_neuron_descriptor=kernels.LINEAR)
+    data_source = mg.ArrayConvolutionDataSource(w, b, descriptor=d)
+    _, _, y, _ = kernels.forward(queue, case, data_source, x.astype(np.float16), np.float16)
+    exact = oracle.forward(case.convolution(), x, w, b, size=case.size, neuron=kernels.linear)
+    assert_exact(y, store(exact, "float16"), nonzero=0)
+
+
+@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+def test_float16_data_gradients_are_rounded_after_the_sum(queue, case, rng):
+    x, w, b, g = kernels.half_way(*exact_arrays(case, rng))
+    data_source = kernels.source(case, w, b)
+    halves = x.astype(np.float16)
+    _, sources, _, states = kernels.forward(queue, case, data_source, halves, np.float16)
+    _, dx, _, _ = kernels.backward(queue, data_source, g.astype(np.float16), sources, states)
+    exact = oracle.data_gradient(case.convolution(), g, w, source_size=case.source_size)
+    assert_exact(dx, store(exact, "float16"), nonzero=0)
+
+
 @pytest.mark.parametrize(
     "case",
     [c for c in cases.CASES + cases.WIDE + cases.VECTORS if c.depthwise or c.groups > 1],
@@ -926,6 +950,42 @@ def test_sub_pixel_into_some_channels(queue, factor, outputs, dtype, cut, rng):
     assert (got[..., :4] == 7).all()
 
 
+SHUFFLED = {
+    "plain": ("NONE", {}),
+    "prelu": ("PRELU", {"data": np.arange(16) % 5 - 2.5}),
+    "relun": ("RELUN", {"a": 0.5, "b": 64.0}),
+}
+
+
+@pytest.mark.parametrize(("kind", "parameters"), SHUFFLED.values(), ids=SHUFFLED)
+@pytest.mark.parametrize("edge", ["zero", "clamp"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_sub_pixel_of_strides_in_a_clip_rectangle(queue, edge, kind, parameters, dtype, rng):
+    """Blocks count from the rectangle's origin, and a fused PReLU's slopes before the shuffle."""
+    p = oracle.Convolution(stride=(2, 1), dilation=(1, 2), offset=(-1, 2), edge=edge)
+    d = mg.SubPixelConvolutionDescriptor(
+        3, 2, input_feature_channels=4, output_feature_channels=16, sub_pixel_scale_factor=2,
+        stride_in_pixels_x=2, dilation_rate_y=2,
+        fused_neuron_descriptor=mg.NeuronDescriptor(getattr(mg.NeuronType, kind), **parameters),
+    )  # fmt: skip
+    x, w, b = grid(rng, (2, 6, 9, 12), dtype=dtype), grid(rng, (16, 2, 3, 4)), grid(rng, 16)
+    kernel = mg.Convolution(mg.ArrayConvolutionDataSource(w, b, descriptor=d), device=queue.device)
+    kernel.offset, kernel.clip_rect = p.offset, mg.Region((3, 1), (11, 9))
+    kernel.edge_mode = mg.EdgeMode.CLAMP if edge == "clamp" else mg.EdgeMode.ZERO
+    kernel.source_feature_channel_offset = 4
+    kernel.destination_feature_channel_offset = 8
+    destinations = kernels.batch(queue.device, np.full((2, 12, 15, 13), 0.5, dtype))
+    kernels.run(
+        queue, lambda cb: kernel.encode_batch(cb, kernels.batch(queue.device, x), destinations)
+    )
+    want = np.full((2, 12, 15, 13), 0.5)
+    want[:, 1:10, 3:14, 8:12] = oracle.sub_pixel(
+        p, x[..., 4:8], w, b, factor=2, size=(11, 9),
+        neuron=lambda v: neurons.forward(kind, v, **parameters),
+    )  # fmt: skip
+    assert_exact(kernels.read(queue, destinations), want)
+
+
 def test_sub_pixel_of_groups(queue, rng):
     d = mg.SubPixelConvolutionDescriptor(
         3, 3, input_feature_channels=8, output_feature_channels=32, groups=2,
@@ -957,6 +1017,56 @@ def test_quantized_weights(queue, rng):
         assert_close(kernel(x), want, ulps=ulps_for(4) + 2.0**13, scale=scale)
         with pytest.raises(ValueError, match="uint8 weights cannot be trained"):
             mg.ConvolutionGradient(data_source, device=queue.device)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["3x3 s2", "groups of 4", "depthwise 5x5", "dense, odd channels", "flat, many channels"],
+)
+def test_float16_weights_are_those_numbers(queue, name, rng):
+    """To the bit what a source of the same numbers in float32 gives, gradients included."""
+    case = next(c for c in EVERY_CASE if c.name == name)
+    x, w, b, g = real_arrays(case, rng)
+    results = []
+    for weights in (w.astype(np.float16), w.astype(np.float16).astype(np.float32)):
+        data_source = kernels.source(case, weights, b)
+        forward, sources, y, states = kernels.forward(queue, case, data_source, x)
+        _, dx, dw, db = kernels.backward(queue, data_source, g, sources, states)
+        exported = kernels.run(queue, forward.export_weights_and_biases)
+        results.append((y, dx, dw, db, exported.weights.to_numpy(), exported.biases.to_numpy()))
+    for half, single in zip(*results, strict=True):
+        assert_same_bytes(half, single)
+    assert_same_bytes(results[0][4], w.astype(np.float16).astype(np.float32).ravel())
+
+
+def test_float16_weights_of_a_source_of_ones_own(device):
+    source = changed(
+        weights=row([0.1, 2, 3]).astype(np.float16),
+        data_type=mg.DataType.FLOAT16,
+        bias_terms=np.float32([0.1]),  # float32, whatever the weights are
+    )
+    kernel = mg.Convolution(source, device=device)
+    assert kernel(row([1])).item() == 2 + np.float32(0.1)
+
+
+@pytest.mark.parametrize("how", ["linear", "table"])
+@pytest.mark.parametrize("name", ["3x3 s2", "groups of 4", "depthwise 5x5"])
+def test_bytes_that_stand_for_float16_numbers_are_those_numbers(queue, name, how, rng):
+    case = next(c for c in EVERY_CASE if c.name == name)
+    x, b = grid(rng, case.shape), grid(rng, case.outputs)
+    codes = rng.integers(0, 255, case.weights_shape, np.uint8, endpoint=True)
+    if how == "linear":  # steps of 1 from the least, which differs from channel to channel
+        least = -np.arange(case.outputs) / 2
+        ranges = np.stack([least, least + 255], axis=-1).astype(np.float32)
+        options = {"quantization": mg.WeightsQuantizationType.LINEAR, "ranges": ranges}
+        weights = codes + least.reshape(-1, *[1] * (codes.ndim - 1))
+    else:
+        table = grid(rng, 256, step=0.125, reach=256)
+        options = {"quantization": mg.WeightsQuantizationType.LOOKUP_TABLE, "lookup_table": table}
+        weights = table[codes]
+    source = kernels.source(case, codes, b, **options)
+    _, _, y, _ = kernels.forward(queue, case, source, x)
+    assert_exact(y, oracle.forward(case.convolution(), x, weights, b, size=case.size))
 
 
 def pointwise(value, bias=0.0):
@@ -1676,13 +1786,15 @@ x = np.ones((1, 3, 3, 1), np.float32)
 source = mg.ArrayConvolutionDataSource(np.ones((1, 3, 3, 1), np.float32))
 forward = mg.Convolution(source, device="cpu")
 backward = mg.ConvolutionGradient(source, device="cpu")
+_, plain_state = forward(x, with_state=True)
 forward.edge_mode = mg.EdgeMode.CLAMP
 _, state = forward(x, with_state=True)
 whole = mg.FullyConnected(source, device="cpu")
 whole.edge_mode = mg.EdgeMode.CLAMP
 one, whole_state = whole(x, with_state=True)
 with warnings.catch_warnings():
-    warnings.simplefilter("error")  # there is no border, or no data gradient
+    warnings.simplefilter("error")  # a border of zeros, or none, or no data gradient
+    mg.ConvolutionGradient(source, device="cpu")(x, x, plain_state)
     mg.FullyConnectedGradient(source, device="cpu")(one, x, whole_state)
     backward.gradient_option = mg.ConvolutionGradientOption.WEIGHTS_AND_BIAS
     backward(x, x, state)

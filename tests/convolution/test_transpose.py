@@ -373,6 +373,26 @@ def test_float16_images_round_once_on_store(queue, name, rng):
     np.testing.assert_array_equal(y, expected(case, *whole)[0])
 
 
+@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+def test_float16_is_rounded_after_bias_and_neuron(queue, case, rng):
+    x, w, b, _ = kernels.half_way(*exact_arrays(case, rng))
+    data_source = source_of(case, w, b, fused_neuron_descriptor=kernels.LINEAR)
+    _, _, y, _ = forward(queue, case, data_source, x.astype(np.float16), np.float16)
+    exact = kernels.linear(oracle.transpose(case.transpose(), x, w, b, size=case.size))
+    assert_exact(y, core.store(exact, "float16"), nonzero=0)
+
+
+@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+def test_float16_data_gradients_are_rounded_after_the_sum(queue, case, rng):
+    x, w, b, g = kernels.half_way(*exact_arrays(case, rng))
+    data_source = source_of(case, w, b)
+    halves = x.astype(np.float16)
+    _, sources, _, states = forward(queue, case, data_source, halves, np.float16)
+    _, dx, _, _ = backward(queue, data_source, g.astype(np.float16), sources, states)
+    exact = oracle.transpose_data_gradient(case.transpose(), g, w, source_size=case.source_size)
+    assert_exact(dx, core.store(exact, "float16"), nonzero=0)
+
+
 @pytest.mark.parametrize("kind", ["separate", "container"])
 def test_images_need_not_be_one_allocation(queue, kind, rng):
     case = next(c for c in EVERY_CASE if c.name == "2x2 s2 full")

@@ -40,7 +40,18 @@ def kernel(name, device):
     def gradient_of_instance(g, x):
         return instance_gradient(g, x, instance(x, with_state=True)[1])
 
+    entropy = mg.Loss(
+        mg.LossDescriptor(mg.LossType.SOFT_MAX_CROSS_ENTROPY, mg.ReductionType.SUM), device=device
+    )
+    huber = mg.LossDescriptor(mg.LossType.HUBER, mg.ReductionType.NONE)
+    losses = mg.ForwardLoss(huber, device=device)
+    loss_gradient = mg.LossGradient(huber, device=device)
+
     return {
+        "loss": (lambda y, t: entropy(y, t.astype(np.float32))[0], 2),
+        "separate loss": (lambda y, t: losses(y, t.astype(np.float32)), 2),
+        "loss gradient": (lambda g, y: loss_gradient(g, y, y.astype(np.float32) / 2), 2),
+        "initial gradient": (mg.InitialGradient(device=device), 1),
         "neuron": (forward, 1),
         "neuron gradient": (gradient, 2),
         "subtract": (mg.Subtract(device=device), 2),
@@ -72,6 +83,10 @@ def kernel(name, device):
         "pooling",
         "softmax",
         "local",
+        "loss",
+        "separate loss",
+        "loss gradient",
+        "initial gradient",
     ],
 )
 def test_a_large_batch_gives_the_bytes_of_its_samples(name, dtype, device, rng):

@@ -494,6 +494,32 @@ def test_gradients_of_limited_nodes_warn_on_metal(device, name, limit):
         assert warning.filename == __file__
 
 
+@pytest.mark.parametrize("classes", [1, 8])
+def test_smoothing_over_another_number_of_classes_warns_once(device, classes):
+    smooth = mg.LossDescriptor(
+        mg.LossType.SOFT_MAX_CROSS_ENTROPY,
+        mg.ReductionType.SUM,
+        label_smoothing=0.5,
+        number_of_classes=classes,
+    )
+    x, t = g.ImageNode("x"), g.ImageNode("t")
+    values = np.ones(X, np.float32)
+    for node, inputs, words in (
+        (g.LossNode(x, smooth), (values, values), "Loss: label_smoothing"),
+        (
+            g.ForwardLossNode(x, t, loss_descriptor=smooth),
+            ({"x": values, "t": values},),
+            "ForwardLoss: label_smoothing",
+        ),
+    ):
+        graph = float_graph(device, [node])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            graph(*inputs)
+            graph(*inputs)
+        assert [str(one.message)[: len(words)] for one in caught] == [words] * (classes == 1)
+
+
 @pytest.mark.filterwarnings(UNMEASURED)
 def test_limited_sums_have_gradients_of_their_own(device, rng):
     node = set_on(g.AdditionNode(g.ImageNode("x"), g.ImageNode("y")), minimum_value=0.0)

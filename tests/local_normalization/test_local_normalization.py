@@ -1,6 +1,7 @@
 """Local normalization kernels against the oracle, the printed examples, and their rules."""
 
 from dataclasses import asdict, replace
+from fractions import Fraction
 
 import mpsgrad as mg
 import numpy as np
@@ -13,7 +14,7 @@ from tests.images import Work, empty, filled, read
 from tests.local_normalization import cases, fuzz, oracle
 from tests.local_normalization.oracle import CrossChannel, LocalContrast, Spatial
 from tests.rejects import rejects
-from tests.tolerance import Guarded, assert_close, assert_same_bytes, rng_for, ulps_for
+from tests.tolerance import Guarded, assert_close, assert_same_bytes, grid, rng_for, ulps_for
 
 CLASSES = {
     CrossChannel: (mg.CrossChannelNormalization, mg.CrossChannelNormalizationGradient),
@@ -224,6 +225,65 @@ def test_local_contrast_of_no_contrast(device, rng):
     assert (49 * values**2 * (1 / 49) < (49 * values * (1 / 49)) ** 2).any()  # the sums are exact
     forward, _ = kernels(LocalContrast(7, alpha=1.0, delta=2.0**-60), device)
     assert (np.abs(forward(x)[0, 3:-3, 3:-3]) < 1e-6).all()
+
+
+@pytest.mark.parametrize("p0", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("delta", [2.0**-10, 0.25, 4.0])
+def test_local_contrast_gradient_where_delta_is_all_there_is(device, delta, p0, rng):
+    """Of windows without contrast: x - p0 mean, divided by a root of delta alone."""
+    p = LocalContrast(3, alpha=1.0, delta=delta, p0=p0, ps=2.0)
+    x = np.broadcast_to(rng.uniform(0.5, 1, 5).astype(np.float32), (2, 9, 8, 5)).copy()
+    g = np.zeros_like(x)
+    g[:, 1:-1, 1:-1] = grid(rng, (2, 7, 6, 5))  # of windows that lie inside
+    forward, gradient = kernels(p, device)
+    _, states = forward(x, with_state=True)
+    exact = 2 * delta**-0.5 * (g - p0 / 9 * oracle.pixel_sum(g, 3, transposed=True))
+    assert_close(
+        gradient(g, x, states),
+        exact,
+        ulps=gradient_ulps(p, x.shape),
+        scale=gradient_scale(p, g, x),
+    )
+
+
+def variances_of_a_constant(x, size):
+    """What float64 makes of the variance of a window of `size` numbers x, fused or not.
+
+    Sums are exact if x has few digits.
+    """
+    inverse = 1 / size
+    mean = size * x * inverse
+    square = size * x * x * inverse
+    fused = [
+        float(Fraction(size * x * x) * Fraction(inverse) - Fraction(mean * mean)),
+        float(Fraction(square) - Fraction(mean) ** 2),
+    ]
+    return [square - mean * mean, *fused]
+
+
+def test_local_contrast_gradient_of_no_contrast(device, rng):
+    """Of numbers whose variance rounds to less than -delta: a root that is no number, unclamped."""
+    if device.kind != "cpu":
+        pytest.skip("Metal promises nothing about the rounding of a variance")
+    delta, count = 2.0**-40, 49
+    numbers = rng.integers(512 << 10, 1024 << 10, 4096) / 1024
+    values = [x for x in numbers.tolist() if max(variances_of_a_constant(x, count)) < -delta][:40]
+    assert len(values) == 40
+    x = np.broadcast_to(np.float32(values), (1, 21, 21, 40)).copy()
+    g = np.zeros_like(x)
+    g[:, 3:-3, 3:-3] = grid(rng, (1, 15, 15, 40))  # of windows that lie inside
+    p = LocalContrast(7, alpha=1.0, delta=delta)
+    forward, gradient = kernels(p, device)
+    _, states = forward(x, with_state=True)
+    actual = gradient(g, x, states)
+    # The mean is the pixel, so what is left is the derivative of (x - mean) / sqrt(delta).
+    root = delta**-0.5
+    shared = [oracle.pixel_sum(v, 7, transposed=True) / count for v in (g, np.abs(g))]
+    exact = root * (g - shared[0])
+    # But for a rounding of the mean, in the sums that are multiplied by x and by the mean.
+    rest = 2 * x.astype(np.float64) ** 2 * 2.0**-52 / delta
+    scale = root * (np.abs(g) + shared[1] * (1 + rest))
+    assert_close(actual, exact, ulps=gradient_ulps(p, x.shape), scale=scale)
 
 
 @settings(max_examples=80)

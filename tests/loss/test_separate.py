@@ -692,6 +692,41 @@ def test_copies_are_equal_and_apart(device, duplicate):
     assert duplicate(gradient).compute_label_gradients
 
 
+def test_smoothing_over_another_number_of_classes_warns_once(device):
+    loss = Loss("SOFT_MAX_CROSS_ENTROPY", label_smoothing=0.5)
+    x = np.ones(SHAPE, np.float32)
+
+    def calls(loss):
+        forward, gradient = kernels(loss, device)
+        return lambda: forward(x, x), lambda: gradient(np.ones(3, np.float32), x, x)
+
+    for call, name in zip(calls(loss), ("ForwardLoss", "LossGradient"), strict=True):
+        words = f"^{name}: label_smoothing adds .* number_of_classes is 1, but the source has 3"
+        with pytest.warns(RuntimeWarning, match=words):
+            call()
+        call()
+    for changed in (
+        replace(loss, number_of_classes=3),
+        replace(loss, label_smoothing=0.0),
+        replace(loss, type="SIGMOID_CROSS_ENTROPY"),
+    ):
+        for call in calls(changed):
+            call()
+
+
+def test_smoothing_of_a_state_warns(device, queue):
+    """That the kernel's own descriptor smooths nothing does not matter."""
+    smooth, plain = (Loss("SOFT_MAX_CROSS_ENTROPY", label_smoothing=s) for s in (0.5, 0.0))
+    forward, gradient = kernels(smooth, device)[0], kernels(plain, device)[1]
+    sources, labels = (empty(device, SHAPE, fill=1.0) for _ in range(2))
+    states = forward.result_state_batch(sources, empty(device, (3, 1, 1, 1)))
+    gradients = empty(device, (3, 1, 1, 1), fill=1.0)
+    with pytest.warns(RuntimeWarning, match="^LossGradient: label_smoothing adds"):
+        gradient.encode_batch(
+            queue.command_buffer(), gradients, sources, labels, None, states, allocator=mg.DEFAULT
+        )
+
+
 # --- Initial gradient --------------------------------------------------------
 
 

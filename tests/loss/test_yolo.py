@@ -166,6 +166,34 @@ def test_scales_and_thresholds(device, changed, rng):
     assert (losses != kernel(plain, device)(y, t)[1]).any()  # inputs on which it matters
 
 
+@pytest.mark.parametrize("rescore", [True, False], ids=["rescored", "plain"])
+@pytest.mark.parametrize("kind", ["SIGMOID_CROSS_ENTROPY", "MEAN_SQUARED_ERROR", "HUBER"])
+def test_objects_that_are_not_certain(device, kind, rescore, rng):
+    """A label's confidence is multiplied by the overlap, or is itself what is aimed at."""
+    case = cases.YOLO_CASES[2]
+    d = YOLO(case.anchors, confidence=Loss(kind), reduction="NONE", rescore=rescore)
+    t = cases.yolo_labels(rng, case)
+    boxes = t.reshape(*case.shape[:3], len(case.anchors), -1)
+    boxes[..., 4] *= rng.choice(np.float32([0.25, 0.5, 0.75]), boxes.shape[:3])[..., None]
+    y = cases.yolo_predictions(rng, d, case, t)
+    gradient, losses = kernel(d, device)(y, t)
+    check_gradient(d, gradient, y, t)
+    check_losses(d, losses, y, t)
+
+
+def test_labels_in_one_anchor_alone(device, rng):
+    case = YOLOCase("alone", 2, (6, 5), 3, cases.YOLO_CASES[2].anchors)
+    d = YOLO(case.anchors, reduction="NONE")
+    t = cases.yolo_labels(rng, case)
+    boxes = t.reshape(*case.shape[:3], len(case.anchors), -1)
+    alone = rng.integers(0, len(case.anchors), boxes.shape[:3])[..., None]
+    boxes[alone != np.arange(len(case.anchors))] = 0
+    y = cases.yolo_predictions(rng, d, case, t)
+    gradient, losses = kernel(d, device)(y, t)
+    check_gradient(d, gradient, y, t)
+    check_losses(d, losses, y, t)
+
+
 def test_printed_values(device):
     y = np.array([0, 0, 0.5, 0, 1, 2, 0] + [0] * 7, np.float32).reshape(1, 1, -1)
     t = np.array(LABEL * 2, np.float32).reshape(1, 1, -1)
@@ -560,6 +588,7 @@ def test_smoothing_over_another_number_of_classes_warns_once(device):
         one(zeros, zeros)
     one(zeros, zeros)
     kernel(YOLO(ANCHORS, classes=replace(smooth, number_of_classes=2)), device)(zeros, zeros)
+    kernel(YOLO(ANCHORS, classes=replace(smooth, type="HUBER")), device)(zeros, zeros)
 
 
 # --- Objects -----------------------------------------------------------------

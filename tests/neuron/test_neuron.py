@@ -113,36 +113,142 @@ def test_slopes_where_branches_meet(device, neuron, x, slope):
     assert gradient(np.full_like(source, 2.0), source, states).item() == 2 * slope
 
 
+TINY = 2.0**-149  # the smallest denormal number
+HUGE = 2.0**127
+SLIGHT = math.exp(-100)  # a denormal number
+INF, NAN = math.inf, math.nan
+
+# Of each neuron: (input, value, slope), or what these tend to; not None where the branch is open.
 EXTREME = [
-    ("POWER", -1.0, {"c": 0.5}, math.nan),
-    ("POWER", 0.0, {"c": -1.0}, math.inf),
-    ("POWER", -2.0, {"c": 3.0}, -8.0),
-    ("POWER", 2.0, {"c": -1.0}, 0.5),  # an ordinary exponent here
-    ("LOGARITHM", 0.0, {}, -math.inf),
-    ("LOGARITHM", -1.0, {}, math.nan),
-    ("EXPONENTIAL", 0.5, {"c": -2.0}, math.nan),
-    ("EXPONENTIAL", 1.0, {"c": 0.0}, 0.0),
-    ("EXPONENTIAL", 1e4, {}, math.inf),
-    ("SIGMOID", -1e4, {}, 0.0),
-    ("SIGMOID", 1e4, {}, 1.0),
-    ("SOFT_PLUS", 1e4, {}, 1e4),
-    ("SOFT_PLUS", -1e4, {}, 0.0),
-    ("TANH", 1e4, {}, 1.0),
-    ("RELU", math.inf, {}, math.inf),
-    ("GELU", -40.0, {}, 0.0),
-]
+    (cases.Neuron("NONE"), [(INF, INF, 1), (-TINY, -TINY, 1), (NAN, NAN, 1)]),
+    (
+        cases.Neuron("RELU", a=0.25),
+        [(INF, INF, 1), (-INF, -INF, 0.25), (-HUGE, -HUGE / 4, 0.25), (-4 * TINY, -TINY, 0.25)],
+    ),
+    (cases.Neuron("LINEAR", a=2, b=3), [(INF, INF, 2), (-INF, -INF, 2), (HUGE, INF, 2)]),
+    (
+        cases.Neuron("SIGMOID"),
+        [
+            (INF, 1, 0), (-INF, 0, 0), (1e4, 1, 0), (-1e4, 0, 0), (1000, 1, 0), (-1000, 0, 0),
+            (100, 1, SLIGHT), (-100, SLIGHT, SLIGHT), (TINY, 0.5, 0.25), (NAN, NAN, NAN),
+        ],
+    ),
+    (
+        cases.Neuron("HARD_SIGMOID", a=0.25, b=0.5),
+        [
+            (INF, 1, 0), (-INF, 0, 0), (2, 1, 0.25), (-2, 0, 0.25), (1.75, 0.9375, 0.25),
+            (2 + 2**-20, 1, 0), (-2 - 2**-20, 0, 0), (TINY, 0.5, 0.25),
+        ],
+    ),
+    (
+        cases.Neuron("TANH", a=2, b=0.5),
+        [
+            (INF, 2, 0), (-INF, -2, 0), (1e38, 2, 0), (-1e4, -2, 0), (100, 2, 4 * SLIGHT),
+            (-100, -2, 4 * SLIGHT), (4 * TINY, 4 * TINY, 1), (-1e-30, -1e-30, 1), (NAN, NAN, NAN),
+        ],
+    ),
+    (
+        cases.Neuron("ABSOLUTE"),
+        [(INF, INF, 1), (-INF, INF, -1), (-TINY, TINY, -1), (TINY, TINY, 1), (NAN, NAN, None)],
+    ),
+    (
+        cases.Neuron("SOFT_PLUS"),
+        [
+            (INF, INF, 1), (-INF, 0, 0), (1e4, 1e4, 1), (-1e4, 0, 0), (1000, 1000, 1),
+            (-1000, 0, 0), (HUGE, HUGE, 1), (-100, SLIGHT, SLIGHT), (NAN, NAN, NAN),
+        ],
+    ),
+    (
+        cases.Neuron("SOFT_PLUS", a=2, b=-3),
+        [(INF, 0, 0), (-INF, INF, -6), (1000, 0, 0), (-1000, 6000, -6), (NAN, NAN, NAN)],
+    ),
+    (
+        cases.Neuron("SOFT_SIGN"),
+        [(HUGE, 1, 0), (-HUGE, -1, 0), (2.0**63, 1, 2.0**-126), (-TINY, -TINY, 1), (NAN, NAN, NAN)],
+    ),
+    (
+        cases.Neuron("ELU", a=0.5),
+        [
+            (INF, INF, 1), (-INF, -0.5, 0), (-1e30, -0.5, 0), (-1000, -0.5, 0),
+            (-100, -0.5, SLIGHT / 2), (-1e-30, -0.5e-30, 0.5), (-4 * TINY, -2 * TINY, 0.5),
+        ],
+    ),
+    (
+        cases.Neuron("PRELU", data=(0.25,) * 37),
+        [(INF, INF, 1), (-INF, -INF, 0.25), (-HUGE, -HUGE / 4, 0.25), (-4 * TINY, -TINY, 0.25)],
+    ),
+    (
+        cases.Neuron("RELUN", a=-2, b=6),
+        [(INF, 6, 0), (-INF, 6, 0), (HUGE, 6, 0), (-HUGE, 6, 0), (-TINY, 2 * TINY, -2)],
+    ),
+    (
+        cases.Neuron("POWER", c=0.5),
+        [(INF, INF, 0), (-1, NAN, NAN), (0, 0, INF), (2 * TINY, 2.0**-74, 2.0**73)],
+    ),
+    (cases.Neuron("POWER", c=1.5), [(INF, INF, INF), (-1, NAN, NAN), (0, 0, 0)]),
+    (
+        cases.Neuron("POWER", c=2),
+        [(INF, INF, INF), (-INF, INF, -INF), (-(2.0**64), INF, -(2.0**65)), (TINY, 0, 2 * TINY)],
+    ),
+    (
+        cases.Neuron("POWER", c=3),
+        [(-INF, -INF, INF), (-2, -8, 12), (-(2.0**43), -INF, 3 * 2.0**86), (NAN, NAN, NAN)],
+    ),
+    (
+        cases.Neuron("POWER", c=-1),  # an ordinary exponent here
+        [(INF, 0, 0), (-INF, 0, 0), (0, INF, -INF), (-0.0, INF, -INF), (2, 0.5, -0.25)],
+    ),
+    (
+        cases.Neuron("EXPONENTIAL"),
+        [
+            (INF, INF, INF), (-INF, 0, 0), (1e4, INF, INF), (-1e4, 0, 0), (89, INF, INF),
+            (-100, SLIGHT, SLIGHT), (NAN, NAN, NAN),
+        ],
+    ),
+    (
+        cases.Neuron("EXPONENTIAL", a=2, c=2),
+        [(64, INF, INF), (63, 2.0**126, 2.0**127 * math.log(2)), (-74.5, TINY, TINY), (-76, 0, 0)],
+    ),
+    (cases.Neuron("EXPONENTIAL", c=0.5), [(-128, INF, -INF), (127, 2.0**-127, None)]),
+    (cases.Neuron("EXPONENTIAL", c=-2), [(0.5, NAN, NAN)]),
+    (cases.Neuron("EXPONENTIAL", c=0), [(1, 0, None)]),
+    (
+        cases.Neuron("LOGARITHM"),
+        [
+            (INF, INF, 0), (0, -INF, INF), (-0.0, -INF, INF), (-1, NAN, -1), (-INF, NAN, 0),
+            (TINY, -149 * math.log(2), INF), (HUGE, 127 * math.log(2), 1 / HUGE), (NAN, NAN, NAN),
+        ],
+    ),
+    (
+        cases.Neuron("LOGARITHM", a=-1, c=2),
+        [(INF, NAN, 0), (0, -INF, None), (-(2.0**100), 100, -(2.0**-100) / math.log(2))],
+    ),
+    (
+        cases.Neuron("GELU"),
+        [
+            (INF, INF, 1), (-INF, 0, 0), (50, 50, 1), (-50, 0, 0), (HUGE, HUGE, 1), (-HUGE, 0, 0),
+            (-40, 0, 0), (TINY * 2, TINY, 0.5), (NAN, NAN, NAN),
+            (-10, -5 * math.erfc(50**0.5),
+             math.erfc(50**0.5) / 2 - 10 * math.exp(-50) / math.sqrt(2 * math.pi)),
+        ],
+    ),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "x", "given", "expected"), EXTREME)
-def test_extreme_inputs(device, kind, x, given, expected):
+@pytest.mark.parametrize(("neuron", "points"), EXTREME, ids=[str(row[0]) for row in EXTREME])
+def test_extreme_inputs(device, neuron, points):
     if device.kind != "cpu":
         pytest.skip("what MPS does outside moderate inputs is not documented")
-    kernel = kernels(cases.Neuron(kind, **given), device)[0]
-    result = kernel(np.full((1, 1, 1, 1), x, np.float32)).item()
-    if expected == 0:
-        assert abs(result) < 1e-37
-    else:
-        np.testing.assert_equal(result, expected)
+    x, values, slopes = np.array(points, np.float64).T  # None becomes NaN
+    forward, gradient = kernels(neuron, device)
+    source = x.astype(np.float32).reshape(1, -1, 1, 1).repeat(37, axis=3)  # vectors, and a rest
+    y, states = forward(source, with_state=True)
+    dx = gradient(np.full_like(source, -1), source, states)
+    known = [slope is not None for *_, slope in points]
+    # The limit of the functions' errors, an argument that may be an ULP off, and two roundings.
+    for actual, exact in ((y, values), (dx[:, known], -slopes[known])):
+        exact = exact.reshape(1, -1, 1, 1).repeat(37, axis=3)
+        assert_close(actual, exact, ulps=ulps_for(2, functions=6), nonzero=0)
 
 
 STRAIGHT = [

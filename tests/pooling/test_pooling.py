@@ -521,6 +521,44 @@ def test_an_inside_zero_beats_a_padding_zero(device):
         assert_exact(result[0, 0, :, 0], [3, 0])
 
 
+LARGEST = np.float16(65504)  # of float16
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8, 37])
+@pytest.mark.parametrize(("side", "stride"), [(2, 2), (3, 1), (3, 3), (5, 2), (9, 1), (9, 9)])
+@pytest.mark.parametrize("edge", ["zero", "clamp"])
+def test_averages_of_the_largest_halves_do_not_overflow(device, edge, side, stride, channels):
+    """Their sum would, and so would the incoming gradients that are shared out."""
+    case = cases.PoolingCase("large", (1, 11, 12, channels), (side, side), (stride, stride))
+    p = case.pooling("AVERAGE", edge=edge)
+    source = np.full(case.shape, LARGEST)
+    source[..., 1::2] *= -1
+    forward, gradient = kernels(p, device)
+    y, states = pool(device, forward, source, case.result_shape, "float16")
+    check_forward(p, y, source.astype(np.float64), case.size)
+    assert np.isfinite(y).all()
+    incoming = np.full(case.result_shape, LARGEST)
+    dx = pool_gradient(device, gradient, incoming, source, states, "float16")
+    check_gradient(p, dx, incoming.astype(np.float64), source)
+    assert np.isfinite(dx[:, side:-side, side:-side]).all()
+
+
+@pytest.mark.parametrize("side", [2, 3, 9])
+@pytest.mark.parametrize("value", [LARGEST, np.float16(2.0**-24)])
+def test_squares_of_halves_neither_overflow_nor_vanish(device, value, side):
+    """One pixel a window is not zero: its norm is its magnitude, the slope there its sign."""
+    case = cases.PoolingCase("one", (1, 2 * side, 3 * side, 5), (side, side), (side, side))
+    p = replace(case.pooling("L2_NORM"), offset=(side // 2, side // 2))
+    source = np.zeros(case.shape, np.float16)
+    source[:, ::side, ::side] = -value
+    forward, gradient = kernels(p, device)
+    y, states = pool(device, forward, source, case.result_shape, "float16")
+    assert_exact(y, np.full(case.result_shape, value))
+    incoming = np.full(case.result_shape, 3.0)
+    dx = pool_gradient(device, gradient, incoming, source, states, "float16")
+    assert_exact(dx, -3.0 * (source != 0), nonzero=0)
+
+
 def test_a_zero_norm_gives_no_gradient(device):
     p = Pooling("L2_NORM", (2, 2), (2, 2), offset=(1, 1))
     forward, gradient = kernels(p, device)

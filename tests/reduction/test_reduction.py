@@ -67,6 +67,13 @@ def test_exact_sums(device, name, rng):
             assert_exact(result, oracle.reduce(x, axis, kind), nonzero=0)
 
 
+@pytest.mark.parametrize("name", [name for name in cases.UNARY if name.endswith("Mean")])
+@pytest.mark.parametrize("shape", [(1, 9, 13, 37), (2, 100, 3, 4), (1, 3, 300, 8)], ids=str)
+def test_means_of_the_largest_halves_do_not_overflow(device, name, shape):
+    y = getattr(mg, name)(device=device)(np.full(shape, 65504, np.float16))
+    assert_exact(y, np.full(y.shape, 65504.0))
+
+
 def test_printed_values(device):
     x = np.array([1.0, 3, 3], np.float32).reshape(1, 1, 1, 3)
     assert mg.ReduceFeatureChannelsArgumentMax(device=device)(x) == 1

@@ -136,6 +136,19 @@ def test_a_pixel_whose_weight_is_too_small_is_not_read(device, channels):
     assert_exact(y[0, 0], np.repeat([[1], [np.inf]], channels, axis=1))
 
 
+@pytest.mark.parametrize("channels", [1, 3, 8, 37])
+def test_means_of_the_largest_halves_do_not_overflow(device, channels, rng):
+    x = np.full((1, 9, 7, channels), 65504, np.float16)
+    places = rng.uniform(0, 6, (1, 5, 6, 2)).astype(np.float32)
+    for y in (
+        mg.ResizeBilinear(11, 14, device=device)(x),
+        mg.ResizeBilinear(5, 13, True, device=device)(x),
+        mg.CropAndResizeBilinear(5, 6, [(0.1, 0.1, 0.7, 0.8)], device=device)(x),
+        mg.GridSample(device=device)(x, places),
+    ):
+        assert_exact(y, np.full(y.shape, 65504.0))
+
+
 @settings(max_examples=50)
 @given(cases.resizes())
 def test_random_offsets_edges_and_clip_rectangles(device, drawn):

@@ -47,18 +47,24 @@ def log_softmax_gradient(gradient: npt.ArrayLike, result: npt.ArrayLike) -> Arra
     return g - np.exp(logs) * _total(g)
 
 
-# Magnitudes that an evaluation adds up; an exponential multiplies the rounding of its argument.
+# Magnitudes that an evaluation adds up; an exponential multiplies the rounding of its argument,
+# unless that is minus infinity.
+
+
+def _finite(x: npt.ArrayLike) -> Array:
+    x = np.asarray(x, np.float64)
+    return np.where(np.isfinite(x), x, 0.0)
 
 
 def softmax_scale(x: npt.ArrayLike) -> Array:
     """Magnitude to which the roundings of `softmax` are relative."""
-    below = np.abs(_below_peak(x))
+    below = np.abs(_finite(_below_peak(x)))
     return softmax(x) * (1.0 + below + _total(softmax(x) * below))
 
 
 def log_softmax_scale(x: npt.ArrayLike) -> Array:
     """Magnitude to which the roundings of `log_softmax` are relative."""
-    below = np.abs(_below_peak(x))
+    below = np.abs(_finite(_below_peak(x)))
     return below + np.log(_total(np.exp(-below))) + 1.0 + _total(softmax(x) * below)
 
 
@@ -71,4 +77,4 @@ def softmax_gradient_scale(gradient: npt.ArrayLike, result: npt.ArrayLike) -> Ar
 def log_softmax_gradient_scale(gradient: npt.ArrayLike, result: npt.ArrayLike) -> Array:
     """Magnitude to which the roundings of `log_softmax_gradient` are relative."""
     g, logs = np.abs(np.asarray(gradient, np.float64)), np.asarray(result, np.float64)
-    return g + np.exp(logs) * (1.0 + np.abs(logs)) * _total(g)
+    return g + np.exp(logs) * (1.0 + np.abs(_finite(logs))) * _total(g)

@@ -119,6 +119,61 @@ def test_large_values_do_not_overflow(device):
         check_forward(name, PAIRS[name][0](device=device)(x), x)
 
 
+INF, NAN = np.inf, np.nan
+UNUSUAL = {
+    "one of minus infinity": [1, -INF, 2, 0.5],
+    "first of minus infinity": [-INF, 1, 2, 0.5],
+    "all of minus infinity": [-INF, -INF, -INF, -INF],
+    "all but one of minus infinity": [-INF, -INF, 3, -INF],
+    "one of infinity": [1, INF, 2, 0.5],
+    "all of infinity": [INF, INF, INF, INF],
+    "both infinities": [1, INF, -INF, 0.5],
+    "not a number": [1, NAN, 2, 0.5],
+    "not a number, and infinity": [NAN, INF, 2, 0.5],
+    "not a number, and minus infinity": [-INF, -INF, -INF, NAN],
+    "huge": [60000, 60000, 60000, 60000],
+    "huge and negative": [-60000, -60000, -60000, -60000],
+    "huge, and the opposite": [60000, -60000, 0, 60000],
+}
+
+
+@names
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("channels", [4, 5, 16, 33, 300])
+def test_unusual_channels_are_as_in_the_formula(device, name, channels, dtype, rng):
+    """Of which one takes the maximum off first; pixels beside them have their own bits."""
+    if device.kind != "cpu":
+        pytest.skip("what MPS does outside moderate inputs is not documented")
+    unusual = np.array(list(UNUSUAL.values()))
+    usual = rng.uniform(-2, 2, (1, 1, 2 * len(unusual), channels)).astype(dtype)
+    incoming = rng.uniform(0.5, 2, usual.shape).astype(dtype)
+    x = usual.copy()
+    x[0, 0, ::2] = np.resize(unusual.T, (channels, len(unusual))).T
+    forward, gradient = (cls(device=device) for cls in PAIRS[name])
+    y, states = forward(x, with_state=True)
+    dx = gradient(incoming, y, states)
+    alone, states = forward(usual, with_state=True)
+    assert_same_bytes(y[:, :, 1::2], alone[:, :, 1::2])
+    assert_same_bytes(dx[:, :, 1::2], gradient(incoming, alone, states)[:, :, 1::2])
+    with np.errstate(invalid="ignore"):
+        check_forward(name, y, x)
+        check_gradient(name, dx, incoming, y)
+
+
+@names
+@pytest.mark.parametrize("value", [3.4e38, -3.4e38])
+def test_the_largest_equal_values(device, name, value):
+    if device.kind != "cpu":
+        pytest.skip("whether MPS subtracts the maximum is not documented")
+    x = np.full((1, 3, 5, 8), value, np.float32)
+    incoming = np.zeros_like(x)
+    incoming[..., 3] = 1
+    forward, gradient = (cls(device=device) for cls in PAIRS[name])
+    y, states = forward(x, with_state=True)
+    check_forward(name, y, x)
+    check_gradient(name, gradient(incoming, y, states), incoming, y)
+
+
 @names
 @pytest.mark.parametrize("kind", ["batch", "list", "container"])
 @pytest.mark.parametrize("fmt", DTYPES)

@@ -148,6 +148,23 @@ def test_a_result_on_a_pixel_is_that_pixel(device):
     assert_exact(y[0, 0].ravel(), [1, np.inf, np.inf, np.inf, 3, 3])
 
 
+@pytest.mark.parametrize("channels", [1, 3, 8, 37])
+@pytest.mark.parametrize("kind", oracle.KINDS)
+def test_the_largest_halves_do_not_overflow(device, kind, channels):
+    """Neither as means, nor as gradients whose sums are half as large, but not on the way."""
+    u = Upsampling(kind, (3, 2))
+    forward, gradient = kernels(u, device)
+    x = np.full((1, 5, 4, channels), 65504, np.float16)
+    y, states = forward(x, with_state=True)
+    assert_exact(y, np.full((1, 10, 12, channels), 65504.0))
+    g = y.copy()
+    g[:, 1::2] *= np.float16(-0.75)
+    g[:, :, 2::3] = 0
+    exact = oracle.gradient(u, g, (4, 5))
+    assert (np.abs(exact) < 40000).mean() > 0.2
+    check_gradient(u, gradient(g, x, states), g.astype(np.float64), (4, 5))
+
+
 def test_printed_values(device):
     row = np.array([1, 2, 4], np.float32).reshape(1, 1, 3, 1)
 
