@@ -2,6 +2,10 @@
 // family.
 #include <pybind11/pybind11.h>
 
+#include <exception>
+#include <string>
+#include <utility>
+
 #include "base/errors.hpp"
 #include "base/warnings.hpp"
 #include "core/arguments_py.hpp"
@@ -71,6 +75,25 @@ void translate(std::exception_ptr thrown) {
   }
 }
 
+// How many frames there are from the one that runs up to one that is not the package's: what a
+// warning is to name.
+int frames_of_package() {
+  int frames = 1;
+  try {
+    auto frame = py::reinterpret_borrow<py::object>(
+        reinterpret_cast<PyObject*>(PyEval_GetFrame()));  // null on threads of ours
+    for (; frame && !frame.is_none(); frame = frame.attr("f_back")) {
+      const std::string name = py::str(frame.attr("f_globals").attr("get")("__name__", ""));
+      if (name != "mpsgrad" && !name.starts_with("mpsgrad.")) {
+        return frames;
+      }
+      ++frames;
+    }
+  } catch (const std::exception&) {  // the name is none
+  }
+  return 1;
+}
+
 void warn_python(WarningKind kind, const std::string& message) {
   if (!may_call_python()) {
     return;
@@ -80,7 +103,7 @@ void warn_python(WarningKind kind, const std::string& message) {
   // A destructor may be unwinding with an exception set, and a filter may turn this warning into
   // one.
   const py::error_scope pending;
-  if (PyErr_WarnEx(category, message.c_str(), 1) < 0) {
+  if (PyErr_WarnEx(category, message.c_str(), frames_of_package()) < 0) {
     PyErr_WriteUnraisable(nullptr);
   }
 }

@@ -1,7 +1,9 @@
 // word_errors: what pybind11 says of arguments of a wrong type, in words that name class and
 // argument; python/mpsgrad/_wording.py finds them.
+#include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/arguments_py.hpp"
@@ -47,12 +49,24 @@ class Worded {
     return result;
   }
 
+  // Whether pybind11 says it, and not the code that was called. That may say what is no UTF-8.
+  bool is_of_arguments(const py::error_already_set& raised) const {
+    const py::str complaint(raised.value());
+    Py_ssize_t size = 0;
+    const char* const words = PyUnicode_AsUTF8AndSize(complaint.ptr(), &size);
+    if (words == nullptr) {
+      PyErr_Clear();
+      return false;
+    }
+    return std::string_view(words, static_cast<std::size_t>(size))
+        .starts_with(name_ + "(): incompatible ");
+  }
+
   void reword(PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) const {
     py::error_already_set raised;
     try {
       const bool of_object = !cls_.is_none();
-      const auto complaint = py::str(raised.value()).cast<std::string>();
-      if (!complaint.starts_with(name_ + "(): incompatible ") ||
+      if (!is_of_arguments(raised) ||
           (of_object && (count == 0 || !py::isinstance(arguments[0], cls_)))) {
         raised.restore();
         return;
@@ -76,6 +90,8 @@ class Worded {
       }
     } catch (py::error_already_set& error) {
       error.restore();
+    } catch (const std::exception&) {  // no words were found: what was said stands
+      raised.restore();
     }
   }
 

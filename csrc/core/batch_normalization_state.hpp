@@ -6,6 +6,7 @@
 
 #include "core/gradient_state.hpp"
 #include "core/normalization_states.hpp"
+#include "device/work.hpp"
 
 namespace mpsgrad {
 
@@ -51,10 +52,13 @@ class BatchNormalizationState final : public GradientState, public GammaAndBetaG
   std::shared_ptr<Buffer> gamma_sums() override { return resource_at(2, false); }
   std::shared_ptr<Buffer> beta_sums() override { return resource_at(3, false); }
 
-  bool has_statistics() const { return phase_ != Phase::Initial; }
-  bool has_gradients() const { return phase_ >= Phase::Gradients; }
+  // What encodes on a command buffer that was dropped were part of is not there.
+  bool has_statistics() const { return phase_ != Phase::Initial && !statistics_.lost(); }
+  bool has_gradients() const {
+    return phase_ >= Phase::Gradients && has_statistics() && !gradients_.lost();
+  }
   // Whether the next statistics, or gradients, replace what is there.
-  bool starts_statistics() const { return phase_ != Phase::Statistics; }
+  bool starts_statistics() const { return phase_ != Phase::Statistics || statistics_.lost(); }
   bool starts_gradients() const { return !has_gradients(); }
   Index gradient_images() const { return gradient_images_; }
   Index samples() const { return samples_; }  // of one channel, in the statistics
@@ -66,10 +70,11 @@ class BatchNormalizationState final : public GradientState, public GammaAndBetaG
   // The sums are of the whole batch.
   void require_complete_gradients(const char* who) const override;
 
-  // An encode has been made.
-  void note_statistics(const ImageDescriptor& image, Index images);
+  // An encode has been made, of `work`.
+  void note_statistics(const std::shared_ptr<Work>& work, const ImageDescriptor& image,
+                       Index images);
   void note_normalized();
-  void note_statistics_gradient(Index images);
+  void note_statistics_gradient(const std::shared_ptr<Work>& work, Index images);
   void note_gradient();
 
   // Forgets everything accumulated, for the encodes that follow.
@@ -82,6 +87,7 @@ class BatchNormalizationState final : public GradientState, public GammaAndBetaG
   Live live_;
   float epsilon_;
   Phase phase_ = Phase::Initial;
+  Accumulated statistics_, gradients_;
   Index statistics_images_ = 0;
   Index gradient_images_ = 0;
   Index samples_ = 0;

@@ -80,9 +80,9 @@ void NormalizationPair::check_reload(const KernelBase& kernel, const CommandBuff
   state->require_channels(who, channels_);
 }
 
-void NormalizationPair::reload(CommandBuffer& command_buffer, NormalizationPairState& state) {
-  const auto first = first_ ? first_ : filled(first_neutral_);
-  const auto second = second_ ? second_ : filled(second_neutral_);
+void NormalizationPair::encode_copies(CommandBuffer& command_buffer, NormalizationPairState& state,
+                                      const std::shared_ptr<Buffer>& first,
+                                      const std::shared_ptr<Buffer>& second) {
   const auto copy = [&](const std::shared_ptr<Buffer>& from, const std::shared_ptr<Buffer>& to) {
     device_->copy_buffer(command_buffer, from, to, static_cast<std::size_t>(channels_ * kFloat));
     from->note_use(command_buffer.work(), false);

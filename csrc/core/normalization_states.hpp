@@ -110,10 +110,20 @@ class NormalizationPair {
   // Throws unless `kernel` can reload from the state on the command buffer; changes nothing.
   void check_reload(const KernelBase& kernel, const CommandBuffer& command_buffer,
                     const std::shared_ptr<NormalizationPairState>& state) const;
-  // Encodes a copy out of the state, and spends a read of it. Checked before.
-  void reload(CommandBuffer& command_buffer, NormalizationPairState& state);
+  // Encodes a copy out of the state, and spends a read of it. Checked before. `encode_on_device`:
+  // what else there is to encode, once nothing of ours can fail.
+  template <class Encode>
+  void reload(CommandBuffer& command_buffer, NormalizationPairState& state,
+              const Encode& encode_on_device) {
+    const auto first = first_ ? first_ : filled(first_neutral_);
+    const auto second = second_ ? second_ : filled(second_neutral_);
+    encode_on_device();
+    encode_copies(command_buffer, state, first, second);
+  }
 
  private:
+  void encode_copies(CommandBuffer& command_buffer, NormalizationPairState& state,
+                     const std::shared_ptr<Buffer>& first, const std::shared_ptr<Buffer>& second);
   std::shared_ptr<Buffer> filled(float value) const;
   std::shared_ptr<Buffer> with(const std::vector<float>& values) const;
 

@@ -102,7 +102,9 @@ void CpuDeviceBase::copy_buffer(CommandBuffer& command_buffer, const std::shared
                                 const std::shared_ptr<Buffer>& to, std::size_t bytes) {
   as<CpuCommandBuffer>(command_buffer)
       .record([source = memory_of(*from), target = memory_of(*to), bytes] {
-        std::memcpy(target->bytes(), source->bytes(), bytes);
+        if (target != source) {
+          target->fill(0, bytes, [&](std::byte* to) { std::memcpy(to, source->bytes(), bytes); });
+        }
       });
 }
 

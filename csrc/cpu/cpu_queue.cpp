@@ -19,6 +19,7 @@
 #include "base/errors.hpp"
 #include "base/memory_limits.hpp"
 #include "cpu/cpu_buffer.hpp"
+#include "cpu/scratch.hpp"
 
 namespace mpsgrad::cpu {
 namespace {
@@ -105,6 +106,7 @@ bool execute(Submission& submission) {
   }
   // Before the end is announced: nothing of the work is held when a waiter returns.
   submission.commands.clear();
+  trim_thread_scratch();
   return submission.work->complete(code, message);
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <memory>
 
 #include "cpu/simd/convert.hpp"
 
@@ -115,20 +114,6 @@ void finish_store(const CpuImages& images, Index sample, Index y, Index x, Index
     convert_loops().stream(run, images.pixel(sample, y, x),
                            count * images.channels * static_cast<Index>(sizeof(Half)));
   }
-}
-
-float* thread_scratch(int slot, Index floats) {
-  struct Scratch {
-    std::shared_ptr<Block> block;
-  };
-  thread_local std::array<Scratch, 8> slots;
-  Scratch& own = slots.at(static_cast<std::size_t>(slot));
-  const std::size_t bytes = static_cast<std::size_t>(floats) * sizeof(float);
-  if (!own.block || own.block->capacity() < bytes) {
-    own.block.reset();
-    own.block = MemoryPool::instance().acquire(bytes);
-  }
-  return reinterpret_cast<float*>(own.block->data());
 }
 
 }  // namespace mpsgrad::cpu

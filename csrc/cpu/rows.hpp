@@ -9,6 +9,7 @@
 #include "base/types.hpp"
 #include "cpu/cpu_images.hpp"
 #include "cpu/memory.hpp"
+#include "cpu/scratch.hpp"
 #include "cpu/simd/half.hpp"
 #include "cpu/simd/results.hpp"
 
@@ -91,15 +92,6 @@ bool streams_lines(const CpuImages& images, Index sample, Index y, Index x) {
   return images.streamed && (std::is_same_v<Element, Half> || images.is_float()) &&
          is_whole(bytes_of(images.pixel_stride)) && is_whole(bytes_of(images.row_stride)) &&
          is_whole(reinterpret_cast<std::uintptr_t>(images.pixel(sample, y, x)));
-}
-
-// A float array of the calling thread, grown as needed and kept. Slots tell apart arrays in use at
-// the same time.
-float* thread_scratch(int slot, Index floats);
-// The same for elements of either type; null where none are needed.
-template <class Element>
-Element* scratch_of(int slot, Index elements) {
-  return elements == 0 ? nullptr : reinterpret_cast<Element*>(thread_scratch(slot, elements));
 }
 
 }  // namespace mpsgrad::cpu

@@ -22,6 +22,7 @@
 
 #include "base/errors.hpp"
 #include "cpu/placement.hpp"
+#include "cpu/scratch.hpp"
 
 namespace mpsgrad::cpu {
 namespace {
@@ -305,6 +306,7 @@ class Pool {
         return;
       }
       if (const Index done = work(thread, generation, {}); done > 0) {
+        trim_thread_scratch();
         share.set_done(done);
       }
     }

@@ -15,6 +15,9 @@ const char* status_name(CommandBufferStatus status) {
   return kNames[static_cast<int>(status)];
 }
 
+constexpr const char* kOthers =
+    ": another thread is encoding into the command buffer; wait until that encode has returned";
+
 std::exception_ptr failure_of(const Work& work) {
   if (work.status() != CommandBufferStatus::Error) {
     return nullptr;
@@ -114,7 +117,13 @@ void CommandBuffer::require_open(const char* call) const {
                               status_name(work_->status()));
 }
 
+bool CommandBuffer::is_others() const {
+  const std::thread::id user = user_.load();
+  return user != std::thread::id() && user != std::this_thread::get_id();
+}
+
 void CommandBuffer::require_encodable(const char* who) const {
+  require<CommandBufferError>(!is_others(), who, kOthers);
   require<CommandBufferError>(work_->is_open(), who, ": the command buffer is already ",
                               status_name(work_->status()), "; encode into a new one");
 }
@@ -126,6 +135,7 @@ void CommandBuffer::require_encodable_on(const std::shared_ptr<Device>& device,
 }
 
 void CommandBuffer::enqueue() {
+  require<CommandBufferError>(!is_others(), "CommandBuffer: enqueue()", kOthers);
   require<CommandBufferError>(
       work_->status() == CommandBufferStatus::NotEnqueued,
       "CommandBuffer: enqueue() is only legal once, before commit(); this buffer is ",
@@ -137,6 +147,7 @@ void CommandBuffer::enqueue() {
 
 void CommandBuffer::begin_commit(const char* call) {
   require_open(call);
+  require<CommandBufferError>(!is_others(), "CommandBuffer: ", call, kOthers);
   queue_->check_usable();
   {
     const std::lock_guard lock(mutex_);

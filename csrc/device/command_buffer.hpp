@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/work.hpp"
@@ -74,6 +75,21 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
  public:
   using Handler = Work::Handler;
 
+  // While it lives, the buffer takes work and commits from this thread alone: for encodes that let
+  // others run meanwhile. One inside another, as on a thread of a callback, is before it.
+  class Sole {
+   public:
+    explicit Sole(CommandBuffer& buffer)
+        : buffer_(buffer), before_(buffer.user_.exchange(std::this_thread::get_id())) {}
+    ~Sole() { buffer_.user_ = before_; }
+    Sole(const Sole&) = delete;
+    Sole& operator=(const Sole&) = delete;
+
+   private:
+    CommandBuffer& buffer_;
+    std::thread::id before_;
+  };
+
   explicit CommandBuffer(std::shared_ptr<CommandQueue> queue);
   virtual ~CommandBuffer();
 
@@ -117,6 +133,7 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
 
  private:
   void require_open(const char* call) const;
+  bool is_others() const;
   void begin_commit(const char* call);
   std::vector<std::shared_ptr<Work>> committed() const;
 
@@ -128,6 +145,7 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
   std::vector<std::shared_ptr<Work>> committed_;
   bool was_committed_ = false;
   std::atomic<bool> has_work_ = false;
+  std::atomic<std::thread::id> user_;  // no thread: whoever comes
 };
 
 }  // namespace mpsgrad

@@ -199,6 +199,18 @@ void Filled::by(const std::shared_ptr<Work>& work) {
 
 void Filled::by_cpu() { for_good_ = true; }
 
+void Accumulated::by(const std::shared_ptr<Work>& work) {
+  std::erase_if(parts_, [](const auto& part) { return !part->is_open() && !part->abandoned(); });
+  if (work && (parts_.empty() || parts_.back() != work)) {
+    parts_.push_back(work);
+  }
+}
+
+bool Accumulated::lost() const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [](const auto& part) { return part->abandoned(); });
+}
+
 void UseLedger::add(const std::shared_ptr<Work>& work, bool writes) {
   const std::lock_guard lock(mutex_);
   if (!uses_.empty() && uses_.back().work == work) {

@@ -108,6 +108,17 @@ class Filled {
   std::shared_ptr<Work> last_;  // null: none has
 };
 
+// The same of what several encodes have added up: it is lost with any of them.
+class Accumulated {
+ public:
+  void start() { parts_.clear(); }
+  void by(const std::shared_ptr<Work>& work);  // null: as for Filled
+  bool lost() const;
+
+ private:
+  std::vector<std::shared_ptr<Work>> parts_;  // that were not committed when the last one came
+};
+
 class UseLedger {
  public:
   void add(const std::shared_ptr<Work>& work, bool writes);

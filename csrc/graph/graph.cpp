@@ -448,7 +448,10 @@ GraphResult Graph::encode_by_runner(const Settings& settings,
                             "it while none is set");
   const auto in_turn = [&](const std::function<void()>& call) {
     const std::thread::id owner = turn_of_.exchange(std::this_thread::get_id());
-    std::exception_ptr thrown = thrown_by(call);
+    std::exception_ptr thrown = thrown_by([&] {
+      const CommandBuffer::Sole user(*command_buffer);
+      call();
+    });
     turn_of_ = owner;
     note_part(*command_buffer);
     return thrown;
@@ -456,6 +459,7 @@ GraphResult Graph::encode_by_runner(const Settings& settings,
   GraphMade made;
   const std::shared_ptr<Work> begun = command_buffer->work();  // which the updates belong to
   try {
+    const CommandBuffer::Sole user(*command_buffer);
     made = runner_->encode({*this, command_buffer, source_images, source_states, settings.format,
                             settings.allocator, settings.output_state_is_temporary,
                             rehearsal.descriptors, rehearsal.learned, outside, in_turn});

@@ -118,7 +118,7 @@ def as_array(who: str, given: Any, name: str) -> npt.NDArray[Any]:
     BufferError
         If the object has nothing but DLPack, and does not want to be looked at.
     TypeError, ValueError
-        If it is no array of numbers.
+        If it is no array of numbers, or a result with its state.
     """
     if isinstance(given, np.ndarray):
         return given
@@ -128,6 +128,11 @@ def as_array(who: str, given: Any, name: str) -> npt.NDArray[Any]:
         except (BufferError, RuntimeError, TypeError) as error:
             if not hasattr(given, "__array__"):
                 raise BufferError(f"{who}: {name} gives no array by DLPack: {error}") from error
+    if isinstance(given, tuple) and any(isinstance(each, _core.State) for each in given):
+        raise TypeError(
+            f"{who}: {name} must be an array, got a pair with a state, as with_state=True returns "
+            "it: result, state = ..."
+        )
     try:
         array = np.asarray(given)
     except (ValueError, RuntimeError) as error:  # for one, lists of different lengths
@@ -367,13 +372,13 @@ class ArrayUnaryKernel:
         self._check_array(np.broadcast_to(np.float32(), (1, *source_shape)[-4:]))
         return shape
 
-    def _check_array(self: Any, array: npt.NDArray[Any]) -> None:
-        """Refuse what an image may be but an array is by mistake."""
+    def _check_array(self: Any, array: npt.NDArray[Any], single: bool = False) -> None:
+        """Refuse what an image may be but an array is by mistake; `single`: it had three axes."""
 
     def _run(self: Any, source: Any, with_state: bool, out: Any, **options: Any) -> Any:
         """Do what a call does, with more options of the encode."""
         array, single = as_image_array(self, source, "source")
-        self._check_array(array)
+        self._check_array(array, single)
         return run_forward(self, (array,), single, with_state, out, **options)
 
 

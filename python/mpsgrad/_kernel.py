@@ -225,7 +225,7 @@ class KernelFacade(Settings):
         -------
         Kernel
             Of the same class. Padding and allocator are the same objects; a data source is copied
-            if it can be.
+            if it can be, and read: what has been reloaded from a state is not in it.
         """
         arguments = {
             name: copied_source(value, device) if hasattr(value, "load") else value

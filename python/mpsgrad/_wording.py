@@ -15,7 +15,7 @@ import numpy as np
 
 from mpsgrad import _core
 
-__all__ = ["has_buffer", "misfit", "no_such_name", "wrong_call"]
+__all__ = ["has_buffer", "misfit", "no_such_name", "padding_meant", "wrong_call"]
 
 _INT = "typing.SupportsInt | typing.SupportsIndex"
 _FLOAT = "typing.SupportsFloat | typing.SupportsIndex"
@@ -55,6 +55,18 @@ _OF_PYTORCH = {
     "Sigmoid": "Neuron, of NeuronType.SIGMOID,",
     "Tanh": "Neuron, of NeuronType.TANH,",
     "Upsample": "UpsamplingNearest or UpsamplingBilinear",
+}
+
+
+# What is in place of some of its arguments' names.
+_ARGUMENTS_OF_PYTORCH = {
+    "alpha": "decay",
+    "betas": "beta1 and beta2",
+    "eps": "epsilon",
+    "lr": "learning_rate",
+    "momentum": "momentum_scale",
+    "nesterov": "use_nesterov_momentum",
+    "weight_decay": "regularization_scale of an OptimizerDescriptor, of regularization_type L2",
 }
 
 
@@ -173,6 +185,9 @@ def _shown(parameters: Sequence[inspect.Parameter]) -> str:
 
 
 def _meant(name: str, names: Sequence[str]) -> str:
+    known = _ARGUMENTS_OF_PYTORCH.get(name, "")
+    if known and {known.partition(" ")[0], "optimizer_descriptor"} & {*names}:
+        return f"; PyTorch's {name} is {known} here"
     close = difflib.get_close_matches(name, names, 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -239,7 +254,20 @@ def _wrong(fitting: int, what: str, wanted: str, value: Any) -> _Complaint:
         words = f"must be {_described(wanted)}, got {type(value).__name__}{kind}"
         if wanted == f"{_OWN}Device" and isinstance(value, str) and value in ("cpu", "metal"):
             words += f"; mg.Device({value!r}) is one"
+        elif wanted.startswith(f"{_OWN}Padding"):
+            words += padding_meant(value)
     return _Complaint(fitting, f"{what} {words}")
+
+
+def padding_meant(value: Any) -> str:
+    """Return which policy a value is taken to mean, in words to be put behind others."""
+    if type(value).__name__ == "PaddingMethod":
+        return f"; mg.DefaultPadding(mg.PaddingMethod.{value.name}) is one"
+    if isinstance(value, int):
+        return f"; mg.ExplicitPadding({value}) is one"
+    if isinstance(value, (list, tuple)):
+        return "; mg.ExplicitPadding(left=, right=, top=, bottom=) is one"
+    return ""
 
 
 def _fits(value: Any, wanted: str) -> bool:

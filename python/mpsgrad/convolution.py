@@ -535,21 +535,37 @@ class _ConvolutionKernel(KernelFacade):
 class _ForwardConvolution(_ConvolutionKernel):
     _own_settings: tuple[str, ...] = ("accumulator_precision",)
 
-    def _check_array(self: Any, array: npt.NDArray[Any]) -> None:
+    def _check_array(self: Any, array: npt.NDArray[Any], single: bool = False) -> None:
         # Images may have more channels than the weights take; such an array is mostly one whose
-        # axes are in another order.
-        wanted = self.input_feature_channels
+        # axes are in another order, or the weights' are.
+        wanted, offered = self.input_feature_channels, array.shape[3]
         chosen = self.source_feature_channel_max_count is not None
-        if array.shape[3] > wanted and not chosen and self.source_feature_channel_offset == 0:
-            remedy = f"set source_feature_channel_max_count to {wanted} to read the first of them"
-            if array.shape[1] == wanted:
-                remedy = f"np.moveaxis(source, -3, -1) makes one of (N, C, H, W) fit, or {remedy}"
-            elif self.descriptor.kernel_height == array.shape[3]:
-                remedy = f"are the weights (O, I, H, W)? Theirs is (O, H, W, I); or {remedy}"
-            raise ValueError(
-                f"{type(self).__name__}: source must have {wanted} channels on its last axis, got "
-                f"{array.shape[3]} (shape {array.shape}); {remedy}"
+        if offered == wanted or chosen or self.source_feature_channel_offset != 0:
+            return
+        remedies = []
+        if self._of_pytorch == offered:
+            remedies.append(f"are the weights {self._order_of_pytorch}? Theirs is (O, H, W, I)")
+        if array.shape[1] == wanted:
+            remedies.append("np.moveaxis(source, -3, -1) makes one of (N, C, H, W) fit")
+        if single and wanted == 1:
+            remedies.append("source[..., np.newaxis] makes images of one channel of it")
+        if offered > wanted:
+            remedies.append(
+                f"set source_feature_channel_max_count to {wanted} to read the first of them"
             )
+        elif not remedies:
+            return  # the encode says what is missing
+        raise ValueError(
+            f"{type(self).__name__}: source must have {wanted} channels on its last axis, got "
+            f"{offered} (shape {array.shape[single:]}); {'; or '.join(remedies)}"
+        )
+
+    # The order of PyTorch's weights, and how many channels they are for if these are in that order.
+    _order_of_pytorch = "(O, I, H, W)"
+
+    @property
+    def _of_pytorch(self) -> int:
+        return int(self.descriptor.kernel_height)
 
     @property
     def input_feature_channels(self) -> int:
@@ -737,6 +753,12 @@ class ConvolutionTranspose(_ForwardConvolution, ArrayUnaryKernel, _core.Convolut
     """
 
     _own_settings = ("accumulator_precision", "kernel_offset_x", "kernel_offset_y")
+
+    _order_of_pytorch = "(I, O, H, W)"
+
+    @property
+    def _of_pytorch(self) -> int:
+        return int(self.output_feature_channels)
 
     def __init__(
         self, weights: ConvolutionDataSource, *, device: _core.Device | str | None = None

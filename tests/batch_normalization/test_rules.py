@@ -1,6 +1,7 @@
 """Phases, read counts, data sources, reloads and rejections of the batch normalization kernels."""
 
 import copy
+import gc
 import pickle
 import re
 
@@ -219,6 +220,52 @@ def test_reset_leads_back_to_the_stored_statistics(device):
         with pytest.raises(mg.errors.StateError, match="no statistics"):
             kernels.encode(work.buffer, "D")
     assert_same_bytes(read(kernels.y), kernels.forward(X))
+
+
+@pytest.mark.parametrize("dropped", ["S0", "S1"])
+def test_statistics_on_a_buffer_that_was_dropped_are_none(device, queue, dropped):
+    """Neither the part that would have been added up, nor what it would have been added to."""
+    kernels = Kernels(device)
+    buffer = queue.command_buffer()
+    if dropped == "S1":
+        with Work(device) as work:
+            kernels.encode(work.buffer, "S", [0])
+    kernels.encode(buffer, *split(dropped))
+    del buffer
+    gc.collect()
+    with Work(device) as work:
+        with pytest.raises(mg.errors.StateError, match=re.escape(NO_STATISTICS)):
+            kernels.encode(work.buffer, "D")
+        kernels.encode(work.buffer, "N")
+        work.result(kernels.y)
+    assert_same_bytes(read(kernels.y), kernels.forward(X))
+    assert_exact(value(kernels.state.mean), np.ones(5))
+    with Work(device) as work:
+        for which in "SND":
+            kernels.encode(work.buffer, which)
+        dx = work.result(kernels.encode(work.buffer, "G"))
+    assert_same_bytes(read(dx), train(device, kernels.forward, X, G, (2,)).dx)
+
+
+def test_sums_on_a_buffer_that_was_dropped_are_none(device, queue):
+    kernels = Kernels(device)
+    with Work(device) as work:
+        for step in ("S01", "N01", "D0"):
+            kernels.encode(work.buffer, *split(step))
+    buffer = queue.command_buffer()
+    kernels.encode(buffer, "D", [1])
+    kernels.encode(buffer, "G")
+    del buffer
+    gc.collect()
+    assert kernels.state.gradient_for_gamma is None
+    with Work(device) as work:
+        with pytest.raises(mg.errors.StateError, match="of 0 of the batch's 2 images"):
+            kernels.encode(work.buffer, "G")
+        for step in ("D0", "D1"):
+            kernels.encode(work.buffer, *split(step))
+        dx = work.result(kernels.encode(work.buffer, "G"))
+    expected = train(device, kernels.forward, X, G, (2,), gradient_counts=(1, 1))
+    assert_same_bytes(read(dx), expected.dx)
 
 
 def test_reset_does_not_touch_encoded_work(device):

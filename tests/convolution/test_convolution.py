@@ -1510,7 +1510,7 @@ def test_arrays_of_more_channels_than_the_weights_take(device, rng, cls):
     )
     with rejects(ValueError, words):
         kernel(x)
-    with rejects(ValueError, "; np.moveaxis(source, -3, -1) makes one of (N, C, H, W) fit, or set"):
+    with rejects(ValueError, "; np.moveaxis(source, -3, -1) makes one of (N, C, H, W) fit; or set"):
         kernel(x)
     kernel(np.moveaxis(x, -3, -1))
     kernel(np.moveaxis(x[0], -3, -1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 import mpsgrad as mg
+import numpy as np
 import pytest
 
 from tests.core.support import python
@@ -90,3 +91,41 @@ def test_a_wrong_device_is_refused_by_the_class(kernel):
     words = "device must be a Device, a kind or None, got int"
     with pytest.raises(TypeError, match=f"^{kernel.__name__}: {words}$"):
         kernel(device=3)
+
+
+NO_UTF8 = "x\udc80"  # such as what Python makes of a file's name
+
+
+def source_that_fails():
+    class Source(mg.ArrayConvolutionDataSource):
+        def load(self):
+            raise TypeError(NO_UTF8)
+
+    mg.Convolution(Source(np.ones((1, 1, 1, 1), np.float32)), device="cpu")
+
+
+def padding_that_fails():
+    class Policy(mg.Padding):
+        def destination_descriptor(self, *_):
+            raise TypeError(NO_UTF8)
+
+    kernel = mg.PoolingMax(2, 2, device="cpu")
+    kernel.padding = Policy()
+    kernel(np.ones((4, 4, 1), np.float32))
+
+
+def allocator_that_fails():
+    def allocator(*_):
+        raise TypeError(NO_UTF8)
+
+    device = mg.Device("cpu")
+    kernel = mg.PoolingMax(2, 2, device=device)
+    source = mg.ImageBatch.from_array(device, np.ones((1, 4, 4, 1), np.float32))
+    kernel.encode_batch(device.command_queue().command_buffer(), source, allocator=allocator)
+
+
+@pytest.mark.parametrize("call", [source_that_fails, padding_that_fails, allocator_that_fails])
+def test_what_callbacks_say_need_not_be_utf8(call):
+    with pytest.raises(TypeError) as error:
+        call()
+    assert str(error.value).endswith(NO_UTF8)

@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CMAKE = ROOT / "cmake/InstructionSets.cmake"
 OPTIONS = ["-std=c++20", "-Wall", "-Wextra", "-Wconversion", "-Werror", f"-I{ROOT / 'csrc'}"]
+THREADS = [f"csrc/cpu/{name}.cpp" for name in ("memory", "placement", "scratch", "threads")]
 pytestmark = pytest.mark.skipif(not CMAKE.exists(), reason="needs the C++ sources of a checkout")
 
 
@@ -132,9 +133,7 @@ def convolution_test(build):
         f"{folder}/weight_gradient_plan.cpp",
         f"{folder}/winograd_simd.cpp",
         "csrc/cpu/simd/convert_simd.cpp",
-        "csrc/cpu/memory.cpp",
-        "csrc/cpu/placement.cpp",
-        "csrc/cpu/threads.cpp",
+        *THREADS,
     )
 
 
@@ -187,7 +186,7 @@ def test_elementary_functions_on_every_instruction_set(build):
 
 
 def test_every_chunk_of_work_runs_once(build):
-    done = run([build("threads_test", "csrc/cpu/placement.cpp", "csrc/cpu/threads.cpp")])
+    done = run([build("threads_test", *THREADS)])
     assert passed(done), done.stdout
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import threading
 
 import mpsgrad as mg
 import numpy as np
@@ -99,6 +100,47 @@ def test_a_graph_commits_nothing(device, queue, rng, emulator):
     assert len(images) == SHAPE[0]
     for image in images:
         assert_exact(image.read(), np.full(SHAPE[1:], 7.0))
+
+
+def test_nobody_else_uses_the_command_buffer_meanwhile(device, queue, rng):
+    """Encodes let other threads run, which must not commit or fill what Apple is writing to."""
+    refused = []
+
+    def use_it():
+        for use in (
+            command_buffer.commit,
+            command_buffer.commit_and_continue,
+            command_buffer.enqueue,
+            lambda: graph.encode_batch(command_buffer, [images]),
+            lambda: double.encode_batch(command_buffer, images),
+        ):
+            with pytest.raises(
+                mg.errors.CommandBufferError, match="another thread is encoding"
+            ) as error:
+                use()
+            refused.append(error.value)
+
+    def allocator(_command_buffer, descriptor, _kernel):
+        other = threading.Thread(target=use_it)
+        other.start()
+        other.join()
+        return mg.Image(device, descriptor)
+
+    x = sample(rng)
+    images = mg.ImageBatch.from_array(device, x)
+    double = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.LINEAR, 2.0), device=device)
+    inner = g.NeuronLinearNode(g.ImageNode("x"), 2.0)
+    inner.result_image.image_allocator = allocator
+    graph = float_graph(device, [g.NeuronLinearNode(inner, 3.0)])
+    assert is_one_graph(graph)
+    command_buffer = queue.command_buffer()
+    result = graph.encode_batch(command_buffer, [images]).result
+    assert refused
+    assert len(refused) % 5 == 0
+    mg.synchronize(result, command_buffer)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+    assert_exact(result.to_array(), 6 * x)
 
 
 def test_a_commit_that_we_cannot_prevent_is_reported(device, queue, rng, emulator):

@@ -112,7 +112,7 @@ void BatchNormalizationStatistics::encode_batch(
                    {nullptr, sources, 0, p.source_channel_offset, state, start,
                     (start ? 0 : state.samples()) + images * image.width * image.height, *this},
                    operands_of(state));
-  state.note_statistics(image, images);
+  state.note_statistics(command_buffer->work(), image, images);
   command_buffer->note_encoded();
   note_uses(*command_buffer, sources, false);
   note_use(*command_buffer, state.batch_mean(), true);
@@ -233,8 +233,7 @@ void BatchNormalization::reload_pair(NormalizationPair& pair,
                                      const std::shared_ptr<CommandBuffer>& command_buffer,
                                      const std::shared_ptr<PairState>& state) {
   pair.check_reload(*this, *command_buffer, state);
-  encoder_->encode_reload(*command_buffer, *state);
-  pair.reload(*command_buffer, *state);
+  pair.reload(*command_buffer, *state, [&] { encoder_->encode_reload(*command_buffer, *state); });
 }
 
 void BatchNormalization::reload(const std::shared_ptr<CommandBuffer>& command_buffer,
@@ -298,7 +297,7 @@ void BatchNormalizationStatisticsGradient::encode_batch(
                     properties().secondary.channel_offset, state, state.starts_gradients(),
                     state.samples(), *this},
                    operands);
-  state.note_statistics_gradient(images);
+  state.note_statistics_gradient(command_buffer->work(), images);
   command_buffer->note_encoded();
   note_uses(*command_buffer, gradients, false);
   note_uses(*command_buffer, sources, false);

@@ -413,11 +413,11 @@ StateAdopter batch_normalization_state_adopter(const State& like) {
       ImageDescriptor image;
       image.width = snapshot.source_width;
       image.height = snapshot.source_height;
-      result->note_statistics(image, adoption.images);
+      result->note_statistics(adoption.work(), image, adoption.images);
       result->note_normalized();
     }
     if (has_gradients) {
-      result->note_statistics_gradient(adoption.images);
+      result->note_statistics_gradient(adoption.work(), adoption.images);
       result->note_gradient();
     }
     return result;

@@ -123,46 +123,48 @@ class CpuWeightStore {
 
   void set(const ConvolutionParameters& parameters) {
     const ConvolutionWeightShape shape = parameters.descriptor.weight_shape();
-    weight_count_ = static_cast<std::size_t>(shape.weight_count());
-    bias_count_ = static_cast<std::size_t>(shape.output_channels);
-    half_weights_ = parameters.half_weights;
-    auto weights = float_block(weight_count_);
+    auto kept = std::make_shared<Folding>();
+    kept->weight_count = static_cast<std::size_t>(shape.weight_count());
+    kept->bias_count = static_cast<std::size_t>(shape.output_channels);
+    kept->half_weights = parameters.half_weights;
+    for (Index o = 0; parameters.descriptor.has_batch_normalization && o < shape.output_channels;
+         ++o) {
+      kept->scales.push_back(parameters.weight_scale(o));
+      kept->shifts.push_back(parameters.bias_shift(o));
+    }
+    auto weights = float_block(kept->weight_count);
     parameters.write_kernel_weights(reinterpret_cast<float*>(weights->data()));
-    auto biases = float_block(bias_count_);
+    auto biases = float_block(kept->bias_count);
     parameters.write_kernel_biases(reinterpret_cast<float*>(biases->data()));
     auto slot = std::make_shared<WeightSlot>();
     slot->set({weights_over(std::move(weights)), std::move(biases)});
     slot_ = std::move(slot);
-    scales_.clear();
-    shifts_.clear();
-    for (Index o = 0; parameters.descriptor.has_batch_normalization && o < shape.output_channels;
-         ++o) {
-      scales_.push_back(parameters.weight_scale(o));
-      shifts_.push_back(parameters.bias_shift(o));
-    }
+    folding_ = std::move(kept);
   }
 
   void reload(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& state) {
     cpu::record(
         command_buffer,
-        [slot = slot_, weights = array_of(state.weights(), state.weights_offset(), weight_count_),
-         biases = array_of(state.biases(), state.biases_offset(), bias_count_), store = *this] {
+        [slot = slot_,
+         weights = array_of(state.weights(), state.weights_offset(), folding_->weight_count),
+         biases = array_of(state.biases(), state.biases_offset(), folding_->bias_count),
+         folding = folding_] {
           auto block = copy_block(weights.floats(), weights.count);
           auto* values = reinterpret_cast<float*>(block->data());
-          const std::size_t per_output = store.weight_count_ / store.bias_count_;
-          for (std::size_t i = 0; i < store.weight_count_ && !store.scales_.empty(); ++i) {
-            values[i] *= store.scales_[i / per_output];
+          const std::size_t per_output = folding->weight_count / folding->bias_count;
+          for (std::size_t i = 0; i < weights.count && !folding->scales.empty(); ++i) {
+            values[i] *= folding->scales[i / per_output];
           }
-          if (store.half_weights_) {
-            round_all_to_half(values, store.weight_count_);
+          if (folding->half_weights) {
+            round_all_to_half(values, weights.count);
           }
           WeightSlot::Contents contents = slot->get();
           contents.weights = weights_over(std::move(block));
           if (biases) {
             auto bias_block = copy_block(biases.floats(), biases.count);
             auto* bias = reinterpret_cast<float*>(bias_block->data());
-            for (std::size_t o = 0; o < store.scales_.size(); ++o) {
-              bias[o] = bias[o] * store.scales_[o] + store.shifts_[o];
+            for (std::size_t o = 0; o < folding->scales.size(); ++o) {
+              bias[o] = bias[o] * folding->scales[o] + folding->shifts[o];
             }
             contents.biases = std::move(bias_block);
           }
@@ -173,8 +175,9 @@ class CpuWeightStore {
   void export_weights(CommandBuffer& command_buffer, ConvolutionWeightsAndBiasesState& result) {
     cpu::record(
         command_buffer,
-        [slot = slot_, weights = array_of(result.weights(), result.weights_offset(), weight_count_),
-         biases = array_of(result.biases(), result.biases_offset(), bias_count_)] {
+        [slot = slot_,
+         weights = array_of(result.weights(), result.weights_offset(), folding_->weight_count),
+         biases = array_of(result.biases(), result.biases_offset(), folding_->bias_count)] {
           const WeightSlot::Contents contents = slot->get();
           weights.fill_with(contents.weights->values());
           if (biases) {
@@ -186,10 +189,15 @@ class CpuWeightStore {
   const std::shared_ptr<WeightSlot>& slot() const { return slot_; }
 
  private:
+  // What becomes of numbers on their way into the slot; shared with reloads that are recorded.
+  struct Folding {
+    std::size_t weight_count = 0, bias_count = 0;
+    bool half_weights = false;
+    std::vector<float> scales, shifts;  // batch normalization, by output channel; empty without
+  };
+
   std::shared_ptr<WeightSlot> slot_;
-  bool half_weights_ = false;
-  std::size_t weight_count_ = 0, bias_count_ = 0;
-  std::vector<float> scales_, shifts_;  // batch normalization, by output channel; empty without
+  std::shared_ptr<const Folding> folding_;
 };
 
 ConvolutionImages engine_images(const CpuImages& images, const std::vector<std::byte*>& samples) {

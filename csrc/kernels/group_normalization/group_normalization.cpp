@@ -114,8 +114,8 @@ void GroupNormalizationBase::reload_gamma_and_beta(
     const std::shared_ptr<CommandBuffer>& command_buffer,
     const std::shared_ptr<NormalizationGammaAndBetaState>& state) {
   weights_->check_reload(*this, *command_buffer, state);
-  encoder_->encode_reload(*command_buffer, *state);
-  weights_->reload(*command_buffer, *state);
+  weights_->reload(*command_buffer, *state,
+                   [&] { encoder_->encode_reload(*command_buffer, *state); });
 }
 
 void GroupNormalizationBase::check_call(const UnaryCall& call) const {

@@ -347,19 +347,20 @@ void Optimizer::encode_gamma_beta(const std::shared_ptr<CommandBuffer>& command_
 }
 
 void Optimizer::encode_gradient_sums(const std::shared_ptr<CommandBuffer>& command_buffer,
-                                     std::vector<std::vector<ParameterUpdate>>& updates) const {
+                                     std::vector<std::vector<ParameterUpdate>>& updates) {
   if (updates.size() == 1) {
     return;
   }
-  OptimizerDescriptor settings;
-  settings.learning_rate = -1.0F;
-  StochasticGradientDescent added(device(), settings, 0.0F, false);
-  Optimizer& adder = added;  // values - (-1) * gradient
+  if (!adder_) {
+    OptimizerDescriptor settings;
+    settings.learning_rate = -1.0F;  // values - (-1) * gradient
+    adder_ = std::make_unique<StochasticGradientDescent>(device(), settings, 0.0F, false);
+  }
   for (std::size_t k = 0; k < updates.front().size(); ++k) {
     ArrayView& total = updates.front()[k].gradient;
     Vector sum(device(), VectorDescriptor{.length = total.layout.columns});
     for (std::size_t i = 1; i < updates.size(); ++i) {
-      adder.encode_updates(command_buffer, {{"", updates[i][k].gradient, total, sum.view(), {}}});
+      adder_->encode_updates(command_buffer, {{"", updates[i][k].gradient, total, sum.view(), {}}});
       total = sum.view();
     }
   }

@@ -130,7 +130,7 @@ class Optimizer : public KernelBase {
   void check_updates(const std::vector<ParameterUpdate>& updates) const;
   // Of updates of the same parameters by one state's gradients each: gives the first the sums.
   void encode_gradient_sums(const std::shared_ptr<CommandBuffer>& command_buffer,
-                            std::vector<std::vector<ParameterUpdate>>& updates) const;
+                            std::vector<std::vector<ParameterUpdate>>& updates);
   void encode_updates(const std::shared_ptr<CommandBuffer>& command_buffer,
                       const std::vector<ParameterUpdate>& updates,
                       const ConvolutionGradientState* convolution = nullptr);
@@ -138,6 +138,7 @@ class Optimizer : public KernelBase {
   OptimizerDescriptor settings_;
   OptimizerRule rule_;
   std::unique_ptr<OptimizerEncoder> encoder_;
+  std::unique_ptr<Optimizer> adder_;  // of gradients; made for the first ones
 };
 
 class StochasticGradientDescent final : public Optimizer {

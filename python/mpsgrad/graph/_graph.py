@@ -134,6 +134,12 @@ class Graph(Settings, _core.Graph):
                 f"Graph: result_image must be an ImageNode, got {type(result_image).__name__}; "
                 "results that are several are given as result_images=, results_are_needed="
             )
+        if not isinstance(result_image_is_needed, (bool, np.bool_)):
+            raise TypeError(
+                "Graph: result_image_is_needed must be a bool, got "
+                f"{type(result_image_is_needed).__name__}; results that are several are given as "
+                "result_images="
+            )
         if result_images is None:
             result_images, results_are_needed = [result_image], [result_image_is_needed]
         self._results = [
@@ -758,6 +764,8 @@ def _wrong_count(what: str, count: int, nodes: Sequence[ImageNode | StateNode]) 
         for node in nodes
     ]
     text = f"{what} must hold {len(nodes)}, for {', '.join(named)}, got {count}"
+    if what == "images" and len(nodes) == 1 < count:
+        text += "; np.stack makes one batch of several images"
     if missing := named[count:]:
         text += f": none for {', '.join(missing)}"
     handles = [node.handle for node in nodes if node.handle is not None]

@@ -118,11 +118,17 @@ class ConvolutionNode(TrainableNode):
     accumulator_precision: ConvolutionAccumulatorPrecision
 
     def _take_weights(self, weights: Any) -> None:
+        if isinstance(weights, type):
+            raise TypeError(
+                f"{type(self).__name__}: weights must be a ConvolutionDataSource, got the class "
+                f"{weights.__name__}"
+            )
         for method in ("load", "purge", "descriptor", "weights", "bias_terms"):
             if not hasattr(weights, method):
                 raise TypeError(
-                    f"{type(self).__name__}: weights must be a ConvolutionDataSource, a "
-                    f"{type(weights).__name__} has no {method}()"
+                    f"{type(self).__name__}: weights must be a ConvolutionDataSource, for one an "
+                    f"ArrayConvolutionDataSource of an array: {type(weights).__name__} has no "
+                    f"{method}()"
                 )
         self._weights = weights
         self.accumulator_precision = ConvolutionAccumulatorPrecision.FLOAT

@@ -351,7 +351,7 @@ class FilterNode(_Node):
         if not (padding is None or isinstance(padding, _core.Padding)):
             raise TypeError(
                 f"{type(self).__name__}: padding_policy must be a Padding or None, got "
-                f"{type(padding).__name__}"
+                f"{type(padding).__name__}{padding_meant(padding)}"
             )
         self._padding = padding
 
