@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mpsgrad import _core
 from mpsgrad._array_source import ArraySource
 from mpsgrad._core import ChannelFormat
-from mpsgrad.batch_normalization import ArrayBatchNormalizationDataSource
-from mpsgrad.convolution import ArrayConvolutionDataSource, ConvolutionDataSource
 from mpsgrad.errors import GraphError
 from mpsgrad.graph._fusion import Fusion, find_fusions
+from mpsgrad.graph._source_updates import (
+    KernelUpdate,
+    SourceUpdate,
+    kinds_of_updates,
+    require_optimizer_on,
+    update_calls,
+    why_without_effect,
+)
 from mpsgrad.graph.activation import DropoutNode
 from mpsgrad.graph.convolution import ConvolutionNode
 from mpsgrad.graph.loss import LabelsNode
 from mpsgrad.graph.nodes import GradientFilterNode, StateNode, TrainableNode, TrainingStyle
 from mpsgrad.graph.normalization import BatchNormalizationNode
 from mpsgrad.graph.shape import ConcatenationNode
-from mpsgrad.group_normalization import (
-    ArrayGroupNormalizationDataSource,
-    ArrayInstanceNormalizationDataSource,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -366,21 +368,22 @@ class Compiler:
         name = f"{node._name()}: update of {type(source).__name__}"
         slot = self.state(forward._state)
         by_gpu = node.training_style == TrainingStyle.GPU
-        kinds = _kinds_of_updates(forward)
-        methods = [kind.method if by_gpu else f"{kind.method}_cpu" for kind in kinds]
-        for method, kind in zip(methods, kinds, strict=True):
-            if not callable(getattr(source, method, None)):
+        kinds = kinds_of_updates(forward)
+        for kind in kinds:
+            if not callable(getattr(source, kind.method(by_gpu), None)):
                 continue
-            call = _Update(
-                kind, method, name, source, kernel, self._kernels_of(source), self._note_steps_of
+            update = KernelUpdate(
+                SourceUpdate(kind, source, name, self._note_steps_of),
+                kernel,
+                self._kernels_of(source),
             )
             if by_gpu:
-                self.graph._add_update_now(name, slot, call.now)
+                self.graph._add_update_now(name, slot, update.now)
             else:
-                self.graph._add_update_on_completion(name, slot, call.on_completion)
+                self.graph._add_update_on_completion(name, slot, update.on_completion)
         if by_gpu:
-            _require_optimizer_on(self.device, source, node)
-        reasons = [_why_without_effect(source, method) for method in methods]
+            require_optimizer_on(self.device, source, node)
+        reasons = [why_without_effect(source, kind.method(by_gpu)) for kind in kinds]
         if None not in reasons:
             self.without_update[node] = str(reasons[0])
 
@@ -403,15 +406,9 @@ class Compiler:
                 source = self.data_sources[node]
                 if id(source) not in sources:
                     name = names.get(id(source), node._name())
-                    sources[id(source)] = self.graph._add_data_source(
-                        kernel,
-                        *_updates(
-                            node,
-                            source,
-                            f"{name}: update of {type(source).__name__}",
-                            self._note_steps_of,
-                        ),
-                    )
+                    what = f"{name}: update of {type(source).__name__}"
+                    calls = update_calls(node, source, what, self._note_steps_of)
+                    sources[id(source)] = self.graph._add_data_source(kernel, *calls)
                 number = sources[id(source)]
             undone = getattr(node, "_undone", None)
             labels = getattr(node, "_labels", None)
@@ -565,164 +562,3 @@ class Compiler:
                 ):
                     if hasattr(kernel, method):
                         getattr(kernel, method)()
-
-
-_WITH_OPTIMIZER = (
-    ArrayConvolutionDataSource.update,
-    ArrayBatchNormalizationDataSource.update_gamma_and_beta,
-    ArrayBatchNormalizationDataSource.update_mean_and_variance,
-    ArrayInstanceNormalizationDataSource.update_gamma_and_beta,
-    ArrayGroupNormalizationDataSource.update_gamma_and_beta,
-)
-_WITHOUT_EFFECT = (ConvolutionDataSource.update, ConvolutionDataSource.update_cpu)
-
-
-def _why_without_effect(source: Any, method: str) -> str | None:
-    """Return why a call of a data source for an update would do nothing; None if it may do much."""
-    own = getattr(source, method, None)
-    function = getattr(own, "__func__", own)
-    if not callable(own) or function in _WITHOUT_EFFECT:
-        return "has no method for it"
-    if function in _WITH_OPTIMIZER and source.optimizer is None:
-        return "has no optimizer"
-    return None
-
-
-def _require_optimizer_on(device: _core.Device, source: Any, node: FilterNode) -> None:
-    optimizer = source.optimizer if isinstance(source, ArraySource) else None
-    if optimizer is not None and optimizer.device != device:
-        raise GraphError(
-            f"Graph: {type(source).__name__} of {node._name()} is trained by "
-            f"{type(optimizer).__name__} on {optimizer.device.kind}, but the graph is on "
-            f"{device.kind}; give the optimizer the graph's device"
-        )
-
-
-class _KindOfUpdate(NamedTuple):
-    """What a data source updates in one call, and what kernels then do."""
-
-    method: str
-    """Of the data source; its form by the CPU ends in ``_cpu``."""
-    state_class: type
-    """Of what it returns."""
-    reload: str
-    """Method of kernels that takes such a state; that by the CPU ends in ``_from_data_source``."""
-    arguments: Callable[[list[Any], Any], tuple[Any, ...]]
-    """Of the method, from the gradient states and the weights before."""
-
-
-_WEIGHTS = _KindOfUpdate(
-    "update",
-    _core.ConvolutionWeightsAndBiasesState,
-    "reload_weights_and_biases",
-    lambda states, old: (states[0], old),
-)
-_GAMMA_AND_BETA = _KindOfUpdate(
-    "update_gamma_and_beta",
-    _core.NormalizationGammaAndBetaState,
-    "reload_gamma_and_beta",
-    lambda states, _: (states[0],),
-)
-_MEAN_AND_VARIANCE = _KindOfUpdate(
-    "update_mean_and_variance",
-    _core.NormalizationMeanAndVarianceState,
-    "reload_mean_and_variance",
-    lambda states, _: (states[0],),
-)
-
-
-def _kinds_of_updates(forward: FilterNode) -> list[_KindOfUpdate]:
-    if isinstance(forward, ConvolutionNode):
-        return [_WEIGHTS]
-    if isinstance(forward, BatchNormalizationNode):
-        return [_GAMMA_AND_BETA, _MEAN_AND_VARIANCE]
-    return [_GAMMA_AND_BETA._replace(arguments=lambda states, _: (states,))]
-
-
-class _Update(NamedTuple):
-    """One kind of update of one data source, as a step of a graph."""
-
-    kind: _KindOfUpdate
-    method: str
-    name: str
-    source: Any
-    kernel: Any
-    """The forward kernel."""
-    built: list[tuple[Any, Any]]
-    """Sources and kernels that reload."""
-    note: Callable[[Any], None]
-    """Called with the source when kernels have its new values."""
-
-    def _weights_before(self, command_buffer: Any) -> Any:
-        if self.kind is not _WEIGHTS:
-            return None
-        return self.kernel.export_weights_and_biases(command_buffer)
-
-    def now(self, command_buffer: Any, states: list[Any]) -> None:
-        """Call the data source while the graph is encoded."""
-        arguments = self.kind.arguments(states, self._weights_before(command_buffer))
-        new = getattr(self.source, self.method)(command_buffer, *arguments)
-        if new is None:
-            return
-        _require_state(self.name, new, self.kind.state_class)
-        if new.is_temporary:  # as many reads as kernels will reload from it
-            new.read_count += len(self.built) - 1
-        for _, each in self.built:
-            getattr(each, self.kind.reload)(command_buffer, new)
-        self.note(self.source)
-
-    def on_completion(self, command_buffer: Any, states: list[Any]) -> Any:
-        """Return what calls the data source when the command buffer has completed."""
-        old = self._weights_before(command_buffer)
-        _core.synchronize(states if old is None else [states[0], old], command_buffer)
-
-        def complete() -> None:
-            if getattr(self.source, self.method)(*self.kind.arguments(states, old)):
-                for _, each in self.built:
-                    getattr(each, f"{self.kind.reload}_from_data_source")()
-                self.note(self.source)
-
-        return complete
-
-
-def _updates(node: FilterNode, source: Any, name: str, note: Callable[[Any], None]) -> list[Any]:
-    """Return what a data source is called for: while a graph is encoded, and once it has run.
-
-    Twice two: for weights, or gamma and beta; and for mean and variance. None where there is no
-    such method.
-    """
-
-    def checked(method: Any, kind: _KindOfUpdate) -> Any:
-        def update(command_buffer: Any, states: list[Any], old: Any) -> Any:
-            new = method(command_buffer, *kind.arguments(states, old))
-            if new is not None:
-                _require_state(name, new, kind.state_class)
-                note(source)
-            return new
-
-        return update
-
-    def completing(method: Any, kind: _KindOfUpdate) -> Any:
-        def update(states: list[Any], old: Any) -> Any:
-            reloads = method(*kind.arguments(states, old))
-            if reloads:
-                note(source)
-            return reloads
-
-        return update
-
-    result: list[Any] = []
-    for kind in _kinds_of_updates(node):
-        now = getattr(source, kind.method, None)
-        later = getattr(source, f"{kind.method}_cpu", None)
-        result.append(checked(now, kind) if callable(now) else None)
-        result.append(completing(later, kind) if callable(later) else None)
-    return result + [None] * (4 - len(result))
-
-
-def _require_state(name: str, state: Any, state_class: type) -> None:
-    if not isinstance(state, state_class):
-        raise TypeError(
-            f"Graph: {name} must return a {state_class.__name__} or None, got "
-            f"{type(state).__name__}"
-        )
