@@ -1,4 +1,7 @@
-"""What data sources over arrays share: an optimizer, checkpoints, copies and pickles."""
+"""What data sources over arrays share: an optimizer, checkpoints, copies and pickles.
+
+And what those of normalizations share: arrays of one value a channel; gamma and beta train.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,14 @@ import numpy as np
 from mpsgrad import _core
 from mpsgrad._arrays import as_array
 from mpsgrad._kernel import Explaining
+from mpsgrad._updates import ArrayUpdates, spend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from mpsgrad._updates import ArrayUpdates
-
-__all__ = ["ArraySource", "require_mapping"]
+__all__ = ["ArraySource", "ChannelArraySource", "require_mapping"]
 
 _OF_DEVICE = ("_updates", "_averages")
 _TRAINING = "_training"  # in their place in a pickle
@@ -222,3 +224,69 @@ class ArraySource(Explaining):
                 setattr(self, attribute, np.array(array))
         self._updates = self._train(optimizer)
         self._updates.resume(steps, history)
+
+
+class ChannelArraySource(ArraySource):
+    """What normalizations' data sources over arrays share: one value a channel, gamma and beta."""
+
+    _arrays: ClassVar[dict[str, str]] = {"gamma": "gamma", "beta": "beta"}
+
+    if TYPE_CHECKING:
+        number_of_feature_channels: int
+        gamma: npt.ArrayLike | None
+        beta: npt.ArrayLike | None
+        epsilon: float
+        label: str | None
+
+    def _take(
+        self,
+        given: Mapping[str, npt.ArrayLike | None],
+        number_of_feature_channels: int | None,
+        epsilon: float | None,
+        label: str | None,
+        optimizer: Any,
+    ) -> None:
+        """Take over what a constructor was given, with all arrays by name, and check it."""
+        who = type(self).__name__
+        arrays = {
+            name: np.asarray(as_array(who, values, name), np.float32)
+            for name, values in given.items()
+            if values is not None
+        }
+        channels = number_of_feature_channels
+        for name, array in arrays.items():
+            channels = array.size if channels is None else channels
+            if array.shape != (channels,):
+                raise ValueError(f"{who}: {name} must have shape ({channels},), got {array.shape}")
+        if channels is None:
+            raise ValueError(f"{who}: number_of_feature_channels is needed where there is no array")
+        self.number_of_feature_channels = channels
+        for name, attribute in self._arrays.items():
+            setattr(self, attribute, arrays.get(name))
+        if epsilon is not None:
+            self.epsilon = epsilon
+        self.label = label
+        self._updates = None if optimizer is None else self._train(optimizer)
+
+    def _train(self, optimizer: Any) -> ArrayUpdates:
+        who = type(self).__name__
+        missing = [name for name in ("gamma", "beta") if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"{who}: to be trained it needs {' and '.join(missing)}")
+        return ArrayUpdates(who, optimizer, self, {"gamma": "gamma", "beta": "beta"})
+
+    def _step_gamma_and_beta(
+        self, command_buffer: _core.CommandBuffer, states: Sequence[_core.State]
+    ) -> _core.NormalizationGammaAndBetaState | None:
+        """Encode a step by the sum of the states' gradients, if there is an optimizer."""
+        if self._updates is None:
+            spend(states)
+            return None
+        return self._updates.step_gamma_and_beta(command_buffer, states)
+
+    def __repr__(self) -> str:
+        """Show channels, epsilon and which arrays there are."""
+        names = [n for n, attribute in self._arrays.items() if getattr(self, attribute) is not None]
+        parts = [", ".join(names) or "no arrays", f"epsilon={self.epsilon:g}"]
+        shown = ", ".join([*parts, *self._shown(self.label)])
+        return f"{type(self).__name__}({self.number_of_feature_channels} channels, {shown})"

@@ -20,13 +20,13 @@ from mpsgrad.optimizer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
     from mpsgrad._gradient_bucket import GradientBucket
 
-__all__ = ["ArrayUpdates", "spend", "updates_of_gamma_and_beta"]
+__all__ = ["ArrayUpdates", "spend"]
 
 _time_steps = threading.Lock()
 
@@ -249,7 +249,7 @@ class ArrayUpdates:
         return new
 
     def step_gamma_and_beta(
-        self, command_buffer: Any, states: list[Any]
+        self, command_buffer: Any, states: Sequence[Any]
     ) -> _core.NormalizationGammaAndBetaState | None:
         """Encode a step by the summed gradients of some states, and return the new values.
 
@@ -291,15 +291,6 @@ class ArrayUpdates:
         )
         values.synchronize(command_buffer)
         self._queue = command_buffer.queue
-
-
-def updates_of_gamma_and_beta(source: Any, optimizer: Any) -> ArrayUpdates:
-    """Return what trains a normalization's gamma and beta, which must both be there."""
-    name = type(source).__name__
-    missing = [what for what in ("gamma", "beta") if getattr(source, what) is None]
-    if missing:
-        raise ValueError(f"{name}: to be trained it needs {' and '.join(missing)}")
-    return ArrayUpdates(name, optimizer, source, {"gamma": "gamma", "beta": "beta"})
 
 
 def _vector_over(buffer: _core.Buffer, count: int) -> _core.Vector:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, overload
 import numpy as np
 
 from mpsgrad import _core
-from mpsgrad._array_source import ArraySource
+from mpsgrad._array_source import ChannelArraySource
 from mpsgrad._arrays import (
     ArrayGradientKernel,
     array_queue,
-    as_array,
     as_image_array,
     batch_of,
     finish,
@@ -19,7 +18,7 @@ from mpsgrad._arrays import (
     resolve_device,
 )
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates, spend, updates_of_gamma_and_beta
+from mpsgrad._updates import ArrayUpdates, spend
 from mpsgrad.neuron import NeuronDescriptor, NeuronType
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ class BatchNormalizationDataSource:
         """Release what `load` prepared."""
 
 
-class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSource):
+class ArrayBatchNormalizationDataSource(ChannelArraySource, BatchNormalizationDataSource):
     """Numbers in NumPy arrays.
 
     Parameters
@@ -158,48 +157,21 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
         optimizer: Any = None,
         statistics_decay: float = 0.9,
     ) -> None:
-        given = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
-        who = type(self).__name__
-        arrays = {
-            name: np.asarray(as_array(who, values, name), np.float32)
-            for name, values in given.items()
-            if values is not None
-        }
-        channels = number_of_feature_channels
-        for name, array in arrays.items():
-            channels = array.size if channels is None else channels
-            if array.shape != (channels,):
-                raise ValueError(
-                    f"ArrayBatchNormalizationDataSource: {name} must have shape ({channels},), "
-                    f"got {array.shape}"
-                )
-        if channels is None:
-            raise ValueError(
-                "ArrayBatchNormalizationDataSource: number_of_feature_channels is needed where "
-                "there is no array"
-            )
-        self.number_of_feature_channels = channels
-        self.gamma = arrays.get("gamma")
-        self.beta = arrays.get("beta")
-        self.mean = arrays.get("mean")
-        self.variance = arrays.get("variance")
-        if epsilon is not None:
-            self.epsilon = epsilon
-        self.label = label
         if not 0.0 <= statistics_decay <= 1.0:
             raise ValueError(
-                "ArrayBatchNormalizationDataSource: statistics_decay must be from 0 to 1, got "
+                f"{type(self).__name__}: statistics_decay must be from 0 to 1, got "
                 f"{statistics_decay!r}"
             )
         self.statistics_decay = statistics_decay
-        self._updates = None if optimizer is None else self._train(optimizer)
+        given = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
+        self._take(given, number_of_feature_channels, epsilon, label, optimizer)
 
     def _train(self, optimizer: Any) -> ArrayUpdates:
         self._averages = None
         if self.mean is not None and self.variance is not None:
             statistics = {"mean": "mean", "variance": "variance"}
             self._averages = ArrayUpdates(type(self).__name__, optimizer, self, statistics)
-        return updates_of_gamma_and_beta(self, optimizer)
+        return super()._train(optimizer)
 
     def load(self) -> bool:
         """Bring what updates have made into the arrays, and return True."""
@@ -214,10 +186,7 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
 
         None without an optimizer, and where a `GradientBucket` takes the gradient.
         """
-        if self._updates is None:
-            spend([state])
-            return None
-        return self._updates.step_gamma_and_beta(command_buffer, [state])
+        return self._step_gamma_and_beta(command_buffer, [state])
 
     def update_mean_and_variance(
         self, command_buffer: _core.CommandBuffer, state: _core.BatchNormalizationState
@@ -236,13 +205,6 @@ class ArrayBatchNormalizationDataSource(ArraySource, BatchNormalizationDataSourc
         return _core.NormalizationMeanAndVarianceState(
             updates.buffer("mean"), updates.buffer("variance")
         )
-
-    def __repr__(self) -> str:
-        """Show channels, epsilon and which arrays there are."""
-        names = [n for n in ("gamma", "beta", "mean", "variance") if getattr(self, n) is not None]
-        parts = [", ".join(names) or "no arrays", f"epsilon={self.epsilon:g}"]
-        shown = ", ".join([*parts, *self._shown(self.label)])
-        return f"{type(self).__name__}({self.number_of_feature_channels} channels, {shown})"
 
 
 class BatchNormalizationStatistics(KernelFacade, _core.BatchNormalizationStatistics):

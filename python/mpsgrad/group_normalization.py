@@ -6,15 +6,14 @@ or over its pixels and a group of consecutive channels. There are no stored stat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpsgrad import _core
-from mpsgrad._array_source import ArraySource
-from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, as_array, resolve_device
+from mpsgrad._array_source import ChannelArraySource
+from mpsgrad._arrays import ArrayGradientKernel, ArrayUnaryKernel, resolve_device
 from mpsgrad._kernel import KernelFacade
-from mpsgrad._updates import ArrayUpdates, spend, updates_of_gamma_and_beta
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -77,45 +76,8 @@ class GroupNormalizationDataSource(InstanceNormalizationDataSource):
     """Groups of consecutive channels, a divisor of their number; read once."""
 
 
-class _Arrays(ArraySource, InstanceNormalizationDataSource):
+class _Arrays(ChannelArraySource, InstanceNormalizationDataSource):
     """What both data sources over arrays share."""
-
-    _arrays: ClassVar[dict[str, str]] = {"gamma": "gamma", "beta": "beta"}
-
-    def _take(
-        self,
-        gamma: npt.ArrayLike | None,
-        beta: npt.ArrayLike | None,
-        channels: int | None,
-        epsilon: float | None,
-        label: str | None,
-        optimizer: Any,
-    ) -> None:
-        name = type(self).__name__
-        given = {"gamma": gamma, "beta": beta}
-        for what, values in given.items():
-            array = None
-            if values is not None:
-                array = np.asarray(as_array(name, values, what), np.float32)
-            if array is not None:
-                channels = array.size if channels is None else channels
-                if array.shape != (channels,):
-                    raise ValueError(
-                        f"{name}: {what} must have shape ({channels},), got {array.shape}"
-                    )
-            setattr(self, what, array)
-        if channels is None:
-            raise ValueError(
-                f"{name}: number_of_feature_channels is needed where there is no array"
-            )
-        self.number_of_feature_channels = channels
-        if epsilon is not None:
-            self.epsilon = epsilon
-        self.label = label
-        self._updates = None if optimizer is None else self._train(optimizer)
-
-    def _train(self, optimizer: Any) -> ArrayUpdates:
-        return updates_of_gamma_and_beta(self, optimizer)
 
     def update_gamma_and_beta(
         self, command_buffer: _core.CommandBuffer, states: list[Any]
@@ -124,17 +86,7 @@ class _Arrays(ArraySource, InstanceNormalizationDataSource):
 
         None without an optimizer, and where a `GradientBucket` takes the gradients.
         """
-        if self._updates is None:
-            spend(states)
-            return None
-        return self._updates.step_gamma_and_beta(command_buffer, states)
-
-    def __repr__(self) -> str:
-        """Show channels, epsilon and which arrays there are."""
-        names = [name for name in ("gamma", "beta") if getattr(self, name) is not None]
-        parts = [", ".join(names) or "no arrays", f"epsilon={self.epsilon:g}"]
-        shown = ", ".join([*parts, *self._shown(self.label)])
-        return f"{type(self).__name__}({self.number_of_feature_channels} channels, {shown})"
+        return self._step_gamma_and_beta(command_buffer, states)
 
 
 class ArrayInstanceNormalizationDataSource(_Arrays):
@@ -170,7 +122,8 @@ class ArrayInstanceNormalizationDataSource(_Arrays):
         label: str | None = None,
         optimizer: Any = None,
     ) -> None:
-        self._take(gamma, beta, number_of_feature_channels, epsilon, label, optimizer)
+        given = {"gamma": gamma, "beta": beta}
+        self._take(given, number_of_feature_channels, epsilon, label, optimizer)
 
 
 class ArrayGroupNormalizationDataSource(_Arrays, GroupNormalizationDataSource):
@@ -209,7 +162,8 @@ class ArrayGroupNormalizationDataSource(_Arrays, GroupNormalizationDataSource):
         label: str | None = None,
         optimizer: Any = None,
     ) -> None:
-        self._take(gamma, beta, number_of_feature_channels, epsilon, label, optimizer)
+        given = {"gamma": gamma, "beta": beta}
+        self._take(given, number_of_feature_channels, epsilon, label, optimizer)
         self.number_of_groups = number_of_groups
 
 

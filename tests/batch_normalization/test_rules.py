@@ -731,6 +731,23 @@ def test_array_source():
         mg.ArrayBatchNormalizationDataSource()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([1, 1, 1], [1, 2]), r"beta must have shape \(3,\), got \(2,\)"),
+        ((), "number_of_feature_channels is needed where there is no array"),
+        (([1, 1],), "statistics_decay must be from 0 to 1, got 2"),
+    ],
+)
+def test_messages_name_the_subclass(arguments, words):
+    class Mine(mg.ArrayBatchNormalizationDataSource):
+        def __init__(self, *arrays):
+            super().__init__(*arrays, statistics_decay=2 if len(arrays) == 1 else 0.9)
+
+    with pytest.raises(ValueError, match=f"^Mine: {words}"):
+        Mine(*arguments)
+
+
 # ---- reloads --------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ import mpsgrad as mg
 import pytest
 from mpsgrad import _core
 from mpsgrad.__main__ import main
-from mpsgrad._command_line import probe
+from mpsgrad._command_line.probe import graphs
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
@@ -33,8 +33,8 @@ def test_only_a_device_over_a_framework_can_be_asked():
 
 def test_what_graphs_are_assumed_to_answer():
     """As section 16 of the graph chapter has it."""
-    questions = (probe._g1, probe._g3, probe._g5, probe._g6, probe._graphs)
-    answers = [answer for ask in questions for answer in ask(mg.Device("cpu"))]
+    questions = [*graphs.QUESTIONS, *graphs.QUESTIONS_OF_OURS]
+    answers = [answer for each in questions for answer in each.ask(mg.Device("cpu"))]
     assert [(answer.id, answer.assumed) for answer in answers] == [
         ("G1", "3 2"),
         ("G1", "5 -7"),

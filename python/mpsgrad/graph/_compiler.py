@@ -1,30 +1,29 @@
-"""From nodes to the steps of a graph: what is needed of them, in which order, into which slots."""
+"""From nodes to the steps of a graph: their kernels, slots and updates, by a plan."""
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mpsgrad import _core
 from mpsgrad._array_source import ArraySource
-from mpsgrad._core import ChannelFormat
-from mpsgrad.batch_normalization import ArrayBatchNormalizationDataSource
-from mpsgrad.convolution import ArrayConvolutionDataSource, ConvolutionDataSource
-from mpsgrad.errors import GraphError
-from mpsgrad.graph._fusion import Fusion, find_fusions
+from mpsgrad.graph._plan import format_of, make_plan
+from mpsgrad.graph._source_updates import (
+    KernelUpdate,
+    SourceUpdate,
+    kinds_of_updates,
+    require_optimizer_on,
+    update_calls,
+    why_without_effect,
+)
 from mpsgrad.graph.activation import DropoutNode
 from mpsgrad.graph.convolution import ConvolutionNode
 from mpsgrad.graph.loss import LabelsNode
 from mpsgrad.graph.nodes import GradientFilterNode, StateNode, TrainableNode, TrainingStyle
-from mpsgrad.graph.normalization import BatchNormalizationNode
 from mpsgrad.graph.shape import ConcatenationNode
-from mpsgrad.group_normalization import (
-    ArrayGroupNormalizationDataSource,
-    ArrayInstanceNormalizationDataSource,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -34,43 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Compiler"]
 
 _NONE = -1
-
-
-def _ancestors(
-    nodes: Iterable[FilterNode], copies: Mapping[ImageNode, ImageNode]
-) -> set[FilterNode]:
-    """Return the nodes and all that they depend on, through images and states.
-
-    A node whose result is a copy depends on what is copied alone.
-    """
-    found: set[FilterNode] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node in found:
-            continue
-        found.add(node)
-        copied = copies.get(node.result_image)
-        sources = node._sources if copied is None else [copied]
-        stack += [image._producer for image in sources if image._producer is not None]
-        if copied is None:
-            stack += [state._producer for state in node._source_states()]
-    return found
-
-
-def _gradient_part(nodes: Iterable[FilterNode]) -> set[FilterNode]:
-    """Return which of the nodes are gradient nodes, or depend on one, as sums of gradients do.
-
-    Forward nodes run before all of these, whenever they were made: none of them uses weights that
-    the same encode has updated.
-    """
-    part: set[FilterNode] = set()
-    for node in sorted(nodes, key=lambda node: node._serial):
-        producers: set[FilterNode | None] = {image._producer for image in node._sources}
-        producers.update(state._producer for state in node._source_states())
-        if isinstance(node, GradientFilterNode) or not part.isdisjoint(producers):
-            part.add(node)
-    return part
 
 
 class Compiler:
@@ -92,8 +54,8 @@ class Compiler:
     ) -> None:
         self.graph = graph
         self.device: _core.Device = graph.device
-        self.results = results
-        self.needed = needed
+        # Device graphs fuse by themselves.
+        self.plan = make_plan(results, needed, fuses=not graph._wants_description)
         self._kernels: dict[FilterNode, Any] = {}
         self._images: dict[ImageNode, int] = {}
         self._states: dict[StateNode, int] = {}
@@ -107,229 +69,59 @@ class Compiler:
         self._warned_of_steps = False
         self._checked_channels: set[tuple[int | None, ...]] = set()
 
-        self.included = _ancestors([node._producer for node in results if node._producer], {})
-        self.fused: dict[FilterNode, Fusion] = {}
-        self._find_copies()
-        self._keep()
-        # Device graphs fuse by themselves.
-        if not graph._wants_description:
-            self._fuse()
-        self._count_uses()
-        self._order_inputs()
         self._add_slots()
-        self._check_sums()
-        for node in self.steps:
+        for node in self.plan.steps:
             node._compile(self)
         self._finish()
-        self._find_readers()
+        self._readers = self._find_readers()
         self._note_steps()
         if warns:  # whoever makes the graph
             self._warn_of_equal_seeds(stacklevel=5)
             self._warn_of_no_updates(stacklevel=5)
-            self.check_channels([None] * len(self.input_images), stacklevel=5)
+            self.check_channels([None] * len(self.plan.input_images), stacklevel=5)
         if graph._wants_description:
             self._describe()
             graph._make_runner()
         del self.graph  # which keeps this, and goes with its last user
 
-    # ---- what is needed
-
-    def _keep(self) -> None:
-        """Find what must run: what results, exports and updates depend on."""
-        needed = {
-            image for image, is_needed in zip(self.results, self.needed, strict=True) if is_needed
-        }
-        required = [
-            node
-            for node in self.included
-            if node.result_image in needed
-            or node.result_image.export_from_graph
-            or (node._state is not None and node._state.export_from_graph)
-            or node._updates_weights()
-        ]
-        self.kept = _ancestors(required, self.copies) | self.fused.keys()
-        backward = _gradient_part(self.included)
-        self.order = sorted(self.kept, key=lambda node: (node in backward, node._serial))
-        self.pruned = sorted(self.included - self.kept, key=lambda node: node._serial)
-        self.steps = [node for node in self.order if node.result_image not in self.copies]
-
-    def _warn_of_equal_seeds(self, stacklevel: int) -> None:
-        first_with: dict[int, DropoutNode] = {}
-        for node in self.steps:
-            if not isinstance(node, DropoutNode):
-                continue
-            other = first_with.setdefault(node.seed, node)
-            if other is not node:
-                same = "another " if node._name() == other._name() else ""
-                warnings.warn(
-                    f"{node._name()}: has seed {node.seed}, as {same}{other._name()} has, so that "
-                    "both draw the same masks; give each a seed of its own",
-                    UserWarning,
-                    stacklevel=stacklevel,
-                )
-
-    def _returned(self, image: ImageNode) -> bool:
-        return image.export_from_graph or any(
-            is_needed and result is image
-            for result, is_needed in zip(self.results, self.needed, strict=True)
-        )
-
-    def _find_copies(self) -> None:
-        """Nodes whose results are copies do not run: their images are other images' slots."""
-        self.copies: dict[ImageNode, ImageNode] = {}
-        for node in self.included:
-            image, source = node.result_image, node._copied_image()
-            if (
-                source is not None
-                and node._padding is None
-                and image._allocator is None
-                and not self._returned(image)
-                and self.format_of(image) == self.format_of(source)
-            ):
-                self.copies[image] = source
-
-    def _fuse(self) -> None:
-        """Have normalizations compute activations: what both give is one image, without a copy."""
-        for fusion in find_fusions(self.steps, self._origin, self._returned, self.format_of):
-            self.copies[fusion.neuron.result_image] = fusion.normalization.result_image
-            self.fused[fusion.normalization] = self.fused[fusion.neuron] = fusion
-            if fusion.gradient is not None and fusion.neuron_gradient is not None:
-                image = fusion.neuron_gradient.result_image
-                self.copies[image] = fusion.neuron_gradient._sources[0]
-                self.fused[fusion.gradient] = self.fused[fusion.neuron_gradient] = fusion
-        if self.fused:
-            self._keep()
-
-    def fused_arguments(self, node: FilterNode) -> dict[str, Any]:
-        """Return what a normalization's kernels are given for the activation fused into them."""
-        fusion = self.fused.get(node)
-        return {} if fusion is None else {"fused_neuron_descriptor": fusion.neuron.descriptor}
-
-    def _origin(self, image: ImageNode) -> ImageNode:
-        while image in self.copies:
-            image = self.copies[image]
-        return image
-
-    def _count_uses(self) -> None:
-        self._read: set[ImageNode] = set()
-        self._used: set[StateNode] = set()
-        for node in self.steps:
-            self._read.update(self._origin(image) for image in node._sources)
-            self._used.update(node._source_states())
-
-    def format_of(self, image: ImageNode) -> ChannelFormat:
-        """Return an image's format; NONE where it is the graph's."""
-        while image.format == ChannelFormat.NONE and image._producer is not None:
-            image = image._producer._sources[0]
-        return image.format
-
-    def is_read(self, image: ImageNode) -> bool:
-        """Return whether somebody reads a node's result."""
-        return image in self._read or self._returned(image)
-
-    def is_used(self, state: StateNode | None) -> bool:
-        """Return whether a state is made: somebody reads it, or it is exported."""
-        return state is not None and (state in self._used or state.export_from_graph)
-
-    def is_exported(self, state: StateNode | None) -> bool:
-        """Return whether encodes return a state."""
-        return state is not None and state.export_from_graph
-
-    def _check_sums(self) -> None:
-        """Refuse what one forward state cannot hold: the sums of two gradient nodes."""
-        first: dict[FilterNode, FilterNode] = {}
-        for node in self.steps:
-            if not (isinstance(node, GradientFilterNode) and isinstance(node, TrainableNode)):
-                continue
-            other = first.setdefault(node._forward, node)
-            summed = isinstance(node._forward, BatchNormalizationNode)
-            if other is not node and (
-                summed or node._updates_weights() or other._updates_weights()
-            ):
-                raise GraphError(
-                    f"Graph: {node._forward._name()} has two gradient nodes, whose sums over the "
-                    "batch it cannot keep apart; add up the incoming gradients, and make one "
-                    "gradient node of the sum"
-                )
-
-    # ---- inputs, slots and kernels
-
-    def _order_inputs(self) -> None:
-        """Depth first from each result: a node's images, and then the producers of its states."""
-        self.input_images: list[ImageNode] = []
-        self.input_states: list[StateNode] = []
-        self.exported_images: list[ImageNode] = []
-        self.exported_states: list[StateNode] = []
-        seen: set[Any] = set()
-
-        def visit_image(image: ImageNode) -> list[Any]:
-            producer = image._producer
-            if producer is None:
-                if image in self._read and image not in seen:
-                    seen.add(image)
-                    self.input_images.append(image)
-                return []
-            if producer in seen:
-                return []
-            seen.add(producer)
-            if producer in self.kept:
-                if image.export_from_graph:
-                    self.exported_images.append(image)
-                if producer._state is not None and producer._state.export_from_graph:
-                    self.exported_states.append(producer._state)
-            return [*producer._sources, *producer._source_states()]
-
-        def visit_state(state: StateNode) -> list[Any]:
-            if state._producer._state is state:
-                return visit_image(state._producer.result_image)
-            if state in self._used and state not in seen:  # an input
-                seen.add(state)
-                self.input_states.append(state)
-            return []
-
-        for result in self.results:
-            stack: list[Any] = [result]
-            while stack:
-                node = stack.pop()
-                visited = visit_state(node) if isinstance(node, StateNode) else visit_image(node)
-                stack += reversed(visited)
+    # ---- slots and kernels
 
     def _add_slots(self) -> None:
-        for i, image in enumerate(self.input_images):
+        for i, image in enumerate(self.plan.input_images):
             label = f"source image {i}"
             name = label if image.handle is None else f"{label} ({image.handle!r})"
             self._add_image(image, name, None)
-        for node in self.steps:
+        for node in self.plan.steps:
             image = node.result_image
             allocator = image._allocator
-            if allocator is None and self._returned(image) and image in self.results:
+            if allocator is None and self.plan.is_returned(image) and image in self.plan.results:
                 allocator = _core.DEFAULT
             self._add_image(image, f"the result of {node._name()}", allocator)
-        for i, state in enumerate(self.input_states):
+        for i, state in enumerate(self.plan.input_states):
             label = f"source state {i}"
             name = label if state.handle is None else f"{label} ({state.handle!r})"
             self._states[state] = self.graph._add_state(name, False, state.synchronize_resource)
         updating = {
             state
-            for node in self.steps
+            for node in self.plan.steps
             if node._updates_weights()
             for state in node._source_states()
         }
-        for node in self.steps:
+        for node in self.plan.steps:
             own = node._state
-            if own is not None and self.is_used(own):
+            if own is not None and self.plan.is_used(own):
                 self._states[own] = self.graph._add_state(
                     f"the state of {node._name()}", own not in updating, own.synchronize_resource
                 )
 
     def _add_image(self, image: ImageNode, name: str, allocator: Any) -> None:
         self._images[image] = self.graph._add_image(
-            name, self.format_of(image), allocator, image.synchronize_resource
+            name, format_of(image), allocator, image.synchronize_resource
         )
 
     def image(self, image: ImageNode) -> int:
         """Return the slot of an image node."""
-        return self._images[self._origin(image)]
+        return self._images[self.plan.origin(image)]
 
     def state(self, state: StateNode | None, *, always: bool = False) -> int:
         """Return the slot of a state node; -1 where the state is not made."""
@@ -342,7 +134,7 @@ class Compiler:
     def kernel(self, node: FilterNode) -> Any:
         """Return the kernel of a node, made on the first call."""
         if node not in self._kernels:
-            kernel = node._make_kernel(self.device, **self.fused_arguments(node))
+            kernel = node._make_kernel(self.device, **self.plan.fused_arguments(node))
             self._kernels[node] = kernel
             source = getattr(kernel, "data_source", None)
             if source is not None:
@@ -366,21 +158,22 @@ class Compiler:
         name = f"{node._name()}: update of {type(source).__name__}"
         slot = self.state(forward._state)
         by_gpu = node.training_style == TrainingStyle.GPU
-        kinds = _kinds_of_updates(forward)
-        methods = [kind.method if by_gpu else f"{kind.method}_cpu" for kind in kinds]
-        for method, kind in zip(methods, kinds, strict=True):
-            if not callable(getattr(source, method, None)):
+        kinds = kinds_of_updates(forward)
+        for kind in kinds:
+            if not callable(getattr(source, kind.method(by_gpu), None)):
                 continue
-            call = _Update(
-                kind, method, name, source, kernel, self._kernels_of(source), self._note_steps_of
+            update = KernelUpdate(
+                SourceUpdate(kind, source, name, self._note_steps_of),
+                kernel,
+                self._kernels_of(source),
             )
             if by_gpu:
-                self.graph._add_update_now(name, slot, call.now)
+                self.graph._add_update_now(name, slot, update.now)
             else:
-                self.graph._add_update_on_completion(name, slot, call.on_completion)
+                self.graph._add_update_on_completion(name, slot, update.on_completion)
         if by_gpu:
-            _require_optimizer_on(self.device, source, node)
-        reasons = [_why_without_effect(source, method) for method in methods]
+            require_optimizer_on(self.device, source, node)
+        reasons = [why_without_effect(source, kind.method(by_gpu)) for kind in kinds]
         if None not in reasons:
             self.without_update[node] = str(reasons[0])
 
@@ -391,11 +184,11 @@ class Compiler:
         sources: dict[int, int] = {}
         names = {
             id(self.data_sources[node._forward]): node._name()
-            for node in self.steps
+            for node in self.plan.steps
             if isinstance(node, GradientFilterNode) and isinstance(node, TrainableNode)
         }
-        places = {node: place for place, node in enumerate(self.steps)}
-        for node in self.steps:
+        places = {node: place for place, node in enumerate(self.plan.steps)}
+        for node in self.plan.steps:
             kernel = None if node._kernel is None else self.kernel(node)
             forward = node._forward if isinstance(node, GradientFilterNode) else None
             number = _NONE
@@ -403,15 +196,9 @@ class Compiler:
                 source = self.data_sources[node]
                 if id(source) not in sources:
                     name = names.get(id(source), node._name())
-                    sources[id(source)] = self.graph._add_data_source(
-                        kernel,
-                        *_updates(
-                            node,
-                            source,
-                            f"{name}: update of {type(source).__name__}",
-                            self._note_steps_of,
-                        ),
-                    )
+                    what = f"{name}: update of {type(source).__name__}"
+                    calls = update_calls(node, source, what, self._note_steps_of)
+                    sources[id(source)] = self.graph._add_data_source(kernel, *calls)
                 number = sources[id(source)]
             undone = getattr(node, "_undone", None)
             labels = getattr(node, "_labels", None)
@@ -439,29 +226,24 @@ class Compiler:
     def _finish(self) -> None:
         graph = self.graph
         graph._set_inputs(
-            [self._images[image] for image in self.input_images],
-            [self._states[state] for state in self.input_states],
+            [self._images[image] for image in self.plan.input_images],
+            [self._states[state] for state in self.plan.input_states],
         )
-        first = self.image(self.results[0]) if self.needed[0] else _NONE
-        extra = [
-            image
-            for image, is_needed in zip(self.results[1:], self.needed[1:], strict=True)
-            if is_needed
-        ]
-        self.intermediates = self.exported_images + extra
+        first = self.plan.results[0]
         graph._set_results(
-            first,
-            [self.image(image) for image in self.intermediates],
-            [self._states[state] for state in self.exported_states],
+            self.image(first) if first in self.plan.returned else _NONE,
+            [self.image(image) for image in self.plan.intermediates],
+            [self._states[state] for state in self.plan.exported_states],
         )
 
-    def _find_readers(self) -> None:
+    def _find_readers(self) -> dict[ImageNode, list[tuple[str, Any]]]:
         """Find which kernels read each input."""
-        self._readers: dict[ImageNode, list[tuple[str, Any]]] = {}
-        for node in self.steps:
+        readers: dict[ImageNode, list[tuple[str, Any]]] = {}
+        for node in self.plan.steps:
             kernel = self._kernels.get(node)
             for image in node._sources if hasattr(kernel, "_check_array") else ():
-                self._readers.setdefault(self._origin(image), []).append((node._name(), kernel))
+                readers.setdefault(self.plan.origin(image), []).append((node._name(), kernel))
+        return readers
 
     def check_array(self, image: ImageNode, array: npt.NDArray[Any], name: str) -> None:
         """Refuse what the image of an input may be but an array is by mistake."""
@@ -484,8 +266,8 @@ class Compiler:
         if tuple(inputs) in self._checked_channels:
             return
         self._checked_channels.add(tuple(inputs))
-        channels = dict(zip(self.input_images, inputs, strict=True))
-        for node in self.order:
+        channels = dict(zip(self.plan.input_images, inputs, strict=True))
+        for node in self.plan.order:
             sources = [channels.get(image) for image in node._sources]
             kernel = self._kernels.get(node)
             channels[node.result_image] = node._result_channels(sources, kernel)
@@ -506,14 +288,29 @@ class Compiler:
                     stacklevel=stacklevel,
                 )
 
+    def _warn_of_equal_seeds(self, stacklevel: int) -> None:
+        first_with: dict[int, DropoutNode] = {}
+        for node in self.plan.steps:
+            if not isinstance(node, DropoutNode):
+                continue
+            other = first_with.setdefault(node.seed, node)
+            if other is not node:
+                same = "another " if node._name() == other._name() else ""
+                warnings.warn(
+                    f"{node._name()}: has seed {node.seed}, as {same}{other._name()} has, so that "
+                    "both draw the same masks; give each a seed of its own",
+                    UserWarning,
+                    stacklevel=stacklevel,
+                )
+
     def _warn_of_no_updates(self, stacklevel: int) -> None:
         trained = [
             node
-            for node in self.steps
+            for node in self.plan.steps
             if isinstance(node, GradientFilterNode) and node._updates_weights()
         ]
-        has_loss = any(isinstance(state, LabelsNode) for state in self.input_states)
-        wanted = any(self.is_exported(node._forward._state) for node in trained)
+        has_loss = any(isinstance(state, LabelsNode) for state in self.plan.input_states)
+        wanted = any(self.plan.is_exported(node._forward._state) for node in trained)
         if not trained or not has_loss or wanted or not self.without_update.keys() >= set(trained):
             return
         node = trained[0]
@@ -565,164 +362,3 @@ class Compiler:
                 ):
                     if hasattr(kernel, method):
                         getattr(kernel, method)()
-
-
-_WITH_OPTIMIZER = (
-    ArrayConvolutionDataSource.update,
-    ArrayBatchNormalizationDataSource.update_gamma_and_beta,
-    ArrayBatchNormalizationDataSource.update_mean_and_variance,
-    ArrayInstanceNormalizationDataSource.update_gamma_and_beta,
-    ArrayGroupNormalizationDataSource.update_gamma_and_beta,
-)
-_WITHOUT_EFFECT = (ConvolutionDataSource.update, ConvolutionDataSource.update_cpu)
-
-
-def _why_without_effect(source: Any, method: str) -> str | None:
-    """Return why a call of a data source for an update would do nothing; None if it may do much."""
-    own = getattr(source, method, None)
-    function = getattr(own, "__func__", own)
-    if not callable(own) or function in _WITHOUT_EFFECT:
-        return "has no method for it"
-    if function in _WITH_OPTIMIZER and source.optimizer is None:
-        return "has no optimizer"
-    return None
-
-
-def _require_optimizer_on(device: _core.Device, source: Any, node: FilterNode) -> None:
-    optimizer = source.optimizer if isinstance(source, ArraySource) else None
-    if optimizer is not None and optimizer.device != device:
-        raise GraphError(
-            f"Graph: {type(source).__name__} of {node._name()} is trained by "
-            f"{type(optimizer).__name__} on {optimizer.device.kind}, but the graph is on "
-            f"{device.kind}; give the optimizer the graph's device"
-        )
-
-
-class _KindOfUpdate(NamedTuple):
-    """What a data source updates in one call, and what kernels then do."""
-
-    method: str
-    """Of the data source; its form by the CPU ends in ``_cpu``."""
-    state_class: type
-    """Of what it returns."""
-    reload: str
-    """Method of kernels that takes such a state; that by the CPU ends in ``_from_data_source``."""
-    arguments: Callable[[list[Any], Any], tuple[Any, ...]]
-    """Of the method, from the gradient states and the weights before."""
-
-
-_WEIGHTS = _KindOfUpdate(
-    "update",
-    _core.ConvolutionWeightsAndBiasesState,
-    "reload_weights_and_biases",
-    lambda states, old: (states[0], old),
-)
-_GAMMA_AND_BETA = _KindOfUpdate(
-    "update_gamma_and_beta",
-    _core.NormalizationGammaAndBetaState,
-    "reload_gamma_and_beta",
-    lambda states, _: (states[0],),
-)
-_MEAN_AND_VARIANCE = _KindOfUpdate(
-    "update_mean_and_variance",
-    _core.NormalizationMeanAndVarianceState,
-    "reload_mean_and_variance",
-    lambda states, _: (states[0],),
-)
-
-
-def _kinds_of_updates(forward: FilterNode) -> list[_KindOfUpdate]:
-    if isinstance(forward, ConvolutionNode):
-        return [_WEIGHTS]
-    if isinstance(forward, BatchNormalizationNode):
-        return [_GAMMA_AND_BETA, _MEAN_AND_VARIANCE]
-    return [_GAMMA_AND_BETA._replace(arguments=lambda states, _: (states,))]
-
-
-class _Update(NamedTuple):
-    """One kind of update of one data source, as a step of a graph."""
-
-    kind: _KindOfUpdate
-    method: str
-    name: str
-    source: Any
-    kernel: Any
-    """The forward kernel."""
-    built: list[tuple[Any, Any]]
-    """Sources and kernels that reload."""
-    note: Callable[[Any], None]
-    """Called with the source when kernels have its new values."""
-
-    def _weights_before(self, command_buffer: Any) -> Any:
-        if self.kind is not _WEIGHTS:
-            return None
-        return self.kernel.export_weights_and_biases(command_buffer)
-
-    def now(self, command_buffer: Any, states: list[Any]) -> None:
-        """Call the data source while the graph is encoded."""
-        arguments = self.kind.arguments(states, self._weights_before(command_buffer))
-        new = getattr(self.source, self.method)(command_buffer, *arguments)
-        if new is None:
-            return
-        _require_state(self.name, new, self.kind.state_class)
-        if new.is_temporary:  # as many reads as kernels will reload from it
-            new.read_count += len(self.built) - 1
-        for _, each in self.built:
-            getattr(each, self.kind.reload)(command_buffer, new)
-        self.note(self.source)
-
-    def on_completion(self, command_buffer: Any, states: list[Any]) -> Any:
-        """Return what calls the data source when the command buffer has completed."""
-        old = self._weights_before(command_buffer)
-        _core.synchronize(states if old is None else [states[0], old], command_buffer)
-
-        def complete() -> None:
-            if getattr(self.source, self.method)(*self.kind.arguments(states, old)):
-                for _, each in self.built:
-                    getattr(each, f"{self.kind.reload}_from_data_source")()
-                self.note(self.source)
-
-        return complete
-
-
-def _updates(node: FilterNode, source: Any, name: str, note: Callable[[Any], None]) -> list[Any]:
-    """Return what a data source is called for: while a graph is encoded, and once it has run.
-
-    Twice two: for weights, or gamma and beta; and for mean and variance. None where there is no
-    such method.
-    """
-
-    def checked(method: Any, kind: _KindOfUpdate) -> Any:
-        def update(command_buffer: Any, states: list[Any], old: Any) -> Any:
-            new = method(command_buffer, *kind.arguments(states, old))
-            if new is not None:
-                _require_state(name, new, kind.state_class)
-                note(source)
-            return new
-
-        return update
-
-    def completing(method: Any, kind: _KindOfUpdate) -> Any:
-        def update(states: list[Any], old: Any) -> Any:
-            reloads = method(*kind.arguments(states, old))
-            if reloads:
-                note(source)
-            return reloads
-
-        return update
-
-    result: list[Any] = []
-    for kind in _kinds_of_updates(node):
-        now = getattr(source, kind.method, None)
-        later = getattr(source, f"{kind.method}_cpu", None)
-        result.append(checked(now, kind) if callable(now) else None)
-        result.append(completing(later, kind) if callable(later) else None)
-    return result + [None] * (4 - len(result))
-
-
-def _require_state(name: str, state: Any, state_class: type) -> None:
-    if not isinstance(state, state_class):
-        raise TypeError(
-            f"Graph: {name} must return a {state_class.__name__} or None, got "
-            f"{type(state).__name__}"
-        )

@@ -18,6 +18,7 @@ from mpsgrad.errors import GraphError
 from mpsgrad.graph._checkpoints import checkpoint_of, restore_all
 from mpsgrad.graph._compiler import Compiler
 from mpsgrad.graph._flat import flatten, restore
+from mpsgrad.graph._plan import format_of
 from mpsgrad.graph.loss import SelfGradientNode
 from mpsgrad.graph.nodes import ImageNode, StateNode, image_argument, label_of
 from mpsgrad.loss import LossLabels, ReductionType, as_label_weights
@@ -174,7 +175,7 @@ class Graph(Settings, _core.Graph):
             self.format = format
         warns = not getattr(_REBUILDING, "active", False)
         self._compiled = Compiler(self, self._results, needed, warns=warns)
-        if not self._compiled.order:
+        if not self._compiled.plan.order:
             raise GraphError(
                 "Graph: nothing has to be run, as no result is needed, nothing is exported and "
                 "nothing updates weights; set results_are_needed"
@@ -185,22 +186,22 @@ class Graph(Settings, _core.Graph):
     @property
     def source_image_handles(self) -> list[Hashable | None]:
         """Handles of the source images, in the order of encodes; None for nodes without one."""
-        return [image.handle for image in self._compiled.input_images]
+        return [image.handle for image in self._compiled.plan.input_images]
 
     @property
     def source_state_handles(self) -> list[Hashable | None]:
         """Handles of the source states, in the order of encodes."""
-        return [state.handle for state in self._compiled.input_states]
+        return [state.handle for state in self._compiled.plan.input_states]
 
     @property
     def intermediate_image_handles(self) -> list[Hashable | None]:
         """Handles of the intermediates that encodes return."""
-        return [image.handle for image in self._compiled.intermediates]
+        return [image.handle for image in self._compiled.plan.intermediates]
 
     @property
     def result_state_handles(self) -> list[Hashable | None]:
         """Handles of the states that encodes return."""
-        return [state.handle for state in self._compiled.exported_states]
+        return [state.handle for state in self._compiled.plan.exported_states]
 
     @property
     def result_handle(self) -> Hashable | None:
@@ -296,8 +297,8 @@ class Graph(Settings, _core.Graph):
             If weights wait for an update by the CPU that can never come: the command buffer of the
             previous encode is the same one, or not committed.
         """
-        images = self._inputs("source_images", source_images, self._compiled.input_images)
-        states = self._inputs("source_states", source_states, self._compiled.input_states)
+        images = self._inputs("source_images", source_images, self._compiled.plan.input_images)
+        states = self._inputs("source_states", source_states, self._compiled.plan.input_states)
         result, intermediates, made = self._encode(command_buffer, images, states)
         return EncodeResult(
             result,
@@ -323,8 +324,8 @@ class Graph(Settings, _core.Graph):
         """
         if isinstance(source_images, _core.Image):
             source_images = [source_images]
-        images = self._inputs("source_images", source_images, self._compiled.input_images)
-        states = self._inputs("source_states", source_states, self._compiled.input_states)
+        images = self._inputs("source_images", source_images, self._compiled.plan.input_images)
+        states = self._inputs("source_states", source_states, self._compiled.plan.input_states)
         result, intermediates, made = self.encode_batch(
             command_buffer, [[image] for image in images], [[state] for state in states]
         )
@@ -365,11 +366,11 @@ class Graph(Settings, _core.Graph):
         if isinstance(images, np.ndarray) or not isinstance(images, (list, tuple, dict)):
             images = [] if images is None else [images]
         labels = _one_in_a_list(labels)
-        sources = self._named_inputs("images", images, compiled.input_images)
-        targets = self._named_inputs("labels", labels, compiled.input_states)
+        sources = self._named_inputs("images", images, compiled.plan.input_images)
+        targets = self._named_inputs("labels", labels, compiled.plan.input_states)
         arrays = [as_image_array(self, array, name) for name, array in sources]
         for image, (array, _), (name, _) in zip(
-            compiled.input_images, arrays, sources, strict=True
+            compiled.plan.input_images, arrays, sources, strict=True
         ):
             compiled.check_array(image, array, name)
         compiled.check_steps(stacklevel=3)
@@ -379,7 +380,7 @@ class Graph(Settings, _core.Graph):
         states = [
             self._labels(array, weights, node, name)
             for (name, array), weights, node in zip(
-                targets, factors, compiled.input_states, strict=True
+                targets, factors, compiled.plan.input_states, strict=True
             )
         ]
         names = [name for name, _ in (*sources, *targets)]
@@ -417,7 +418,7 @@ class Graph(Settings, _core.Graph):
 
     def _label_weights(self, given: Any) -> list[Any]:
         """Return the weights for each loss node, None where there are none."""
-        nodes = self._compiled.input_states
+        nodes = self._compiled.plan.input_states
         given = _one_in_a_list(given)
         if not hasattr(given, "keys"):
             return self._inputs("label_weights", given or [None] * len(nodes), nodes)
@@ -466,12 +467,12 @@ class Graph(Settings, _core.Graph):
         ValueError
             If there is no source image.
         """
-        if self._compiled.input_states:
+        if self._compiled.plan.input_states:
             raise TypeError(
                 "Graph: execute_async takes no source states, but the graph has "
-                f"{len(self._compiled.input_states)}; use encode"
+                f"{len(self._compiled.plan.input_states)}; use encode"
             )
-        if not self._compiled.input_images:
+        if not self._compiled.plan.input_images:
             raise ValueError("Graph: execute_async needs at least one source image")
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # what is committed cannot be taken back
@@ -580,7 +581,7 @@ class Graph(Settings, _core.Graph):
         """
         target = self.device if device is None else resolve_device(device, self)
         sources: dict[int, Any] = {}
-        for node in self._compiled.included:
+        for node in self._compiled.plan.included:
             for attribute in _DATA_SOURCES:
                 source = node.__dict__.get(attribute)
                 if source is not None and id(source) not in sources:
@@ -627,24 +628,24 @@ class Graph(Settings, _core.Graph):
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         compiled = self._compiled
-        numbers = {node.result_image: str(i) for i, node in enumerate(compiled.order, 1)}
-        for node in compiled.order:
+        numbers = {node.result_image: str(i) for i, node in enumerate(compiled.plan.order, 1)}
+        for node in compiled.plan.order:
             image = node.result_image
             reads = [
                 numbers.get(source) or label_of(source.handle) or "input"
                 for source in node.source_images
             ]
-            copied = compiled.copies.get(image)
+            copied = compiled.plan.copies.get(image)
             descriptor = self._last_descriptor(compiled.image(image))
             size = (
                 "-"
                 if descriptor is None
                 else f"{descriptor.width}x{descriptor.height}x{descriptor.feature_channels}"
             )
-            own = compiled.format_of(image)
+            own = format_of(image)
             storage = self.format if own == ChannelFormat.NONE else own
             notes = []
-            fusion = compiled.fused.get(node)
+            fusion = compiled.plan.fused.get(node)
             host = None if fusion is None else fusion.host_of(node)
             if host is not None:
                 notes.append(f"computed by {host._name()}")
@@ -663,7 +664,7 @@ class Graph(Settings, _core.Graph):
                 notes.append("exported")
             if image in self._results:
                 notes.append("result")
-            if not compiled.is_read(image) and copied is None:
+            if not compiled.plan.is_read(image) and copied is None:
                 notes.append("not read")
             handle = label_of(image.handle) or ""
             yield (
@@ -686,10 +687,10 @@ class Graph(Settings, _core.Graph):
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
-        if self._compiled.pruned:
+        if self._compiled.plan.pruned:
             lines.append(
                 "not run, as nobody needs it: "
-                + ", ".join(n._name() for n in self._compiled.pruned)
+                + ", ".join(n._name() for n in self._compiled.plan.pruned)
             )
         return "\n".join(lines)
 
@@ -703,7 +704,7 @@ class Graph(Settings, _core.Graph):
             return "<Graph that was never constructed>"
         compiled = self._compiled
         return (
-            f"Graph({len(compiled.order)} nodes, images={self.source_image_handles!r}, "
+            f"Graph({len(compiled.plan.order)} nodes, images={self.source_image_handles!r}, "
             f"states={self.source_state_handles!r}, device={self.device.kind!r})"
         )
 

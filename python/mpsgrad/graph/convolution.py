@@ -296,9 +296,9 @@ class ConvolutionGradientNode(TrainableNode, GradientFilterNode):
     def _compile(self, to: Compiler) -> None:
         kernel = to.kernel(self)
         option = kernels.ConvolutionGradientOption
-        if not to.is_read(self.result_image):
+        if not to.plan.is_read(self.result_image):
             kernel.gradient_option = option.WEIGHTS_AND_BIAS
-        elif not self._updates_weights() and not to.is_exported(self._forward._state):
+        elif not self._updates_weights() and not to.plan.is_exported(self._forward._state):
             kernel.gradient_option = option.DATA
         super()._compile(to)
         to.add_update(self)

@@ -103,7 +103,7 @@ class BatchNormalizationNode(_Trained):
 
     def _compile(self, to: Compiler) -> None:
         flags = BatchNormalizationFlags
-        used = to.is_used(self._state)
+        used = to.plan.is_used(self._state)
         if used and self._flags == flags.CALCULATE_STATISTICS_NEVER:
             raise GraphError(
                 f"{self._name()}: its state is used, but flags are CALCULATE_STATISTICS_NEVER, so "
@@ -192,10 +192,10 @@ class BatchNormalizationGradientNode(_TrainedGradient):
 
     def _compile(self, to: Compiler) -> None:
         statistics = batch_normalization.BatchNormalizationStatisticsGradient(
-            **to.fused_arguments(self), device=to.device
+            **to.plan.fused_arguments(self), device=to.device
         )
         # On Metal the sums may be there only after the kernel whose result nobody reads.
-        read = to.is_read(self.result_image) or to.device.kind == "metal"
+        read = to.plan.is_read(self.result_image) or to.device.kind == "metal"
         to.graph._add_batch_normalization_gradient(
             self._name(),
             statistics,

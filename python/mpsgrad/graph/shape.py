@@ -395,7 +395,7 @@ class ConcatenationNode(FilterNode):
         return None if None in slices else 4 * sum(slices)  # type: ignore[arg-type]
 
     def _compile(self, to: Compiler) -> None:
-        if to.is_exported(self._state):
+        if to.plan.is_exported(self._state):
             raise UnsupportedError(
                 f"{self._name()}: its state cannot be exported, it only tells the gradient nodes "
                 "of this graph where each source begins"
