@@ -316,7 +316,6 @@ void bind_kernel_base(py::module_& m) {
 }  // namespace
 
 // ---- unary
-// -----------------------------------------------------------------------------------------------------------
 
 py::object encode_unary(UnaryKernel& self, const std::shared_ptr<CommandBuffer>& command_buffer,
                         const ImagesGiven& source_object, const ImagesOrNone& destination_object,
@@ -493,7 +492,6 @@ Image or ImageBatch, or with ``with_state`` a pair of it and the state or list o
 }
 
 // ---- binary and gradient
-// ---------------------------------------------------------------------------------------------
 
 template <class Class>
 void bind_source_properties(Class& c, bool secondary) {

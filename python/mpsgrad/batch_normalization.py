@@ -120,7 +120,8 @@ class ArrayBatchNormalizationDataSource(ChannelArraySource, BatchNormalizationDa
     ----------
     gamma, beta, mean, variance : array_like of float32, shape (C,), optional
         Kept, not copied, where they are float32 arrays already: they may be changed, and a reload
-        reads them again; what an optimizer trains, after `load`.
+        reads them again; what an optimizer trains, after `load`. With an optimizer, mean and
+        variance begin at 0 and 1 if they are not given.
     number_of_feature_channels : int, optional
         By default the length of the arrays.
     epsilon : float, optional
@@ -130,8 +131,7 @@ class ArrayBatchNormalizationDataSource(ChannelArraySource, BatchNormalizationDa
         Trains gamma and beta, which must be there, where a graph updates by the GPU. It may serve
         several sources. The arrays show what it has done after a reload.
     statistics_decay : float, default 0.9
-        With an optimizer, and mean and variance: how much of them each step keeps; the rest is the
-        batch's.
+        With an optimizer: how much of mean and variance each step keeps; the rest is the batch's.
 
     Raises
     ------
@@ -167,10 +167,13 @@ class ArrayBatchNormalizationDataSource(ChannelArraySource, BatchNormalizationDa
         self._take(given, number_of_feature_channels, epsilon, label, optimizer)
 
     def _train(self, optimizer: Any) -> ArrayUpdates:
-        self._averages = None
-        if self.mean is not None and self.variance is not None:
-            statistics = {"mean": "mean", "variance": "variance"}
-            self._averages = ArrayUpdates(type(self).__name__, optimizer, self, statistics)
+        channels = self.number_of_feature_channels
+        if self.mean is None:
+            self.mean = np.zeros(channels, np.float32)
+        if self.variance is None:
+            self.variance = np.ones(channels, np.float32)
+        statistics = {"mean": "mean", "variance": "variance"}
+        self._averages = ArrayUpdates(type(self).__name__, optimizer, self, statistics)
         return super()._train(optimizer)
 
     def load(self) -> bool:

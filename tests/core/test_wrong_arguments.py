@@ -106,7 +106,7 @@ def source_that_fails():
 
 def padding_that_fails():
     class Policy(mg.Padding):
-        def destination_descriptor(self, *_):
+        def padding_method(self):
             raise TypeError(NO_UTF8)
 
     kernel = mg.PoolingMax(2, 2, device="cpu")

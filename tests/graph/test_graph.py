@@ -1192,6 +1192,37 @@ def convolution_of(channels, source, makes=5):
     return g.ConvolutionNode(source, mg.ArrayConvolutionDataSource(weights), label=f"of {channels}")
 
 
+MIXING = {
+    "softmax": g.SoftMaxNode,
+    "mean of channels": g.ReductionFeatureChannelsMeanNode,
+    "cross-channel normalization": g.CrossChannelNormalizationNode,
+    "reshape": lambda node: g.ReshapeNode(node, 1, 1, 8),
+    "group normalization": lambda node: g.GroupNormalizationNode(
+        node, mg.ArrayGroupNormalizationDataSource(number_of_groups=1, number_of_feature_channels=8)
+    ),
+}
+
+
+@pytest.mark.parametrize("make", MIXING.values(), ids=MIXING)
+def test_gaps_between_channels_warn_where_they_count(device, recwarn, make):
+    """3 and 3 concatenated are 8, of which two are nobody's."""
+    words = (
+        "Node: ConcatenationNode makes 8, where each source begins at a multiple of 4; 2 are "
+        "filling, of zeros, and count like the others"
+    )
+    x = np.ones((1, 1, 1, 3), np.float32)
+    graph = g.Graph(device, make(g.ConcatenationNode([g.ImageNode("a"), g.ImageNode("b")])))
+    with pytest.warns(UserWarning, match=words) as caught:
+        graph({"a": x, "b": x})
+    assert [Path(warning.filename).name for warning in caught] == ["test_graph.py"]
+    graph({"a": x, "b": x})  # said once
+    whole = g.ConcatenationNode([g.ImageNode("a"), g.ImageNode("b")])
+    x = np.ones((1, 1, 1, 4), np.float32)
+    g.Graph(device, make(whole))({"a": x, "b": x})
+    g.Graph(device, g.NeuronReLUNode(whole))({"a": x[..., :3], "b": x})
+    assert not recwarn.list
+
+
 def test_channels_that_a_convolution_leaves_out_warn(device, recwarn):
     """7 and 11 concatenated are 20: who counts 18 reads zeros, and not the last two."""
     x = g.ImageNode("x")

@@ -268,20 +268,6 @@ def test_settings_may_change_between_encodes(device, rng):
                 setattr(kernel, name, getattr(kernel, name))
 
 
-def test_smoothing_over_another_number_of_classes_warns_once(device):
-    loss = Loss("SOFT_MAX_CROSS_ENTROPY", "SUM", label_smoothing=0.5)
-    forward, gradient = kernels(loss, device)
-    words = "number_of_classes is 1, but the source has 3 channels"
-    for kernel, arrays in ((forward, (X, X)), (gradient, (ONES, X, X))):
-        with pytest.warns(RuntimeWarning, match=f"^{type(kernel).__name__}: .*{words}"):
-            kernel(*arrays)
-        kernel(*arrays)
-    for change in ({"number_of_classes": 3}, {"type": "SIGMOID_CROSS_ENTROPY"}):
-        forward, gradient = kernels(replace(loss, **change), device)
-        forward(X, X)
-        gradient(ONES, X, X)
-
-
 def test_settings_count_at_encode(device, rng):
     loss = Loss("HUBER", "SUM")
     y, t = inputs(rng, loss, SHAPE)
@@ -702,8 +688,9 @@ def test_smoothing_over_another_number_of_classes_warns_once(device):
 
     for call, name in zip(calls(loss), ("ForwardLoss", "LossGradient"), strict=True):
         words = f"^{name}: label_smoothing adds .* number_of_classes is 1, but the source has 3"
-        with pytest.warns(RuntimeWarning, match=words):
+        with pytest.warns(RuntimeWarning, match=words) as caught:
             call()
+        assert [warning.filename for warning in caught] == [__file__]  # not one of the package's
         call()
     for changed in (
         replace(loss, number_of_classes=3),

@@ -44,7 +44,6 @@ void check_distinct(const KernelBase& kernel, const StateBatch& states) {
 }  // namespace
 
 // ---- forward
-// -----------------------------------------------------------------------------------------------
 
 Arithmetic::Arithmetic(std::shared_ptr<Device> device, const char* class_name, ArithmeticKind kind)
     : ForwardBinaryKernel(std::move(device), class_name, {}, {}), kind_(kind) {
@@ -110,7 +109,6 @@ void Compare::set_comparison_type(ComparisonType type) {
 }
 
 // ---- gradients
-// ---------------------------------------------------------------------------------------------
 
 ArithmeticGradient::ArithmeticGradient(std::shared_ptr<Device> device, const char* class_name,
                                        const char* forward_class, ArithmeticKind kind,

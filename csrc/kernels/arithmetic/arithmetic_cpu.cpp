@@ -38,7 +38,6 @@ Index repeated_pixels_of(Index channels) {
 }
 
 // ---- masks
-// -----------------------------------------------------------------------------------------------
 
 // The masks of an encode, one behind the other: bits of the elements of an image's clipped result,
 // then the byte that tells whether some are clear.
@@ -124,7 +123,6 @@ Masks find_masks(const GradientCall& call, const BinarySnapshot& shot) {
 }
 
 // ---- reading
-// ---------------------------------------------------------------------------------------------
 
 // A source as pixel (x, y) of the clipped result reads it: at `offset`, plus (x, y) where it moves.
 struct Operand {
@@ -281,7 +279,6 @@ bool covers(const Region& clip, const cpu::CpuImages& images) {
 }
 
 // ---- forward
-// ---------------------------------------------------------------------------------------------
 
 struct ForwardWork {
   ArithmeticFunction function;
@@ -375,7 +372,6 @@ class CpuArithmetic final : public BinaryEncoder {
 };
 
 // ---- gradient
-// --------------------------------------------------------------------------------------------
 
 struct Range {
   Index begin = 0, end = 0;

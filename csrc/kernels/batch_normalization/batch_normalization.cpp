@@ -76,7 +76,6 @@ BatchNormalizationOperands operands_of(BatchNormalizationState& state) {
 }  // namespace
 
 // ---- statistics
-// ----------------------------------------------------------------------------------------------------
 
 BatchNormalizationStatistics::BatchNormalizationStatistics(std::shared_ptr<Device> device)
     : UnaryKernel(std::move(device), kStatistics, {}),
@@ -121,7 +120,6 @@ void BatchNormalizationStatistics::encode_batch(
 }
 
 // ---- forward
-// -------------------------------------------------------------------------------------------------------
 
 BatchNormalization::BatchNormalization(std::shared_ptr<Device> device,
                                        std::shared_ptr<NormalizationDataSource> source,
@@ -256,7 +254,6 @@ std::shared_ptr<GradientState> BatchNormalization::make_state(
 }
 
 // ---- gradients
-// -----------------------------------------------------------------------------------------------------
 
 BatchNormalizationStatisticsGradient::BatchNormalizationStatisticsGradient(
     std::shared_ptr<Device> device, NeuronDescriptor neuron)

@@ -62,7 +62,6 @@ void fill_forward(const Operands& operands, Index channels, Index tile, float* m
 }
 
 // ---- sums over all pixels
-// -------------------------------------------------------------------------------------------
 
 // A run of pixels, or some channels of each: `width` places of every tile from `first` on, which
 // lie within `count` values.
@@ -317,7 +316,6 @@ class CpuStatisticsGradient final : public BatchNormalizationSumsEncoder {
 };
 
 // ---- element by element
-// ---------------------------------------------------------------------------------------------
 
 class CpuBatchNormalization final : public BatchNormalizationEncoder {
  public:

@@ -126,7 +126,6 @@ void reload_store(const char* who, Store& store, const Device& device,
 }  // namespace
 
 // ---- forward
-// ---------------------------------------------------------------------------------------------------------
 
 Convolution::Convolution(std::shared_ptr<Device> device,
                          std::shared_ptr<ConvolutionDataSource> source, ConvolutionKind kind)
@@ -241,7 +240,6 @@ void FullyConnected::check_call(const UnaryCall& call) const {
 }
 
 // ---- gradient
-// --------------------------------------------------------------------------------------------------------
 
 ConvolutionGradient::ConvolutionGradient(std::shared_ptr<Device> device,
                                          std::shared_ptr<ConvolutionDataSource> source,

@@ -254,7 +254,7 @@ class Compiler:
                 raise ValueError(f"Graph: {name}, for {reader}: {error}") from None
 
     def check_channels(self, inputs: Sequence[int | None], stacklevel: int) -> None:
-        """Warn of convolutions that leave out channels, as far as these are known beforehand.
+        """Warn of channels that are left out or make no sense, as far as these are known.
 
         Parameters
         ----------
@@ -271,22 +271,27 @@ class Compiler:
             sources = [channels.get(image) for image in node._sources]
             kernel = self._kernels.get(node)
             channels[node.result_image] = node._result_channels(sources, kernel)
-            producer = node._sources[0]._producer
-            if not isinstance(node, ConvolutionNode) or producer is None or node in self.warned:
+            producer, offered = node._sources[0]._producer, sources[0]
+            if producer is None or offered is None or node in self.warned:
                 continue
-            offered, read = sources[0], self.kernel(node).descriptor.input_feature_channels
-            why, filling = "", 0
-            if offered is not None and isinstance(producer, ConcatenationNode):
+            why = ""
+            filling = [0]  # zeros behind the channels of each source
+            if isinstance(producer, ConcatenationNode):
                 why = ", where each source begins at a multiple of 4"
-                filling = -(channels.get(producer._sources[-1]) or 0) % 4  # zeros at the end
-            if offered is not None and offered - filling > read:
-                self.warned.add(node)
-                warnings.warn(
-                    f"{node._name()}: its weights are for {read} channels, but {producer._name()} "
-                    f"makes {offered}{why}; the last {offered - read} are not read",
-                    UserWarning,
-                    stacklevel=stacklevel,
-                )
+                filling = [-(channels.get(image) or 0) % 4 for image in producer._sources]
+            makes = f"{producer._name()} makes {offered}{why}"
+            if isinstance(node, ConvolutionNode):
+                read = self.kernel(node).descriptor.input_feature_channels
+                if offered - filling[-1] <= read:
+                    continue
+                wrong = f"its weights are for {read} channels, but {makes}; the last "
+                wrong += f"{offered - read} are not read"
+            elif node._mixes_channels and any(filling):
+                wrong = f"{makes}; {sum(filling)} are filling, of zeros, and count like the others"
+            else:
+                continue
+            self.warned.add(node)
+            warnings.warn(f"{node._name()}: {wrong}", UserWarning, stacklevel=stacklevel)
 
     def _warn_of_equal_seeds(self, stacklevel: int) -> None:
         first_with: dict[int, DropoutNode] = {}

@@ -32,6 +32,7 @@ class SoftMaxNode(FilterNode):
     _kernel: ClassVar[Any] = softmax.SoftMax
     _state_node = GradientStateNode
     _keeps_channels = True
+    _mixes_channels = True
 
     def __init__(self, source: Any, *, label: str | None = None) -> None:
         super().__init__([source], label=label)

@@ -134,6 +134,7 @@ class CrossChannelNormalizationNode(NormalizationNode):
     """
 
     _kernel: ClassVar[Any] = kernels.CrossChannelNormalization
+    _mixes_channels = True
 
     kernel_size_in_feature_channels: int
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from mpsgrad import _core
 from mpsgrad._kernel import Settings
+from mpsgrad._wording import padding_meant
 from mpsgrad.errors import GradientUnavailableError, GraphError
 from mpsgrad.graph._flat import flatten, next_serial, restore_one
 
@@ -275,6 +276,8 @@ class FilterNode(_Node):
     }
     # Whether the result has as many channels as the first source.
     _keeps_channels: ClassVar[bool] = False
+    # What a channel becomes depends on which others there are.
+    _mixes_channels: ClassVar[bool] = False
 
     def __init__(
         self,

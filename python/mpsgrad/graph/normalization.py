@@ -146,6 +146,7 @@ class GroupNormalizationNode(_Trained):
     """
 
     _kernel: ClassVar[Any] = group_normalization.GroupNormalization
+    _mixes_channels = True
 
 
 class _TrainedGradient(TrainableNode, GradientFilterNode):

@@ -158,7 +158,11 @@ class ReductionColumnSumNode(UnaryReductionNode):
     _kernel: ClassVar[Any] = reduction.ReduceColumnSum
 
 
-class ReductionFeatureChannelsMinNode(UnaryReductionNode):
+class _FeatureChannelsReductionNode(UnaryReductionNode):
+    _mixes_channels = True
+
+
+class ReductionFeatureChannelsMinNode(_FeatureChannelsReductionNode):
     """Least channel of each pixel (``MPSNNReductionFeatureChannelsMinNode``).
 
     Parameters
@@ -170,7 +174,7 @@ class ReductionFeatureChannelsMinNode(UnaryReductionNode):
     _kernel: ClassVar[Any] = reduction.ReduceFeatureChannelsMin
 
 
-class ReductionFeatureChannelsMaxNode(UnaryReductionNode):
+class ReductionFeatureChannelsMaxNode(_FeatureChannelsReductionNode):
     """Greatest channel of each pixel (``MPSNNReductionFeatureChannelsMaxNode``).
 
     Parameters
@@ -182,7 +186,7 @@ class ReductionFeatureChannelsMaxNode(UnaryReductionNode):
     _kernel: ClassVar[Any] = reduction.ReduceFeatureChannelsMax
 
 
-class ReductionFeatureChannelsMeanNode(UnaryReductionNode):
+class ReductionFeatureChannelsMeanNode(_FeatureChannelsReductionNode):
     """Mean of the channels of each pixel (``MPSNNReductionFeatureChannelsMeanNode``).
 
     Parameters
@@ -194,7 +198,7 @@ class ReductionFeatureChannelsMeanNode(UnaryReductionNode):
     _kernel: ClassVar[Any] = reduction.ReduceFeatureChannelsMean
 
 
-class ReductionFeatureChannelsSumNode(UnaryReductionNode):
+class ReductionFeatureChannelsSumNode(_FeatureChannelsReductionNode):
     """Sum of the channels of each pixel (``MPSNNReductionFeatureChannelsSumNode``).
 
     Parameters
@@ -220,7 +224,7 @@ class ReductionFeatureChannelsSumNode(UnaryReductionNode):
         return {**super()._kernel_settings(), "weight": self.weight}
 
 
-class ReductionFeatureChannelsArgumentMinNode(UnaryReductionNode):
+class ReductionFeatureChannelsArgumentMinNode(_FeatureChannelsReductionNode):
     """Which channel is least (``MPSNNReductionFeatureChannelsArgumentMinNode``).
 
     Parameters
@@ -232,7 +236,7 @@ class ReductionFeatureChannelsArgumentMinNode(UnaryReductionNode):
     _kernel: ClassVar[Any] = reduction.ReduceFeatureChannelsArgumentMin
 
 
-class ReductionFeatureChannelsArgumentMaxNode(UnaryReductionNode):
+class ReductionFeatureChannelsArgumentMaxNode(_FeatureChannelsReductionNode):
     """Which channel is greatest (``MPSNNReductionFeatureChannelsArgumentMaxNode``).
 
     Parameters

@@ -161,6 +161,7 @@ class ReshapeNode(FilterNode):
 
     _kernel: ClassVar[Any] = reshape.Reshape
     _state_node = GradientStateNode
+    _mixes_channels = True
 
     def __init__(
         self,
