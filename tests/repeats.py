@@ -1,17 +1,48 @@
-"""Large batches of a few samples, repeated: all that a sample gives it gives everywhere."""
+"""What gives the same bytes again: repeated samples of large batches, any number of threads."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import mpsgrad as mg
 import numpy as np
 
 from tests.tolerance import assert_same_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Have the CPU device use so many threads, and after the block as many as before."""
+    before = mg.get_num_threads()
+    mg.set_num_threads(count)
+    try:
+        assert mg.get_num_threads() == count
+        yield
+    finally:
+        mg.set_num_threads(before)
+
+
+def check_thread_independence(
+    run: Callable[[], Iterable[npt.NDArray[Any]]], counts: Sequence[int] = (1, 2, 3, 2)
+) -> list[npt.NDArray[Any]]:
+    """Compare the arrays that `run` makes on these numbers of threads; return the first ones.
+
+    A number given twice compares runs. All results are kept, so that none is where another was.
+    """
+    results = []
+    for count in counts:
+        with threads(count):
+            results.append(list(run()))
+    for result in results[1:]:
+        for actual, expected in zip(result, results[0], strict=True):
+            assert_same_bytes(actual, expected)
+    return results[0]
 
 
 def check_repeats(

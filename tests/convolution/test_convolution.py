@@ -16,6 +16,7 @@ import pytest
 from tests.convolution import cases, fuzz, kernels, oracle
 from tests.core.support import python_of_little_memory
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
 
 pytestmark = pytest.mark.filterwarnings(
@@ -1626,23 +1627,16 @@ def test_same_bits_for_any_number_of_threads(queue, case, rng):
     x, w, b, g = real_arrays(case, rng)
     x, g = (np.repeat(a, 9, axis=0) for a in (x, g))
     data_source = kernels.source(case, w, b)
-    results = []
-    threads = mg.get_num_threads()
-    try:
-        for count in (1, 2, 5, 2):
-            mg.set_num_threads(count)
-            forward = mg.Convolution(data_source, device=queue.device)
-            backward = mg.ConvolutionGradient(data_source, device=queue.device)
-            y, state = forward(x, with_state=True)
-            gradient = g[:, : y.shape[1], : y.shape[2]]
-            dx = backward(np.resize(gradient, y.shape), x, state)
-            dw = state.gradient_for_weights.to_numpy()
-            results.append((y, dx, dw, state.gradient_for_biases.to_numpy()))
-    finally:
-        mg.set_num_threads(threads)
-    for other in results[1:]:
-        for a, b in zip(results[0], other, strict=True):
-            assert_same_bytes(a, b)
+
+    def run():
+        forward = mg.Convolution(data_source, device=queue.device)
+        backward = mg.ConvolutionGradient(data_source, device=queue.device)
+        y, state = forward(x, with_state=True)
+        gradient = g[:, : y.shape[1], : y.shape[2]]
+        dx = backward(np.resize(gradient, y.shape), x, state)
+        return y, dx, state.gradient_for_weights.to_numpy(), state.gradient_for_biases.to_numpy()
+
+    check_thread_independence(run, (1, 2, 5, 2))
 
 
 def test_read_counts_of_a_training_step(queue):

@@ -15,7 +15,8 @@ from tests.convolution import cases, fuzz, kernels, oracle
 from tests.convolution.cases import FULL, VALID, TransposeCase
 from tests.core import oracle as core
 from tests.images import Work
-from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
+from tests.repeats import check_thread_independence
+from tests.tolerance import Guarded, assert_close, assert_exact, grid, ulps_for
 
 # What the CPU device does in ways of its own: fewer multiplications, columns in place of rows,
 # vectors shared by groups, whole images as one row, weights of more than a thread's share.
@@ -505,17 +506,7 @@ THREAD_CASES = [
 @pytest.mark.parametrize("case", THREAD_CASES, ids=str)
 def test_same_bits_for_any_number_of_threads(queue, case, rng):
     x, w, b, g = cases.arrays(rng, case)
-    results = []
-    threads = mg.get_num_threads()
-    try:
-        for count in (1, 2, 5, 2):
-            mg.set_num_threads(count)
-            results.append(computed(queue, case, x, w, b, g))
-    finally:
-        mg.set_num_threads(threads)
-    for other in results[1:]:
-        for a, b in zip(results[0], other, strict=True):
-            assert_same_bytes(a, b)
+    check_thread_independence(lambda: computed(queue, case, x, w, b, g), (1, 2, 5, 2))
 
 
 # ---- weights: neuron, folding, precision, reload, export -----------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from tests.core.support import counting, linear, linear_gradient
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence, threads
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -313,17 +314,12 @@ def test_results_do_not_depend_on_the_number_of_threads(device, rng, shape):
     descriptor = mg.NeuronDescriptor(mg.NeuronType.TANH, 1.5, 0.7)
     forward = mg.Neuron(descriptor, device=device)
     backward = mg.NeuronGradient(descriptor, device=device)
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 8, 1):
-            mg.set_num_threads(threads)
-            assert mg.get_num_threads() == threads
-            y, states = forward(x, with_state=True)
-            results.append((y.tobytes(), backward(y, x, states).tobytes()))
-    finally:
-        mg.set_num_threads(before)
-    assert len(set(results)) == 1
+
+    def run():
+        y, states = forward(x, with_state=True)
+        return y, backward(y, x, states)
+
+    check_thread_independence(run, (1, 2, 3, 8, 1))
 
 
 @pytest.mark.parametrize(
@@ -344,13 +340,9 @@ def test_numbers_of_threads_out_of_range(count, error, words):
 
 
 def test_more_threads_than_the_machine_has(device):
-    before = mg.get_num_threads()
-    try:
-        mg.set_num_threads(300)
+    with threads(300):
         x = counting(8, 64, 64, 8)
         assert np.array_equal(linear(device, 2.0)(x), 2 * x)
-    finally:
-        mg.set_num_threads(before)
 
 
 def test_a_gradient_needs_the_state_of_the_forward_call(device):

@@ -17,6 +17,7 @@ from tests.core.oracle import DTYPES, load, sample
 from tests.dropout import cases, oracle
 from tests.images import Work, empty, filled, read
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -284,19 +285,13 @@ def test_an_encode_that_fails_draws_nothing(device):
 @pytest.mark.parametrize("stride", [(1, 1, 1), (1, 1, 0), (1, 0, 1)], ids=str)
 def test_results_do_not_depend_on_threads(device, stride, dtype, rng):
     x = rng.standard_normal((3, 41, 37, 21)).astype(dtype)
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3):
-            mg.set_num_threads(threads)
-            forward, gradient = pair(device, 0.7, stride)
-            y, state = forward(x, with_state=True)
-            results.append((y, state.mask, gradient(x, x, state)))
-    finally:
-        mg.set_num_threads(before)
-    for result in results[1:]:
-        for left, right in zip(result, results[0], strict=True):
-            assert_same_bytes(left, right)
+
+    def run():
+        forward, gradient = pair(device, 0.7, stride)
+        y, state = forward(x, with_state=True)
+        return y, state.mask, gradient(x, x, state)
+
+    check_thread_independence(run)
 
 
 # --- Images, offsets, clips, channels --------------------------------------------------

@@ -11,7 +11,7 @@ from tests.core.oracle import DTYPES, load, sample
 from tests.group_normalization import cases, instance_oracle, oracle
 from tests.images import Work, empty, filled, read
 from tests.rejects import rejects
-from tests.repeats import check_repeats
+from tests.repeats import check_repeats, check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -403,19 +403,13 @@ def test_arrays_with_and_without_out(device, kind, dtype, rng):
 def test_results_do_not_depend_on_threads_or_runs(device, kind, shape, dtype, rng):
     x, g = rng.standard_normal((2, *shape)).astype(dtype)
     forward, backward = kernels(device, kind, channels=shape[3], groups=3)
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            y, states = forward(x, with_state=True)
-            dx = backward(g, x, states)
-            results.append((y, dx, weights(states, "gradient_for_gamma")))
-    finally:
-        mg.set_num_threads(before)
-    for result in results[1:]:
-        for one, other in zip(result, results[0], strict=True):
-            assert_same_bytes(one, other)
+
+    def run():
+        y, states = forward(x, with_state=True)
+        dx = backward(g, x, states)
+        return y, dx, weights(states, "gradient_for_gamma")
+
+    check_thread_independence(run)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -13,6 +13,7 @@ from tests.images import Work, empty, filled, read
 from tests.local_normalization import cases, fuzz, oracle
 from tests.local_normalization.oracle import CrossChannel, LocalContrast, Spatial
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import Guarded, assert_close, assert_same_bytes, rng_for, ulps_for
 
 CLASSES = {
@@ -689,18 +690,12 @@ def test_arrays_with_and_without_out(device, p, dtype, rng):
 def test_results_do_not_depend_on_threads_or_runs(device, p, dtype, rng):
     x, g = rng.standard_normal((2, 3, 61, 47, 19)).astype(dtype)
     forward, gradient = kernels(p, device)
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            result, states = forward(x, with_state=True)
-            results.append((result, gradient(g, x, states)))
-    finally:
-        mg.set_num_threads(before)
-    for result, dx in results[1:]:
-        assert_same_bytes(result, results[0][0])
-        assert_same_bytes(dx, results[0][1])
+
+    def run():
+        result, states = forward(x, with_state=True)
+        return result, gradient(g, x, states)
+
+    check_thread_independence(run)
 
 
 def test_parameters_are_read_when_an_encode_is_made(device):

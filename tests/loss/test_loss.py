@@ -16,6 +16,7 @@ from tests.images import FORMATS, Work, empty, filled, read
 from tests.loss import cases, oracle
 from tests.loss.oracle import Loss
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -456,17 +457,7 @@ def test_memory_layout_never_changes_a_bit(device, kind, reduction, across, shap
 def test_threads_and_runs_give_the_same_bytes(device, kind, rng):
     loss = Loss(kind, "SUM")
     y, t = inputs(rng, loss, (3, 40, 41, 10))
-    threads = mg.get_num_threads()
-    results = []
-    try:
-        for count in (1, 2, 2):
-            mg.set_num_threads(count)
-            results.append(kernel(loss, device)(y, t))
-    finally:
-        mg.set_num_threads(threads)
-    for gradient, losses in results[1:]:
-        assert_same_bytes(gradient, results[0][0])
-        assert_same_bytes(losses, results[0][1])
+    check_thread_independence(lambda: kernel(loss, device)(y, t))
 
 
 # --- Array calls -------------------------------------------------------------

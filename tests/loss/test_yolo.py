@@ -21,6 +21,7 @@ from tests.loss.test_loss import as_images
 from tests.loss.test_loss import descriptor as part_descriptor
 from tests.loss.yolo import YOLO
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -390,17 +391,7 @@ def test_threads_and_runs_give_the_same_bytes(device, rng):
     case = cases.YOLO_LAYERS[1]
     d = YOLO(case.anchors)
     y, t = inputs(rng, d, case)
-    threads = mg.get_num_threads()
-    results = []
-    try:
-        for count in (1, 2, 2):
-            mg.set_num_threads(count)
-            results.append(kernel(d, device)(y, t))
-    finally:
-        mg.set_num_threads(threads)
-    for gradient, losses in results[1:]:
-        assert_same_bytes(gradient, results[0][0])
-        assert_same_bytes(losses, results[0][1])
+    check_thread_independence(lambda: kernel(d, device)(y, t))
 
 
 # --- Array calls -------------------------------------------------------------

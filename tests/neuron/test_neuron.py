@@ -13,6 +13,7 @@ from tests.core.oracle import DTYPES, load, sample
 from tests.images import Work, empty, filled, read
 from tests.neuron import cases, oracle
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -414,18 +415,12 @@ def test_results_do_not_depend_on_threads_or_runs(device, kind, dtype, rng):
     forward, gradient = kernels(cases.Neuron(kind, **data), device)
     x = rng.standard_normal((3, 41, 37, 19)).astype(dtype)
     g = rng.standard_normal(x.shape).astype(dtype)
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            result, states = forward(x, with_state=True)
-            results.append((result, gradient(g, x, states)))
-    finally:
-        mg.set_num_threads(before)
-    for result, dx in results[1:]:
-        assert_same_bytes(result, results[0][0])
-        assert_same_bytes(dx, results[0][1])
+
+    def run():
+        result, states = forward(x, with_state=True)
+        return result, gradient(g, x, states)
+
+    check_thread_independence(run)
 
 
 def test_read_counts_of_temporaries(device):

@@ -10,6 +10,7 @@ from tests.core.test_exchange import WAYS, ways
 from tests.optimizer import cases
 from tests.optimizer.test_optimizer import KINDS, arrays, check, descriptor, expect, make, step
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import Guarded, assert_exact, assert_same_bytes
 
 SHAPES = [(), (1,), (7,), (1, 1), (5, 3), (2, 3, 4), (4, 3, 3, 5), (2, 1, 3, 2, 7)]
@@ -194,17 +195,12 @@ def test_parts_of_one_array_are_apart(device):
 
 def test_threads_and_runs_give_the_same_bytes(device, rng):
     g, w, histories = arrays(rng, "amsgrad", (101, 997))
-    threads = mg.get_num_threads()
-    runs = []
-    try:
-        for count in (1, 2, 2):
-            mg.set_num_threads(count)
-            own = [h.copy() for h in histories]
-            result = call(optimizer_of("amsgrad", device), "amsgrad", g, w, own)
-            runs.append(b"".join(a.tobytes() for a in (result, *own)))
-    finally:
-        mg.set_num_threads(threads)
-    assert len(set(runs)) == 1
+
+    def run():
+        own = [h.copy() for h in histories]
+        return call(optimizer_of("amsgrad", device), "amsgrad", g, w, own), *own
+
+    check_thread_independence(run)
 
 
 def test_calls_from_many_threads(device):

@@ -11,6 +11,7 @@ import pytest
 from tests.core.oracle import DTYPES, load, sample
 from tests.images import Work, empty, filled, read
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.softmax import cases, oracle
 from tests.tolerance import (
     Guarded,
@@ -231,18 +232,12 @@ def test_results_do_not_depend_on_threads_or_runs(device, name, dtype, rng):
     x = rng.uniform(-3, 3, (5, 41, 37, 21)).astype(dtype)
     g = rng.standard_normal(x.shape).astype(dtype)
     forward, gradient = (cls(device=device) for cls in PAIRS[name])
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            result, states = forward(x, with_state=True)
-            results.append((result, gradient(g, result, states)))
-    finally:
-        mg.set_num_threads(before)
-    for result, dx in results[1:]:
-        assert_same_bytes(result, results[0][0])
-        assert_same_bytes(dx, results[0][1])
+
+    def run():
+        result, states = forward(x, with_state=True)
+        return result, gradient(g, result, states)
+
+    check_thread_independence(run)
 
 
 def test_a_pixel_has_the_same_bits_wherever_it_lies(device, rng):
