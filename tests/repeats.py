@@ -1,7 +1,11 @@
-"""What gives the same bytes again: repeated samples of large batches, any number of threads."""
+"""What gives the same bytes again: repeated samples of large batches, any number of threads.
+
+And calls from several threads of Python at once.
+"""
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
+
+
+def call_at_once(calls: Iterable[Callable[[], object]]) -> None:
+    """Call each from a thread of its own; fail if one fails or does not end."""
+    failures: list[BaseException] = []
+
+    def guarded(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except BaseException as error:  # raised below, in the test's own thread
+            failures.append(error)
+
+    workers = [threading.Thread(target=guarded, args=(call,), daemon=True) for call in calls]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    if failures:
+        raise failures[0]
+    assert not any(worker.is_alive() for worker in workers), "a thread does not end"
 
 
 @contextmanager

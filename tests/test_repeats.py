@@ -1,10 +1,12 @@
 """The checks of tests/repeats.py see what they are for."""
 
+import threading
+
 import mpsgrad as mg
 import numpy as np
 import pytest
 
-from tests.repeats import check_thread_independence, threads
+from tests.repeats import call_at_once, check_thread_independence, threads
 
 
 def test_threads_are_those_of_before_after_a_failure():
@@ -43,3 +45,14 @@ def test_one_result_fewer_fails():
     lengths = iter([2, 2, 1, 2])
     with pytest.raises(ValueError, match="longer"):
         check_thread_independence(lambda: [np.ones(1)] * next(lengths))
+
+
+def test_calls_at_once_run_beside_each_other_and_a_failure_is_seen():
+    meeting = threading.Barrier(3, timeout=30)
+    call_at_once([meeting.wait] * 3)
+
+    def fail():
+        raise KeyError("seen")
+
+    with pytest.raises(KeyError, match="seen"):
+        call_at_once([fail, lambda: None])

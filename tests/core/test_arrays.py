@@ -2,6 +2,7 @@
 
 import array
 import re
+from functools import partial
 
 import mpsgrad as mg
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from tests.core.support import counting, linear, linear_gradient
 from tests.rejects import rejects
-from tests.repeats import check_thread_independence, threads
+from tests.repeats import call_at_once, check_thread_independence, threads
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -289,23 +290,13 @@ def test_gradients_of_calls(device):
 
 
 def test_calls_from_many_threads(device):
-    import threading
-
-    failures = []
-
     def work(seed):
         kernel = linear(device, float(seed))
         for _ in range(20):
             y = kernel(counting(2, 3, 4, 5))
-            if not np.array_equal(y, seed * counting(2, 3, 4, 5)):
-                failures.append(seed)
+            assert np.array_equal(y, seed * counting(2, 3, 4, 5))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert failures == []
+    call_at_once(partial(work, seed) for seed in range(1, 7))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 17, 31, 5), (64, 8, 8, 16)], ids=str)

@@ -17,7 +17,7 @@ from tests.images import FORMATS, Work, empty, filled, read
 from tests.loss import cases, oracle, yolo
 from tests.loss.cases import YOLOCase
 from tests.loss.oracle import Loss
-from tests.loss.test_loss import as_images
+from tests.loss.test_loss import as_images, check_batch
 from tests.loss.test_loss import descriptor as part_descriptor
 from tests.loss.yolo import YOLO
 from tests.rejects import rejects
@@ -323,24 +323,7 @@ def test_batches_equal_single_encodes(device, kind, reduction, rng):
     y, t = inputs(rng, d, case)
     w = cases.weights(rng, case.shape)
     size = (*case.grid, case.shape[3]) if reduction == "NONE" else (1, 1, 1)
-    one = kernel(d, device)
-    sources = filled(device, y, kind=kind)
-    batch = mg.LossLabels.batch(device, t, w, loss_image_size=size)
-    single = [mg.LossLabels(device, t[i], w[i], size) for i in range(3)]
-    work = Work(device)
-    with work:
-        together = one.encode_batch(work.buffer, sources, batch, allocator=mg.DEFAULT)
-        work.result(together)
-        apart = [
-            work.result(one.encode(work.buffer, sources[i], single[i], allocator=mg.DEFAULT))
-            for i in range(3)
-        ]
-        mg.synchronize(batch, work.buffer)
-        mg.synchronize(single, work.buffer)
-    for i in range(3):
-        assert_same_bytes(together[i].read(), apart[i].read())
-        assert_same_bytes(batch[i].loss, single[i].loss)
-    check_gradient(d, read(together), y, t, w)
+    check_gradient(d, check_batch(kernel(d, device), y, t, w, size, kind), y, t, w)
 
 
 @settings(max_examples=30)
