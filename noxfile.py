@@ -76,6 +76,14 @@ def isa(session: nox.Session) -> None:
 
 
 @nox.session
+def tidy(session: nox.Session) -> None:
+    """Run clang-tidy on every C++ file; needs clang-19 and clang-tidy-19: `nox -s tidy -- -j 4`."""
+    session.install(*nox.project.dependency_groups(PROJECT, "build"))
+    session.run("cmake", "--preset", "tidy")
+    session.run("cmake", "--build", "--preset", "tidy", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation; warnings are errors."""
     session.install(".", *nox.project.dependency_groups(PROJECT, "docs"))

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <tuple>
+#include <unordered_set>
 
 #include "base/errors.hpp"
 
@@ -210,6 +211,14 @@ void require_one_state(const KernelBase& kernel, const StateBatch& states) {
   for (const auto& state : states) {
     require(state == states.front(), kernel.class_name(),
             ": the states of a batch must be one and the same object");
+  }
+}
+
+void require_distinct_states(const KernelBase& kernel, const char* name, const StateBatch& states) {
+  std::unordered_set<const State*> seen;
+  for (const auto& state : states) {
+    require(seen.insert(state.get()).second, kernel.class_name(), ": ", name,
+            " holds a state twice; each of the ", states.size(), " images needs one of its own");
   }
 }
 

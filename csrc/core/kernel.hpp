@@ -128,6 +128,8 @@ void require_size(const KernelBase& kernel, const char* name, const ImageDescrip
                   const char* whose, Index width, Index height);
 // Of kernels with one state for all images.
 void require_one_state(const KernelBase& kernel, const StateBatch& states);
+// Of kernels with one for each.
+void require_distinct_states(const KernelBase& kernel, const char* name, const StateBatch& states);
 void check_channel_offset(const KernelBase& kernel, const char* property, Index value);
 void check_edge_mode(const KernelBase& kernel, const char* property, EdgeMode mode);
 // The same of the forward source, which a kernel may read anywhere.

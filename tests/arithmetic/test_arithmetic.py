@@ -15,6 +15,7 @@ from tests.core.fuzz import pairs
 from tests.core.oracle import DTYPES, load
 from tests.images import Work, empty, filled, read
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -506,7 +507,6 @@ def test_arrays_with_and_without_out(device, dtype, rng):
 
 
 def test_results_do_not_depend_on_the_number_of_threads(device):
-    before = mg.get_num_threads()
     shape = (2, 61, 53, 24)
 
     def everything():
@@ -521,14 +521,7 @@ def test_results_do_not_depend_on_the_number_of_threads(device):
                 kernel = gradient_kernel(device, operation, second)
                 yield kernel(g, passed(operation, second, x, y), states)
 
-    try:
-        mg.set_num_threads(1)
-        alone = list(everything())
-        mg.set_num_threads(5)
-        for one, five in zip(alone, everything(), strict=True):
-            assert_same_bytes(five, one)
-    finally:
-        mg.set_num_threads(before)
+    check_thread_independence(everything, (1, 5))
 
 
 def test_a_state_holds_the_mask_of_the_encode_before(device):
@@ -775,7 +768,7 @@ def test_rejects_states(device):
         gradient(X, X, others)
     with rejects(TypeError, "state must come from Neuron, got ArithmeticGradientState"):
         mg.NeuronGradient(mg.NeuronDescriptor(mg.NeuronType.RELU), device=device)(X, X, sums)
-    with rejects(ValueError, "every image of a batch needs a state of its own"):
+    with rejects(ValueError, "holds a state twice; each of the 2 images needs one of its own"):
         gradient(X, X, sums[0])
     with rejects(ValueError, "state has 3 entries, expected 2"):
         gradient(X, X, [*sums, sums[0]])

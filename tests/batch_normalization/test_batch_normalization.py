@@ -17,6 +17,7 @@ from tests.core.oracle import DTYPES, load, store
 from tests.images import Work, empty, filled, read
 from tests.neuron import oracle as neurons
 from tests.neuron.cases import Neuron
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -591,19 +592,13 @@ def test_results_do_not_depend_on_threads_or_runs(device, rng):
     x, g = rng.standard_normal((2, 6, 40, 41, 10)).astype(np.float32)
     relu = cases.NEURONS[1]
     kernel = forward_kernel(device, 10, rng.uniform(1, 2, 10), neuron=relu)
-    before = mg.get_num_threads()
-    steps = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            steps.append(train(device, kernel, x, g, (2, 4), neuron=relu))
-    finally:
-        mg.set_num_threads(before)
-    for step in steps[1:]:
-        assert_same_bytes(step.y, steps[0].y)
-        assert_same_bytes(step.dx, steps[0].dx)
-        for name in ("mean", "variance", "gradient_for_gamma", "gradient_for_beta"):
-            assert_same_bytes(step.number(name), steps[0].number(name))
+    names = "mean", "variance", "gradient_for_gamma", "gradient_for_beta"
+
+    def run():
+        step = train(device, kernel, x, g, (2, 4), neuron=relu)
+        return step.y, step.dx, *map(step.number, names)
+
+    check_thread_independence(run)
 
 
 def test_every_fused_neuron(device, rng):

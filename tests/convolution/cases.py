@@ -44,15 +44,9 @@ class ConvolutionCase:
     def placement(self) -> tuple[core.Placement, core.Placement]:
         """Along x and along y, before `shift` and `grow`."""
         lengths = self.shape[2], self.shape[1]
-        window = zip(lengths, self.kernel, self.stride, self.dilation, strict=True)
-        if self.pads is None:
-            x, y = (core.place(*axis, self.method, a) for axis, a in zip(window, "xy", strict=True))
-        else:
-            sides = self.pads[:2], self.pads[2:]
-            x, y = (
-                core.place_explicit(*axis, *pad) for axis, pad in zip(window, sides, strict=True)
-            )
-        return x, y
+        return core.place_window(
+            lengths, self.kernel, self.stride, self.dilation, self.method, self.pads
+        )
 
     @property
     def offset(self) -> tuple[int, int]:

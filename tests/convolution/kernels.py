@@ -6,6 +6,13 @@ import mpsgrad as mg
 import numpy as np
 
 from tests.images import empty as allocated
+from tests.tolerance import grid
+
+
+def exact_arrays(case, rng):
+    """(x, weights, biases, gradient) of small integers: any sum is exact in float32."""
+    shapes = case.shape, case.weights_shape, (case.outputs,), case.result_shape
+    return tuple(grid(rng, shape) for shape in shapes)
 
 
 def descriptor(case, **changes):

@@ -18,6 +18,7 @@ from tests.core.oracle import store
 from tests.core.support import python_of_little_memory
 from tests.neuron import oracle as neurons
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
 
 pytestmark = pytest.mark.filterwarnings(
@@ -27,12 +28,6 @@ pytestmark = pytest.mark.filterwarnings(
 EVERY_CASE = [
     *cases.CASES, *cases.CHANNELS, *cases.FLAT, *cases.APART, *cases.WIDE, *cases.DENSE
 ]  # fmt: skip
-
-
-def exact_arrays(case, rng):
-    """(x, weights, biases, gradient) of small integers: any sum is exact in float32."""
-    shapes = case.shape, case.weights_shape, (case.outputs,), case.result_shape
-    return tuple(grid(rng, shape) for shape in shapes)
 
 
 def real_arrays(case, rng):
@@ -62,7 +57,7 @@ def computed(queue, case, x, w, b, g):
 
 @pytest.mark.parametrize("case", EVERY_CASE, ids=str)
 def test_exact_sums_are_exact(queue, case, rng):
-    arrays = exact_arrays(case, rng)
+    arrays = kernels.exact_arrays(case, rng)
     names = "y", "dx", "dw", "db"
     for name, got, want in zip(
         names, computed(queue, case, *arrays), expected(case, *arrays), strict=True
@@ -126,7 +121,7 @@ def test_errors_are_those_of_fewer_multiplications(queue, case, rng):
 @pytest.mark.parametrize("case", cases.DENSE, ids=str)
 def test_what_is_not_finite_stays_in_its_windows(queue, case, rng):
     """Infinities and NaN of a source or a gradient reach what they reach by the definition."""
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     x[-1, 0, 0, 3] = np.inf
     x[-1, -1, -2, 5] = -np.inf
     x[0, 4, 3, 7] = np.nan
@@ -142,7 +137,7 @@ def test_what_is_not_finite_stays_in_its_windows(queue, case, rng):
 
 @pytest.mark.parametrize("case", cases.FLAT, ids=str)
 def test_what_is_not_finite_stays_in_flat_windows(queue, case, rng):
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     x[0, 0, 0, 0] = np.nan
     x[-1, -1, -1, 0] = np.inf
     g[0, -1, 0, 0] = np.nan
@@ -155,7 +150,7 @@ def test_what_is_not_finite_stays_in_flat_windows(queue, case, rng):
 
 @pytest.mark.parametrize("case", cases.DENSE, ids=str)
 def test_large_numbers_do_not_overflow_on_the_way(queue, case, rng):
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     x, w, b, g = x * 2.0**125, w * 2.0**-30, b * 2.0**95, g * 2.0**125
     x, w, b, g = (a.astype(np.float32) for a in (x, w, b, g))
     assert np.isfinite(x).all()
@@ -224,7 +219,7 @@ def forward_and_backward(device, case, weights, biases):
 def test_sums_are_zero_before_a_gradient_is_written(queue, rng):
     """Also where memory had other values before, and where a predicate skips the first encode."""
     case = cases.DENSE[1]
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     forward, backward = forward_and_backward(queue.device, case, w, b)
     sources, gradients = kernels.batch(queue.device, x), kernels.batch(queue.device, g)
     for used in (w, b):
@@ -310,7 +305,7 @@ def test_sums_are_zero_after_a_first_gradient_that_failed():
 def test_weight_gradients_are_added_where_one_is_not_finite(queue, rng):
     """A state keeps what was in it: sums over two encodes, one of them with an infinity."""
     case = cases.DENSE[1]
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     forward, backward = forward_and_backward(queue.device, case, w, b)
     y, state = forward(x, with_state=True)
     backward(g, x, state)
@@ -331,7 +326,7 @@ def test_weight_gradients_are_added_where_one_is_not_finite(queue, rng):
 @hypothesis.given(case=fuzz.convolutions(), seed=hypothesis.strategies.integers(0, 2**32 - 1))
 def test_any_geometry(device, case, seed):
     queue = device.command_queue()
-    arrays = exact_arrays(case, np.random.default_rng(seed))
+    arrays = kernels.exact_arrays(case, np.random.default_rng(seed))
     for got, want in zip(computed(queue, case, *arrays), expected(case, *arrays), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -610,7 +605,7 @@ def test_half_kernel_weights_are_rounded(queue):
 @pytest.mark.parametrize("kind", ["separate", "container"])
 def test_images_need_not_be_one_allocation(queue, kind, rng):
     case = next(c for c in cases.CASES if c.name == "3x3 full")
-    x, w, b, _ = exact_arrays(case, rng)
+    x, w, b, _ = kernels.exact_arrays(case, rng)
     device = queue.device
     kernel = mg.Convolution(kernels.source(case, w, b), device=device)
     kernel.offset = case.offset
@@ -716,7 +711,7 @@ def test_channel_windows_and_clip_rectangles(queue, window, rng):
 
 def test_gradient_by_properties(queue, rng):
     case = next(c for c in cases.CASES if c.name == "4x3 s2x1 remainder top right")
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     data_source = kernels.source(case, w, b)
     _, sources, _, states = kernels.forward(queue, case, data_source, x)
     kernel = mg.ConvolutionGradient(data_source, device=queue.device)
@@ -776,7 +771,7 @@ def test_a_data_gradient_takes_its_gradient_out_of_a_larger_image(queue, stride,
 @pytest.mark.parametrize("option", [1, 2, 3])
 def test_gradient_options(queue, option, rng):
     case = next(c for c in cases.CASES if c.name == "3x3")
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     data_source = kernels.source(case, w, b)
     _, sources, _, states = kernels.forward(queue, case, data_source, x)
     kernels.poison(queue.device, case.shape)
@@ -789,7 +784,7 @@ def test_gradient_options(queue, option, rng):
 
 def test_a_weight_gradient_leaves_a_given_destination_alone(queue, rng):
     case = next(c for c in cases.CASES if c.name == "3x3")
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     data_source = kernels.source(case, w, b)
     _, sources, _, states = kernels.forward(queue, case, data_source, x)
     kernel = mg.ConvolutionGradient(data_source, device=queue.device)
@@ -810,7 +805,7 @@ def test_a_weight_gradient_leaves_a_given_destination_alone(queue, rng):
 
 def test_a_data_gradient_leaves_the_sums_alone(queue, rng):
     case = next(c for c in cases.CASES if c.name == "3x3")
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     data_source = kernels.source(case, w, b)
     _, sources, _, states = kernels.forward(queue, case, data_source, x)
     for option in (mg.ConvolutionGradientOption.ALL, mg.ConvolutionGradientOption.DATA):
@@ -1205,7 +1200,7 @@ def test_a_predicate_skips_reloads_and_exports(queue):
 
 def test_one_state_for_batches_in_parts(queue, rng):
     case = next(c for c in cases.CASES if c.name == "3x3")
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     x, g = (np.repeat(a, 2, axis=0) for a in (x, g))
     data_source = kernels.source(case, w, b)
     forward = mg.Convolution(data_source, device=queue.device)
@@ -1703,7 +1698,7 @@ def test_fully_connected_is_of_plain_descriptors(device, cls, d, words):
 
 def test_out(device, rng):
     case = next(c for c in cases.CASES if c.name == "3x3")
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     data_source = kernels.source(case, w, b)
     forward = mg.Convolution(data_source, device=device)
     backward = mg.ConvolutionGradient(data_source, device=device)
@@ -1736,23 +1731,16 @@ def test_same_bits_for_any_number_of_threads(queue, case, rng):
     x, w, b, g = real_arrays(case, rng)
     x, g = (np.repeat(a, 9, axis=0) for a in (x, g))
     data_source = kernels.source(case, w, b)
-    results = []
-    threads = mg.get_num_threads()
-    try:
-        for count in (1, 2, 5, 2):
-            mg.set_num_threads(count)
-            forward = mg.Convolution(data_source, device=queue.device)
-            backward = mg.ConvolutionGradient(data_source, device=queue.device)
-            y, state = forward(x, with_state=True)
-            gradient = g[:, : y.shape[1], : y.shape[2]]
-            dx = backward(np.resize(gradient, y.shape), x, state)
-            dw = state.gradient_for_weights.to_numpy()
-            results.append((y, dx, dw, state.gradient_for_biases.to_numpy()))
-    finally:
-        mg.set_num_threads(threads)
-    for other in results[1:]:
-        for a, b in zip(results[0], other, strict=True):
-            assert_same_bytes(a, b)
+
+    def run():
+        forward = mg.Convolution(data_source, device=queue.device)
+        backward = mg.ConvolutionGradient(data_source, device=queue.device)
+        y, state = forward(x, with_state=True)
+        gradient = g[:, : y.shape[1], : y.shape[2]]
+        dx = backward(np.resize(gradient, y.shape), x, state)
+        return y, dx, state.gradient_for_weights.to_numpy(), state.gradient_for_biases.to_numpy()
+
+    check_thread_independence(run, (1, 2, 5, 2))
 
 
 def test_read_counts_of_a_training_step(queue):

@@ -15,7 +15,8 @@ from tests.convolution import cases, fuzz, kernels, oracle
 from tests.convolution.cases import FULL, VALID, TransposeCase
 from tests.core import oracle as core
 from tests.images import Work
-from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
+from tests.repeats import check_thread_independence
+from tests.tolerance import Guarded, assert_close, assert_exact, grid, ulps_for
 
 # What the CPU device does in ways of its own: fewer multiplications, columns in place of rows,
 # vectors shared by groups, whole images as one row, weights of more than a thread's share.
@@ -66,12 +67,6 @@ def place(kernel, case):
     """Put the window where the case has it."""
     kernel.offset = case.offset
     kernel.kernel_offset_x, kernel.kernel_offset_y = case.kernel_offset
-
-
-def exact_arrays(case, rng):
-    """(x, weights, biases, gradient) of small integers: any sum is exact in float32."""
-    shapes = case.shape, case.weights_shape, (case.outputs,), case.result_shape
-    return tuple(grid(rng, shape) for shape in shapes)
 
 
 def expected(case, x, w, b, g):
@@ -129,7 +124,7 @@ def computed(queue, case, x, w, b, g):
 
 @pytest.mark.parametrize("case", EVERY_CASE, ids=str)
 def test_exact_sums_are_exact(queue, case, rng):
-    arrays = exact_arrays(case, rng)
+    arrays = kernels.exact_arrays(case, rng)
     names = "y", "dx", "dw", "db"
     results = zip(names, computed(queue, case, *arrays), expected(case, *arrays), strict=True)
     for name, got, want in results:
@@ -156,7 +151,7 @@ def test_errors_are_those_of_the_additions(queue, case, rng):
 @hypothesis.given(case=fuzz.transposes(), seed=hypothesis.strategies.integers(0, 2**32 - 1))
 def test_any_geometry(device, case, seed):
     queue = device.command_queue()
-    arrays = exact_arrays(case, np.random.default_rng(seed))
+    arrays = kernels.exact_arrays(case, np.random.default_rng(seed))
     for got, want in zip(computed(queue, case, *arrays), expected(case, *arrays), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -396,7 +391,7 @@ def test_float16_data_gradients_are_rounded_after_the_sum(queue, case, rng):
 @pytest.mark.parametrize("kind", ["separate", "container"])
 def test_images_need_not_be_one_allocation(queue, kind, rng):
     case = next(c for c in EVERY_CASE if c.name == "2x2 s2 full")
-    x, w, b, _ = exact_arrays(case, rng)
+    x, w, b, _ = kernels.exact_arrays(case, rng)
     device = queue.device
     kernel = mg.ConvolutionTranspose(source_of(case, w, b), device=device)
     place(kernel, case)
@@ -466,7 +461,7 @@ def test_channel_windows_and_clip_rectangles(queue, stride, rng):
 @pytest.mark.parametrize("option", [1, 2, 3])
 def test_gradient_options(queue, option, rng):
     case = next(c for c in EVERY_CASE if c.name == "3x3 s2")
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     data_source = source_of(case, w, b)
     _, sources, _, states = forward(queue, case, data_source, x)
     kernels.poison(queue.device, case.shape)
@@ -479,7 +474,7 @@ def test_gradient_options(queue, option, rng):
 
 def test_a_state_sums_over_encodes(device, rng):
     case = next(c for c in EVERY_CASE if c.name == "4x4 s2, to 3 channels")
-    x, w, b, _ = exact_arrays(case, rng)
+    x, w, b, _ = kernels.exact_arrays(case, rng)
     data_source = source_of(case, w, b)
     up = mg.ConvolutionTranspose(data_source, device=device)
     down = mg.ConvolutionTransposeGradient(data_source, device=device)
@@ -499,7 +494,7 @@ def test_a_state_sums_over_encodes(device, rng):
 
 def test_out(device, rng):
     case = next(c for c in EVERY_CASE if c.name == "3x3 s2 full")
-    x, w, b, g = exact_arrays(case, rng)
+    x, w, b, g = kernels.exact_arrays(case, rng)
     data_source = source_of(case, w, b)
     up = mg.ConvolutionTranspose(data_source, device=device)
     up.padding = mg.DefaultPadding(case.method)
@@ -525,17 +520,7 @@ THREAD_CASES = [
 @pytest.mark.parametrize("case", THREAD_CASES, ids=str)
 def test_same_bits_for_any_number_of_threads(queue, case, rng):
     x, w, b, g = cases.arrays(rng, case)
-    results = []
-    threads = mg.get_num_threads()
-    try:
-        for count in (1, 2, 5, 2):
-            mg.set_num_threads(count)
-            results.append(computed(queue, case, x, w, b, g))
-    finally:
-        mg.set_num_threads(threads)
-    for other in results[1:]:
-        for a, b in zip(results[0], other, strict=True):
-            assert_same_bytes(a, b)
+    check_thread_independence(lambda: computed(queue, case, x, w, b, g), (1, 2, 5, 2))
 
 
 # ---- weights: neuron, folding, precision, reload, export -----------------------------------------
@@ -543,7 +528,7 @@ def test_same_bits_for_any_number_of_threads(queue, case, rng):
 
 def test_fused_neuron_and_batch_normalization(device, rng):
     case = TransposeCase("", (2, 4, 3, 5), 6, (3, 3), (2, 2))
-    x, w, b, _ = exact_arrays(case, rng)
+    x, w, b, _ = kernels.exact_arrays(case, rng)
     slopes = np.array([0, 1, 2, 3, -1, -2], np.float32)
     d = descriptor(
         case, fused_neuron_descriptor=mg.NeuronDescriptor(mg.NeuronType.PRELU, data=slopes.tolist())

@@ -128,6 +128,21 @@ def place_explicit(
     return Placement(size, span, span - length, window // 2 - left)
 
 
+def place_window(
+    lengths: Pair,
+    kernel: Pair,
+    stride: Pair,
+    dilation: Pair,
+    method: int,
+    pads: tuple[int, int, int, int] | None = None,
+) -> tuple[Placement, Placement]:
+    """Along x and along y: as a policy has it, or explicit `pads` (left, right, top, bottom)."""
+    x, y = zip(lengths, kernel, stride, dilation, strict=True)
+    if pads is None:
+        return place(*x, method, "x"), place(*y, method, "y")
+    return place_explicit(*x, *pads[:2]), place_explicit(*y, *pads[2:])
+
+
 def place_reverse(length: int, kernel: int, stride: int, method: int, axis: str = "x") -> Pair:
     """Size and kernel offset a padding policy gives a reverse filter (stride in result pixels)."""
     stuffed = (length - 1) * stride + 1

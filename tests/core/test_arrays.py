@@ -2,6 +2,7 @@
 
 import array
 import re
+from functools import partial
 
 import mpsgrad as mg
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from tests.core.support import counting, linear, linear_gradient
 from tests.rejects import rejects
+from tests.repeats import call_at_once, check_thread_independence, threads
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -288,23 +290,13 @@ def test_gradients_of_calls(device):
 
 
 def test_calls_from_many_threads(device):
-    import threading
-
-    failures = []
-
     def work(seed):
         kernel = linear(device, float(seed))
         for _ in range(20):
             y = kernel(counting(2, 3, 4, 5))
-            if not np.array_equal(y, seed * counting(2, 3, 4, 5)):
-                failures.append(seed)
+            assert np.array_equal(y, seed * counting(2, 3, 4, 5))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert failures == []
+    call_at_once(partial(work, seed) for seed in range(1, 7))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 17, 31, 5), (64, 8, 8, 16)], ids=str)
@@ -313,17 +305,12 @@ def test_results_do_not_depend_on_the_number_of_threads(device, rng, shape):
     descriptor = mg.NeuronDescriptor(mg.NeuronType.TANH, 1.5, 0.7)
     forward = mg.Neuron(descriptor, device=device)
     backward = mg.NeuronGradient(descriptor, device=device)
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 8, 1):
-            mg.set_num_threads(threads)
-            assert mg.get_num_threads() == threads
-            y, states = forward(x, with_state=True)
-            results.append((y.tobytes(), backward(y, x, states).tobytes()))
-    finally:
-        mg.set_num_threads(before)
-    assert len(set(results)) == 1
+
+    def run():
+        y, states = forward(x, with_state=True)
+        return y, backward(y, x, states)
+
+    check_thread_independence(run, (1, 2, 3, 8, 1))
 
 
 @pytest.mark.parametrize(
@@ -344,13 +331,9 @@ def test_numbers_of_threads_out_of_range(count, error, words):
 
 
 def test_more_threads_than_the_machine_has(device):
-    before = mg.get_num_threads()
-    try:
-        mg.set_num_threads(300)
+    with threads(300):
         x = counting(8, 64, 64, 8)
         assert np.array_equal(linear(device, 2.0)(x), 2 * x)
-    finally:
-        mg.set_num_threads(before)
 
 
 def test_a_gradient_needs_the_state_of_the_forward_call(device):

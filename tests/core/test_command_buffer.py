@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 import weakref
+from functools import partial
 
 import mpsgrad as mg
 import numpy as np
@@ -21,6 +22,7 @@ from tests.core.support import (
     spend,
 )
 from tests.rejects import rejects
+from tests.repeats import call_at_once
 
 Status = mg.CommandBufferStatus
 
@@ -475,36 +477,21 @@ def test_threads_with_queues_of_their_own(device):
                 image = kernel.encode(command_buffer, image, allocator=mg.DEFAULT)
             results[index] = read(command_buffer, image)
 
-    threads = [
-        threading.Thread(target=work, args=(index, *arguments))
-        for index, arguments in enumerate(kernel_arguments)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    call_at_once(
+        partial(work, index, *arguments) for index, arguments in enumerate(kernel_arguments)
+    )
     for index, (a, b) in enumerate(kernel_arguments):
         assert np.array_equal(results[index], a * (a * counting(4, 5, 3) + b) + b)
 
 
 def test_threads_may_share_a_queue(device, queue):
-    failures = []
-
     def work():
-        try:
-            for _ in range(10):
-                command_buffer = queue.command_buffer()
-                result = read(command_buffer, encode_something(device, command_buffer))
-                assert np.array_equal(result, 2 * counting(2, 3, 4))
-        except BaseException as error:  # reported below, in the test's own thread
-            failures.append(error)
+        for _ in range(10):
+            command_buffer = queue.command_buffer()
+            result = read(command_buffer, encode_something(device, command_buffer))
+            assert np.array_equal(result, 2 * counting(2, 3, 4))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert failures == []
+    call_at_once([work] * 4)
 
 
 def test_threads_may_encode_into_one_buffer(device, queue):
@@ -515,11 +502,7 @@ def test_threads_may_encode_into_one_buffer(device, queue):
         for _ in range(50):
             results.append(encode_something(device, command_buffer))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    call_at_once([work] * 4)
     finish(command_buffer, *results)
     assert len(results) == 200
     assert all(np.array_equal(image.read(), 2 * counting(2, 3, 4)) for image in results)

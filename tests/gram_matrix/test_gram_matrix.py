@@ -13,6 +13,7 @@ from tests.core.oracle import DTYPES, load
 from tests.gram_matrix import cases, oracle
 from tests.images import Work, empty, filled, read
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -313,18 +314,12 @@ def test_results_do_not_depend_on_threads_or_runs(device, shape, dtype, rng):
     x = rng.standard_normal(shape).astype(dtype)
     g = rng.standard_normal(matrix_shape(shape)).astype(dtype)
     forward, gradient = kernels(device)
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            y, states = forward(x, with_state=True)
-            results.append((y, gradient(g, x, states)))
-    finally:
-        mg.set_num_threads(before)
-    for y, dx in results[1:]:
-        assert_same_bytes(y, results[0][0])
-        assert_same_bytes(dx, results[0][1])
+
+    def run():
+        y, states = forward(x, with_state=True)
+        return y, gradient(g, x, states)
+
+    check_thread_independence(run)
 
 
 @dtypes

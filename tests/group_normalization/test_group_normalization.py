@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, sample
 from tests.group_normalization import cases, instance_oracle, oracle
-from tests.images import Work, empty, filled, read
+from tests.images import Work, channel_window, empty, filled, read
 from tests.rejects import rejects
-from tests.repeats import check_repeats
+from tests.repeats import check_repeats, check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -329,25 +329,9 @@ def test_channel_windows(device, kind, fmt, rng):
     g = load(rng.standard_normal((2, 3, 4, 6)).astype(DTYPES[fmt]))
     groups = 6 if kind == INSTANCE else 2
     forward, backward = kernels(device, kind, channels=6, groups=groups, epsilon=0.25)
-    forward.source_feature_channel_offset = 4
-    forward.source_feature_channel_max_count = 6
-    forward.destination_feature_channel_offset = 8
-    sources, results = filled(device, x, fmt), empty(device, (2, 3, 4, 20), fmt, fill=0.5)
-    states = forward.result_state(sources, results)
-    with Work(device) as work:
-        forward.encode(work.buffer, sources, work.result(results), destination_state=states)
-        dx = backward.encode(
-            work.buffer, filled(device, g, fmt), sources, states, allocator=mg.DEFAULT
-        )
-        work.result(dx)
-        mg.synchronize(states, work.buffer)
-    texels = read(results)
-    check_forward(texels[..., 8:14], x[..., 4:10], groups=groups, epsilon=0.25)
-    assert (texels[..., :8] == 0.5).all()
-    if device.kind == "cpu":  # the rest of the last slice that was written; MPS may leave anything
-        assert (texels[..., 14:16] == 0).all()
-    assert (texels[..., 16:] == 0.5).all()
-    check_gradients(read(dx), states, g, x[..., 4:10], groups=groups, epsilon=0.25)
+    y, dx, states = channel_window(device, forward, backward, x, g, fmt)
+    check_forward(y, x[..., 4:10], groups=groups, epsilon=0.25)
+    check_gradients(dx, states, g, x[..., 4:10], groups=groups, epsilon=0.25)
 
 
 @kinds
@@ -403,19 +387,13 @@ def test_arrays_with_and_without_out(device, kind, dtype, rng):
 def test_results_do_not_depend_on_threads_or_runs(device, kind, shape, dtype, rng):
     x, g = rng.standard_normal((2, *shape)).astype(dtype)
     forward, backward = kernels(device, kind, channels=shape[3], groups=3)
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            y, states = forward(x, with_state=True)
-            dx = backward(g, x, states)
-            results.append((y, dx, weights(states, "gradient_for_gamma")))
-    finally:
-        mg.set_num_threads(before)
-    for result in results[1:]:
-        for one, other in zip(result, results[0], strict=True):
-            assert_same_bytes(one, other)
+
+    def run():
+        y, states = forward(x, with_state=True)
+        dx = backward(g, x, states)
+        return y, dx, weights(states, "gradient_for_gamma")
+
+    check_thread_independence(run)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -873,7 +851,7 @@ def test_rejects_gradient_calls(device, kind, g, x, error, words):
 def test_rejects_states(device, kind):
     forward, backward = kernels(device, kind, channels=8, groups=2)
     _, states = forward(X, with_state=True)
-    twice = "holds the same state twice; every image of a batch needs its own"
+    twice = "holds a state twice; each of the 2 images needs one of its own"
     with rejects(ValueError, f"state {twice}"):
         backward(X, X, [states[0], states[0]])
     with rejects(ValueError, f"state {twice}"):

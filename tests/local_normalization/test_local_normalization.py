@@ -10,10 +10,11 @@ from hypothesis import given, settings
 
 from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, sample
-from tests.images import Work, empty, filled, read
+from tests.images import Work, channel_window, check_read_counts, empty, filled, read
 from tests.local_normalization import cases, fuzz, oracle
 from tests.local_normalization.oracle import CrossChannel, LocalContrast, Spatial
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import Guarded, assert_close, assert_same_bytes, grid, rng_for, ulps_for
 
 CLASSES = {
@@ -545,25 +546,10 @@ def test_channel_windows(device, p, fmt, rng):
     """Sums over channels run over the channels that are read, wherever they lie."""
     x = load(rng.uniform(-1, 1, (2, 3, 4, 13)).astype(DTYPES[fmt]))
     forward, gradient = kernels(p, device)
-    forward.source_feature_channel_offset = 4
-    forward.source_feature_channel_max_count = 6
-    forward.destination_feature_channel_offset = 8
-    sources, results = filled(device, x, fmt), empty(device, (2, 3, 4, 20), fmt, fill=0.5)
-    states = forward.result_state(sources, results)
     g = load(rng.standard_normal((2, 3, 4, 6)).astype(DTYPES[fmt]))
-    with Work(device) as work:
-        forward.encode(work.buffer, sources, work.result(results), destination_state=states)
-        dx = gradient.encode(
-            work.buffer, filled(device, g, fmt), sources, states, allocator=mg.DEFAULT
-        )
-        work.result(dx)
-    texels = read(results)
-    check_forward(p, texels[..., 8:14], x[..., 4:10])
-    assert (texels[..., :8] == 0.5).all()
-    if device.kind == "cpu":  # the rest of the last slice that was written; MPS may leave anything
-        assert (texels[..., 14:16] == 0).all()
-    assert (texels[..., 16:] == 0.5).all()
-    check_gradient(p, read(dx), g, x[..., 4:10])
+    y, dx, _ = channel_window(device, forward, gradient, x, g, fmt)
+    check_forward(p, y, x[..., 4:10])
+    check_gradient(p, dx, g, x[..., 4:10])
 
 
 def seen(p, source, rows, columns):
@@ -749,18 +735,12 @@ def test_arrays_with_and_without_out(device, p, dtype, rng):
 def test_results_do_not_depend_on_threads_or_runs(device, p, dtype, rng):
     x, g = rng.standard_normal((2, 3, 61, 47, 19)).astype(dtype)
     forward, gradient = kernels(p, device)
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            result, states = forward(x, with_state=True)
-            results.append((result, gradient(g, x, states)))
-    finally:
-        mg.set_num_threads(before)
-    for result, dx in results[1:]:
-        assert_same_bytes(result, results[0][0])
-        assert_same_bytes(dx, results[0][1])
+
+    def run():
+        result, states = forward(x, with_state=True)
+        return result, gradient(g, x, states)
+
+    check_thread_independence(run)
 
 
 def test_parameters_are_read_when_an_encode_is_made(device):
@@ -787,18 +767,7 @@ def test_gradient_kernels_take_no_parameter_from_the_state(device, rng):
 def test_read_counts_of_temporaries(device, p):
     source = filled(device, np.ones((2, 4, 4, 3)))
     forward, gradient = kernels(p, device)
-    with Work(device) as work:
-        images = forward.encode(work.buffer, source)
-        mg.increment_read_count(images, 1)  # the forward pass and the gradient read it
-        result, states = forward.encode(work.buffer, images, with_state=True, temporary_state=True)
-        assert [image.read_count for image in images] == [1, 1]
-        dx = gradient.encode(work.buffer, result, images, states, allocator=mg.DEFAULT)
-        work.result(dx)
-        assert [image.read_count for image in (*images, *result)] == [0, 0, 0, 0]
-        assert [state.read_count for state in states] == [0, 0]
-        with pytest.raises(mg.errors.ReadCountError, match="read count 0"):
-            gradient.encode(work.buffer, result, images, states)
-    assert np.isfinite(read(dx)).all()
+    assert np.isfinite(check_read_counts(device, forward, gradient, source)).all()
 
 
 # --- Parameters and copies ---------------------------------------------------------------

@@ -16,6 +16,7 @@ from tests.images import FORMATS, Work, empty, filled, read
 from tests.loss import cases, oracle
 from tests.loss.oracle import Loss
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -338,15 +339,9 @@ def test_every_format(device, kind, source, result, rng):
     assert_close(labels[0].labels, t[0], ulps=1)
 
 
-@pytest.mark.parametrize("kind", ["batch", "list"])
-@pytest.mark.parametrize("reduction", ["NONE", "MEAN"])
-def test_batches_equal_single_encodes(device, kind, reduction, rng):
-    loss = Loss("SOFT_MAX_CROSS_ENTROPY", reduction)
-    shape = (3, 4, 2, 6)
-    y, t = inputs(rng, loss, shape)
-    w = cases.weights(rng, shape)
-    size = (2, 4, 6) if reduction == "NONE" else (1, 1, 1)
-    one = kernel(loss, device)
+def check_batch(one, y, t, w, size, kind):
+    """Compare a batch with encodes of its three samples; return the batch's gradient."""
+    device = one.device
     sources = filled(device, y, kind=kind)
     batch = mg.LossLabels.batch(device, t, w, loss_image_size=size)
     single = [mg.LossLabels(device, t[i], w[i], size) for i in range(3)]
@@ -363,7 +358,19 @@ def test_batches_equal_single_encodes(device, kind, reduction, rng):
     for i in range(3):
         assert_same_bytes(together[i].read(), apart[i].read())
         assert_same_bytes(batch[i].loss, single[i].loss)
-    check_gradient(loss, read(together), y, t, w)
+    return read(together)
+
+
+@pytest.mark.parametrize("kind", ["batch", "list"])
+@pytest.mark.parametrize("reduction", ["NONE", "MEAN"])
+def test_batches_equal_single_encodes(device, kind, reduction, rng):
+    loss = Loss("SOFT_MAX_CROSS_ENTROPY", reduction)
+    shape = (3, 4, 2, 6)
+    y, t = inputs(rng, loss, shape)
+    w = cases.weights(rng, shape)
+    size = (2, 4, 6) if reduction == "NONE" else (1, 1, 1)
+    gradient = check_batch(kernel(loss, device), y, t, w, size, kind)
+    check_gradient(loss, gradient, y, t, w)
 
 
 @pytest.mark.parametrize("channels", [3, 4])
@@ -456,17 +463,7 @@ def test_memory_layout_never_changes_a_bit(device, kind, reduction, across, shap
 def test_threads_and_runs_give_the_same_bytes(device, kind, rng):
     loss = Loss(kind, "SUM")
     y, t = inputs(rng, loss, (3, 40, 41, 10))
-    threads = mg.get_num_threads()
-    results = []
-    try:
-        for count in (1, 2, 2):
-            mg.set_num_threads(count)
-            results.append(kernel(loss, device)(y, t))
-    finally:
-        mg.set_num_threads(threads)
-    for gradient, losses in results[1:]:
-        assert_same_bytes(gradient, results[0][0])
-        assert_same_bytes(losses, results[0][1])
+    check_thread_independence(lambda: kernel(loss, device)(y, t))
 
 
 # --- Array calls -------------------------------------------------------------

@@ -22,6 +22,7 @@ from tests.loss.test_loss import (
     inputs,
 )
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes
 
 quiet = pytest.mark.filterwarnings("ignore:.*label_smoothing adds:RuntimeWarning")
@@ -213,17 +214,7 @@ def test_threads_and_runs_give_the_same_bytes(device, kind, rng):
     loss = Loss(kind, "SUM")
     y, t = inputs(rng, loss, (3, 40, 41, 10))
     forward, gradient = kernels(loss, device)
-    threads = mg.get_num_threads()
-    results = []
-    try:
-        for count in (1, 2, 2):
-            mg.set_num_threads(count)
-            results.append((forward(y, t), gradient(np.ones(3, np.float32), y, t)))
-    finally:
-        mg.set_num_threads(threads)
-    for losses, gradients in results[1:]:
-        assert_same_bytes(losses, results[0][0])
-        assert_same_bytes(gradients, results[0][1])
+    check_thread_independence(lambda: (forward(y, t), gradient(np.ones(3, np.float32), y, t)))
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])

@@ -17,10 +17,11 @@ from tests.images import FORMATS, Work, empty, filled, read
 from tests.loss import cases, oracle, yolo
 from tests.loss.cases import YOLOCase
 from tests.loss.oracle import Loss
-from tests.loss.test_loss import as_images
+from tests.loss.test_loss import as_images, check_batch
 from tests.loss.test_loss import descriptor as part_descriptor
 from tests.loss.yolo import YOLO
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -350,24 +351,7 @@ def test_batches_equal_single_encodes(device, kind, reduction, rng):
     y, t = inputs(rng, d, case)
     w = cases.weights(rng, case.shape)
     size = (*case.grid, case.shape[3]) if reduction == "NONE" else (1, 1, 1)
-    one = kernel(d, device)
-    sources = filled(device, y, kind=kind)
-    batch = mg.LossLabels.batch(device, t, w, loss_image_size=size)
-    single = [mg.LossLabels(device, t[i], w[i], size) for i in range(3)]
-    work = Work(device)
-    with work:
-        together = one.encode_batch(work.buffer, sources, batch, allocator=mg.DEFAULT)
-        work.result(together)
-        apart = [
-            work.result(one.encode(work.buffer, sources[i], single[i], allocator=mg.DEFAULT))
-            for i in range(3)
-        ]
-        mg.synchronize(batch, work.buffer)
-        mg.synchronize(single, work.buffer)
-    for i in range(3):
-        assert_same_bytes(together[i].read(), apart[i].read())
-        assert_same_bytes(batch[i].loss, single[i].loss)
-    check_gradient(d, read(together), y, t, w)
+    check_gradient(d, check_batch(kernel(d, device), y, t, w, size, kind), y, t, w)
 
 
 @settings(max_examples=30)
@@ -418,17 +402,7 @@ def test_threads_and_runs_give_the_same_bytes(device, rng):
     case = cases.YOLO_LAYERS[1]
     d = YOLO(case.anchors)
     y, t = inputs(rng, d, case)
-    threads = mg.get_num_threads()
-    results = []
-    try:
-        for count in (1, 2, 2):
-            mg.set_num_threads(count)
-            results.append(kernel(d, device)(y, t))
-    finally:
-        mg.set_num_threads(threads)
-    for gradient, losses in results[1:]:
-        assert_same_bytes(gradient, results[0][0])
-        assert_same_bytes(losses, results[0][1])
+    check_thread_independence(lambda: kernel(d, device)(y, t))
 
 
 # --- Array calls -------------------------------------------------------------

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tests.core.oracle import DTYPES, load, sample
-from tests.images import Work, empty, filled, read
+from tests.images import Work, check_read_counts, empty, filled, moved, read
 from tests.neuron import cases, oracle
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -426,17 +427,7 @@ def test_offsets_and_edges(device, edge, rng):
     neuron = cases.Neuron("SIGMOID")
     x = rng.uniform(-3, 3, (2, 4, 5, 6)).astype(np.float32)
     forward = kernels(neuron, device)[0]
-    forward.offset = (-2, 1, 0)
-    forward.edge_mode = {"zero": mg.EdgeMode.ZERO, "clamp": mg.EdgeMode.CLAMP}[edge]
-    forward.clip_rect = mg.Region((1, 0), (6, 5))
-    results = empty(device, (2, 6, 8, 6), fill=0.5)
-    with Work(device) as work:
-        forward.encode(work.buffer, filled(device, x), work.result(results))
-    seen = sample(x.astype(np.float64), np.arange(5) + 1, np.arange(6) - 2, edge)
-    texels = read(results)
-    check_forward(neuron, texels[:, :5, 1:7], seen)
-    texels[:, :5, 1:7] = 0.5
-    assert (texels == 0.5).all()
+    check_forward(neuron, *moved(device, forward, x, edge))
 
 
 def test_images_are_chosen_by_z(device, rng):
@@ -520,35 +511,19 @@ def test_results_do_not_depend_on_threads_or_runs(device, kind, dtype, rng):
     forward, gradient = kernels(cases.Neuron(kind, **data), device)
     x = rng.standard_normal((3, 41, 37, 19)).astype(dtype)
     g = rng.standard_normal(x.shape).astype(dtype)
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            result, states = forward(x, with_state=True)
-            results.append((result, gradient(g, x, states)))
-    finally:
-        mg.set_num_threads(before)
-    for result, dx in results[1:]:
-        assert_same_bytes(result, results[0][0])
-        assert_same_bytes(dx, results[0][1])
+
+    def run():
+        result, states = forward(x, with_state=True)
+        return result, gradient(g, x, states)
+
+    check_thread_independence(run)
 
 
 def test_read_counts_of_temporaries(device):
     forward, gradient = kernels(cases.Neuron("RELU"), device)
     source = filled(device, np.ones((2, 3, 3, 4)))
-    with Work(device) as work:
-        images = forward.encode(work.buffer, source)
-        mg.increment_read_count(images, 1)  # the forward pass and the gradient read it
-        result, states = forward.encode(work.buffer, images, with_state=True, temporary_state=True)
-        assert [image.read_count for image in images] == [1, 1]
-        dx = gradient.encode(work.buffer, result, images, states, allocator=mg.DEFAULT)
-        work.result(dx)
-        assert [image.read_count for image in (*images, *result)] == [0, 0, 0, 0]
-        assert [state.read_count for state in states] == [0, 0]
-        with pytest.raises(mg.errors.ReadCountError, match="read count 0"):
-            forward.encode(work.buffer, images)
-    assert_exact(read(dx), np.ones((2, 3, 3, 4)))
+    dx = check_read_counts(device, forward, gradient, source)
+    assert_exact(dx, np.ones((2, 3, 3, 4)))
 
 
 def test_work_runs_when_it_is_committed(device):

@@ -1,6 +1,7 @@
 """Optimizers called with arrays: a step against the oracle, whose memory is written, refusals."""
 
 import array
+from functools import partial
 
 import mpsgrad as mg
 import numpy as np
@@ -10,6 +11,7 @@ from tests.core.test_exchange import WAYS, ways
 from tests.optimizer import cases
 from tests.optimizer.test_optimizer import KINDS, arrays, check, descriptor, expect, make, step
 from tests.rejects import rejects
+from tests.repeats import call_at_once, check_thread_independence
 from tests.tolerance import Guarded, assert_exact, assert_same_bytes
 
 SHAPES = [(), (1,), (7,), (1, 1), (5, 3), (2, 3, 4), (4, 3, 3, 5), (2, 1, 3, 2, 7)]
@@ -194,38 +196,23 @@ def test_parts_of_one_array_are_apart(device):
 
 def test_threads_and_runs_give_the_same_bytes(device, rng):
     g, w, histories = arrays(rng, "amsgrad", (101, 997))
-    threads = mg.get_num_threads()
-    runs = []
-    try:
-        for count in (1, 2, 2):
-            mg.set_num_threads(count)
-            own = [h.copy() for h in histories]
-            result = call(optimizer_of("amsgrad", device), "amsgrad", g, w, own)
-            runs.append(b"".join(a.tobytes() for a in (result, *own)))
-    finally:
-        mg.set_num_threads(threads)
-    assert len(set(runs)) == 1
+
+    def run():
+        own = [h.copy() for h in histories]
+        return call(optimizer_of("amsgrad", device), "amsgrad", g, w, own), *own
+
+    check_thread_independence(run)
 
 
 def test_calls_from_many_threads(device):
-    import threading
-
-    failures = []
-
     def work(seed):
         sgd = mg.SGD(1.0, device=device)
         w, g = np.zeros((3, 5), np.float32), np.full((3, 5), -seed, np.float32)
         for _ in range(20):
             sgd(g, w, out=w)
-        if not (w == 20 * seed).all():
-            failures.append(seed)
+        assert (w == 20 * seed).all()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert failures == []
+    call_at_once(partial(work, seed) for seed in range(1, 7))
 
 
 # --- What is invalid -----------------------------------------------------------

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.optimizer import cases, oracle
 from tests.optimizer.oracle import Settings
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
 
 KINDS = ["plain", "momentum", "nesterov", "rmsprop", "adam", "amsgrad"]
@@ -475,18 +476,12 @@ def test_layout_never_changes_a_bit(device, kind, shape, gaps):
 def test_threads_and_runs_give_the_same_bytes(kind, queue, rng):
     s = cases.SETTINGS["everything"]
     g, w, histories = arrays(rng, kind, 100_003)
-    threads = mg.get_num_threads()
-    runs = []
-    try:
-        for count in (1, 2, 2):
-            mg.set_num_threads(count)
-            runs.append(step(kind, s, queue, g, w, histories))
-    finally:
-        mg.set_num_threads(threads)
-    for values, new in runs[1:]:
-        assert_same_bytes(values, runs[0][0])
-        for actual, expected in zip(new, runs[0][1], strict=True):
-            assert_same_bytes(actual, expected)
+
+    def run():
+        values, new = step(kind, s, queue, g, w, histories)
+        return values, *new
+
+    check_thread_independence(run)
 
 
 # --- Order of events ---------------------------------------------------------

@@ -14,6 +14,7 @@ from tests.images import Work, descriptor, empty, filled, read
 from tests.pooling import cases, fuzz, oracle
 from tests.pooling.oracle import Pooling
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -469,17 +470,12 @@ def test_gradients_do_not_depend_on_the_number_of_threads(device, window, channe
     source, incoming = (rng.standard_normal(s) for s in (case.shape, case.result_shape))
     forward, gradient = kernels(p, device)
     _, states = pool(device, forward, source, case.result_shape, fmt)
-    before = mg.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 2, 5):
-            mg.set_num_threads(threads)
-            results.append(pool_gradient(device, gradient, incoming, source, states, fmt))
-    finally:
-        mg.set_num_threads(before)
-    assert results[0].any()
-    for result in results[1:]:
-        assert_same_bytes(result, results[0])
+
+    def run():
+        return [pool_gradient(device, gradient, incoming, source, states, fmt)]
+
+    (result,) = check_thread_independence(run, (1, 2, 5))
+    assert result.any()
 
 
 def first_of_equal_pixels(p, incoming, source):
@@ -960,19 +956,13 @@ def test_results_do_not_depend_on_threads_or_runs(device, name, window, fmt):
     rng = rng_for(f"threads {name}")
     source = rng.standard_normal((3, 61, 47, 19)).astype(DTYPES[fmt])
     incoming = rng.standard_normal((3, 31, 24, 19)).astype(DTYPES[fmt])
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            kernel, gradient = kernels(p, device)
-            result, states = kernel(source, with_state=True)
-            results.append((result, gradient(incoming, source, states)))
-    finally:
-        mg.set_num_threads(before)
-    for result, dx in results[1:]:
-        assert_same_bytes(result, results[0][0])
-        assert_same_bytes(dx, results[0][1])
+
+    def run():
+        kernel, gradient = kernels(p, device)
+        result, states = kernel(source, with_state=True)
+        return result, gradient(incoming, source, states)
+
+    check_thread_independence(run)
 
 
 def test_work_runs_when_it_is_committed(device):

@@ -11,6 +11,7 @@ import pytest
 from tests.core.oracle import DTYPES, load
 from tests.images import Work, empty, filled, read
 from tests.reduction import cases, oracle
+from tests.repeats import check_thread_independence, threads
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -227,18 +228,8 @@ def test_out(device, name, dtype, rng):
 
 def test_threads_do_not_matter(device, rng):
     x = rng.standard_normal((2, 65, 67, 24), dtype=np.float32)
-    threads = mg.get_num_threads()
-    try:
-        for name in cases.UNARY:
-            kernel = getattr(mg, name)(device=device)
-            results = []
-            for count in (1, 2, 3):
-                mg.set_num_threads(count)
-                results.append(kernel(x))
-            assert_same_bytes(results[0], results[1])
-            assert_same_bytes(results[0], results[2])
-    finally:
-        mg.set_num_threads(threads)
+    kernels = [getattr(mg, name)(device=device) for name in cases.UNARY]
+    check_thread_independence(lambda: [kernel(x) for kernel in kernels])
 
 
 # ---- two sources
@@ -363,12 +354,8 @@ def test_tall_correlations_in_bands(device, shifts, dtype, rng):
     """A row of the secondary serves several rows of results, which one thread makes."""
     x, y = rng.uniform(-1, 1, (2, 2, 41, 10, 13)).astype(dtype)
     kernel = mg.LocalCorrelation(*shifts, device=device)
-    threads = mg.get_num_threads()
-    try:
-        mg.set_num_threads(1)
+    with threads(1):
         check_correlation(kernel(x, y), x, y, shifts[:2], shifts[2:])
-    finally:
-        mg.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 7, 16, 21])
@@ -413,18 +400,8 @@ def test_two_sources_of_any_format(device, kind, fmt, rng):
 
 def test_two_sources_on_any_number_of_threads(device, rng):
     x, y = rng.standard_normal((2, 2, 33, 35, 20), dtype=np.float32)
-    threads = mg.get_num_threads()
     kernels = [*of_two_sources(device), mg.LocalCorrelation(2, 2, device=device)]
-    try:
-        for kernel in kernels:
-            results = []
-            for count in (1, 2, 3):
-                mg.set_num_threads(count)
-                results.append(kernel(x, y))
-            assert_same_bytes(results[0], results[1])
-            assert_same_bytes(results[0], results[2])
-    finally:
-        mg.set_num_threads(threads)
+    check_thread_independence(lambda: [kernel(x, y) for kernel in kernels])
 
 
 # ---- rules

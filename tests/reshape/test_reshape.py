@@ -10,6 +10,7 @@ from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, store
 from tests.images import Work, empty, filled, read
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.reshape import cases, oracle
 from tests.tolerance import Guarded, assert_close, assert_exact, assert_same_bytes, grid, ulps_for
 
@@ -735,17 +736,7 @@ def test_results_do_not_depend_on_threads_or_runs(device, name, dtype, rng):
         y, states = make_pad(device, (9, 5, 0), (7, 8, 0), name, 3)(x, with_state=True)
         return [y, mg.PadGradient(device=device)(y, x, states)]
 
-    count = mg.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            results.append(run())
-    finally:
-        mg.set_num_threads(count)
-    for others in results[1:]:
-        for other, first in zip(others, results[0], strict=True):
-            assert_same_bytes(other, first)
+    check_thread_independence(run)
 
 
 @dtypes

@@ -9,6 +9,7 @@ from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, store
 from tests.images import Work, empty, filled, read
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.resize import cases, oracle
 from tests.resize.oracle import Resize
 from tests.tolerance import (
@@ -486,16 +487,7 @@ def test_results_do_not_depend_on_threads_or_runs(device, name, dtype, rng):
     kernel, more, *_ = one(device, name)
     x = rng.standard_normal((16, 5, 9, 140)).astype(dtype)
     sources = x, *(y.astype(np.float32) for y in more(x))
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            results.append(kernel(*sources))
-    finally:
-        mg.set_num_threads(before)
-    for y in results[1:]:
-        assert_same_bytes(y, results[0])
+    check_thread_independence(lambda: [kernel(*sources)])
 
 
 @names

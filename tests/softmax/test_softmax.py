@@ -8,9 +8,10 @@ import mpsgrad as mg
 import numpy as np
 import pytest
 
-from tests.core.oracle import DTYPES, load, sample
-from tests.images import Work, empty, filled, read
+from tests.core.oracle import DTYPES, load
+from tests.images import Work, channel_window, empty, filled, moved, read
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.softmax import cases, oracle
 from tests.tolerance import (
     Guarded,
@@ -199,21 +200,10 @@ def test_channel_windows(device, name, rng):
     """The sum runs over the channels that are read, wherever they lie."""
     x = rng.uniform(-3, 3, (2, 3, 2, 13)).astype(np.float32)
     forward, gradient = (cls(device=device) for cls in PAIRS[name])
-    forward.source_feature_channel_offset = 4
-    forward.source_feature_channel_max_count = 6
-    forward.destination_feature_channel_offset = 8
-    sources, results = filled(device, x), empty(device, (2, 3, 2, 20), fill=0.5)
-    states = forward.result_state(sources, results)
     g = rng.standard_normal((2, 3, 2, 6), dtype=np.float32)
-    with Work(device) as work:
-        forward.encode(work.buffer, sources, work.result(results), destination_state=states)
-        dx = gradient.encode(work.buffer, filled(device, g), results, states, allocator=mg.DEFAULT)
-        work.result(dx)
-    texels = read(results)
-    check_forward(name, texels[..., 8:14], x[..., 4:10])
-    assert (texels[..., :8] == 0.5).all()
-    assert (texels[..., 16:] == 0.5).all()
-    check_gradient(name, read(dx), g, texels[..., 8:14])
+    y, dx, _ = channel_window(device, forward, gradient, x, g, takes_result=True)
+    check_forward(name, y, x[..., 4:10])
+    check_gradient(name, dx, g, y)
 
 
 @names
@@ -222,17 +212,7 @@ def test_offsets_and_edges(device, name, edge, rng):
     """Pixels outside are 0, or the nearest, before the exponential."""
     x = rng.uniform(-3, 3, (2, 4, 5, 6)).astype(np.float32)
     forward = PAIRS[name][0](device=device)
-    forward.offset = (-2, 1, 0)
-    forward.edge_mode = {"zero": mg.EdgeMode.ZERO, "clamp": mg.EdgeMode.CLAMP}[edge]
-    forward.clip_rect = mg.Region((1, 0), (6, 5))
-    results = empty(device, (2, 6, 8, 6), fill=0.5)
-    with Work(device) as work:
-        forward.encode(work.buffer, filled(device, x), work.result(results))
-    seen = sample(x.astype(np.float64), np.arange(5) + 1, np.arange(6) - 2, edge)
-    texels = read(results)
-    check_forward(name, texels[:, :5, 1:7], seen)
-    texels[:, :5, 1:7] = 0.5
-    assert (texels == 0.5).all()
+    check_forward(name, *moved(device, forward, x, edge))
 
 
 @names
@@ -286,18 +266,12 @@ def test_results_do_not_depend_on_threads_or_runs(device, name, dtype, rng):
     x = rng.uniform(-3, 3, (5, 41, 37, 21)).astype(dtype)
     g = rng.standard_normal(x.shape).astype(dtype)
     forward, gradient = (cls(device=device) for cls in PAIRS[name])
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            result, states = forward(x, with_state=True)
-            results.append((result, gradient(g, result, states)))
-    finally:
-        mg.set_num_threads(before)
-    for result, dx in results[1:]:
-        assert_same_bytes(result, results[0][0])
-        assert_same_bytes(dx, results[0][1])
+
+    def run():
+        result, states = forward(x, with_state=True)
+        return result, gradient(g, result, states)
+
+    check_thread_independence(run)
 
 
 def test_a_pixel_has_the_same_bits_wherever_it_lies(device, rng):

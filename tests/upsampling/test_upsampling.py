@@ -11,6 +11,7 @@ from tests.copies import WAYS
 from tests.core.oracle import DTYPES, load, store
 from tests.images import Work, empty, filled, read
 from tests.rejects import rejects
+from tests.repeats import check_thread_independence
 from tests.tolerance import (
     Guarded,
     assert_close,
@@ -457,18 +458,12 @@ def test_results_do_not_depend_on_threads_or_runs(device, kind, factor, dtype, r
     forward, gradient = kernels(Upsampling(kind, factor), device)
     x = rng.standard_normal((3, 21, 17, 19)).astype(dtype)
     g = rng.standard_normal((3, 21 * factor[1], 17 * factor[0], 19)).astype(dtype)
-    before = mg.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            mg.set_num_threads(threads)
-            y, states = forward(x, with_state=True)
-            results.append((y, gradient(g, x, states)))
-    finally:
-        mg.set_num_threads(before)
-    for y, dx in results[1:]:
-        assert_same_bytes(y, results[0][0])
-        assert_same_bytes(dx, results[0][1])
+
+    def run():
+        y, states = forward(x, with_state=True)
+        return y, gradient(g, x, states)
+
+    check_thread_independence(run)
 
 
 @pytest.mark.parametrize("kind", ["nearest", "aligned"])

@@ -2,7 +2,6 @@
 #include "kernels/arithmetic/arithmetic.hpp"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "base/errors.hpp"
 
@@ -30,15 +29,6 @@ void check_limits(const KernelBase& kernel, const BinaryProperties& properties) 
   const ArithmeticSettings& own = arithmetic_settings(properties);
   require(own.minimum_value <= own.maximum_value, kernel.class_name(), ": minimum_value ",
           own.minimum_value, " is above maximum_value ", own.maximum_value);
-}
-
-// The mask of an image lies in a state of its own.
-void check_distinct(const KernelBase& kernel, const StateBatch& states) {
-  std::unordered_set<const State*> seen;
-  for (const auto& state : states) {
-    require(seen.insert(state.get()).second, kernel.class_name(),
-            ": every image of a batch needs a state of its own");
-  }
 }
 
 }  // namespace
@@ -80,7 +70,7 @@ Index Arithmetic::produced_channels(Index primary, Index secondary) const {
 
 void Arithmetic::check_call(const BinaryCall& call) const {
   check_limits(*this, call.properties);
-  check_distinct(*this, call.states);
+  require_distinct_states(*this, "destination_states", call.states);
 }
 
 std::shared_ptr<BinaryGradientState> Arithmetic::make_state(
@@ -190,7 +180,7 @@ void ArithmeticGradient::apply_forward(const State& state) {
 
 void ArithmeticGradient::check_call(const GradientCall& call) const {
   check_limits(*this, call.properties);
-  check_distinct(*this, call.states);
+  require_distinct_states(*this, "state", call.states);
   const BinarySnapshot& shot = own_arithmetic_state(call.states.front().get()).snapshot();
   const ImageDescriptor& gradient = call.gradients.front()->descriptor();
   require_size(*this, "source_gradient", gradient, "the forward result was", shot.destination_width,

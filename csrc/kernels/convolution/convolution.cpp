@@ -84,12 +84,10 @@ void check_trainable(const char* who, const ConvolutionParameters& parameters) {
   require(!parameters.is_quantized, who, ": uint8 weights cannot be trained");
 }
 
-void check_reload(const char* who, const Device& device, const CommandBuffer& command_buffer,
-                  const ConvolutionDescriptor& descriptor,
+void check_reload(const char* who, const std::shared_ptr<Device>& device,
+                  const CommandBuffer& command_buffer, const ConvolutionDescriptor& descriptor,
                   const ConvolutionWeightsAndBiasesState& state) {
-  command_buffer.require_encodable(who);
-  require(command_buffer.device().get() == &device, who,
-          ": the command buffer is on another device");
+  command_buffer.require_encodable_on(device, who);
   state.require_usable(who, command_buffer);
   const ConvolutionWeightShape shape = descriptor.weight_shape();
   require(state.weight_count() == shape.weight_count(), who, ": the state holds ",
@@ -108,7 +106,7 @@ void note_state_use(const CommandBuffer& command_buffer, ConvolutionWeightsAndBi
 }
 
 template <class Store>
-void reload_store(const char* who, Store& store, const Device& device,
+void reload_store(const char* who, Store& store, const std::shared_ptr<Device>& device,
                   CommandBuffer& command_buffer, const ConvolutionDescriptor& descriptor,
                   const std::shared_ptr<ConvolutionWeightsAndBiasesState>& state) {
   require<TypeError>(state != nullptr, who,
@@ -171,12 +169,12 @@ void Convolution::reload_from_data_source() {
 
 void Convolution::check_reload(const CommandBuffer& command_buffer,
                                const ConvolutionWeightsAndBiasesState& state) const {
-  mpsgrad::check_reload(class_name(), *device(), command_buffer, descriptor(), state);
+  mpsgrad::check_reload(class_name(), device(), command_buffer, descriptor(), state);
 }
 
 void Convolution::reload(const std::shared_ptr<CommandBuffer>& command_buffer,
                          const std::shared_ptr<ConvolutionWeightsAndBiasesState>& state) {
-  reload_store(class_name(), *encoder_, *device(), *command_buffer, descriptor(), state);
+  reload_store(class_name(), *encoder_, device(), *command_buffer, descriptor(), state);
 }
 
 std::shared_ptr<ConvolutionWeightsAndBiasesState> Convolution::export_weights(
@@ -280,7 +278,7 @@ void ConvolutionGradient::reload_from_data_source() { read_weights(source_); }
 
 void ConvolutionGradient::reload(const std::shared_ptr<CommandBuffer>& command_buffer,
                                  const std::shared_ptr<ConvolutionWeightsAndBiasesState>& state) {
-  reload_store(class_name(), *encoder_, *device(), *command_buffer, descriptor_, state);
+  reload_store(class_name(), *encoder_, device(), *command_buffer, descriptor_, state);
   has_weights_ = true;
 }
 

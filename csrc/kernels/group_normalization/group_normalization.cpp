@@ -1,8 +1,6 @@
 // Rules of the instance and group normalization kernels.
 #include "kernels/group_normalization/group_normalization.hpp"
 
-#include <unordered_set>
-
 #include "base/errors.hpp"
 
 namespace mpsgrad {
@@ -16,14 +14,6 @@ const GroupNormalizationBackend& backend_of(const KernelBase& kernel) {
 }
 
 StateBase& own_of(State& state) { return dynamic_cast<StateBase&>(state); }
-
-void check_distinct(const KernelBase& kernel, const char* name, const StateBatch& states) {
-  std::unordered_set<const State*> seen;
-  for (const auto& state : states) {
-    require(seen.insert(state.get()).second, kernel.class_name(), ": ", name,
-            " holds the same state twice; every image of a batch needs its own");
-  }
-}
 
 void check_channels(const KernelBase& kernel, const char* name, const ImageBatch::Images& images,
                     Index offset, Index maximum, Index channels) {
@@ -121,7 +111,7 @@ void GroupNormalizationBase::reload_gamma_and_beta(
 void GroupNormalizationBase::check_call(const UnaryCall& call) const {
   check_channels(*this, "source", call.sources, call.properties.source_channel_offset,
                  call.properties.source_channel_maximum, settings_.channels);
-  check_distinct(*this, "destination_states", call.states);
+  require_distinct_states(*this, "destination_states", call.states);
   check_stated_depth(call);
   for (const auto& state : call.states) {
     require(own_of(*state).producer().get() == this, class_name(),
@@ -196,7 +186,7 @@ void GroupNormalizationGradientBase::check_call(const GradientCall& call) const 
                  p.secondary.channel_maximum, call.produced_channels);
   require(call.batch || source.number_of_images == 1, class_name(), ": an image that holds ",
           source.number_of_images, " has one state; pass a batch, so that every image has its own");
-  check_distinct(*this, "state", call.states);
+  require_distinct_states(*this, "state", call.states);
   const auto& producer = own_of(*call.states.front()).producer();
   for (const auto& state : call.states) {
     require(own_of(*state).producer() == producer, class_name(),
