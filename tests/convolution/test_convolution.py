@@ -539,7 +539,7 @@ def test_float16_gradients_round_once(queue, name, rng):
 @pytest.mark.parametrize("case", EVERY_CASE, ids=str)
 def test_float16_is_rounded_after_bias_and_neuron(queue, case, rng):
     """Both move sums off the middle of two numbers; rounded before, these fall on either side."""
-    x, w, b, _ = kernels.half_way(*exact_arrays(case, rng))
+    x, w, b, _ = kernels.half_way(*kernels.exact_arrays(case, rng))
     d = kernels.descriptor(case, fused_neuron_descriptor=kernels.LINEAR)
     data_source = mg.ArrayConvolutionDataSource(w, b, descriptor=d)
     _, _, y, _ = kernels.forward(queue, case, data_source, x.astype(np.float16), np.float16)
@@ -549,7 +549,7 @@ def test_float16_is_rounded_after_bias_and_neuron(queue, case, rng):
 
 @pytest.mark.parametrize("case", EVERY_CASE, ids=str)
 def test_float16_data_gradients_are_rounded_after_the_sum(queue, case, rng):
-    x, w, b, g = kernels.half_way(*exact_arrays(case, rng))
+    x, w, b, g = kernels.half_way(*kernels.exact_arrays(case, rng))
     data_source = kernels.source(case, w, b)
     halves = x.astype(np.float16)
     _, sources, _, states = kernels.forward(queue, case, data_source, halves, np.float16)

@@ -370,7 +370,7 @@ def test_float16_images_round_once_on_store(queue, name, rng):
 
 @pytest.mark.parametrize("case", EVERY_CASE, ids=str)
 def test_float16_is_rounded_after_bias_and_neuron(queue, case, rng):
-    x, w, b, _ = kernels.half_way(*exact_arrays(case, rng))
+    x, w, b, _ = kernels.half_way(*kernels.exact_arrays(case, rng))
     data_source = source_of(case, w, b, fused_neuron_descriptor=kernels.LINEAR)
     _, _, y, _ = forward(queue, case, data_source, x.astype(np.float16), np.float16)
     exact = kernels.linear(oracle.transpose(case.transpose(), x, w, b, size=case.size))
@@ -379,7 +379,7 @@ def test_float16_is_rounded_after_bias_and_neuron(queue, case, rng):
 
 @pytest.mark.parametrize("case", EVERY_CASE, ids=str)
 def test_float16_data_gradients_are_rounded_after_the_sum(queue, case, rng):
-    x, w, b, g = kernels.half_way(*exact_arrays(case, rng))
+    x, w, b, g = kernels.half_way(*kernels.exact_arrays(case, rng))
     data_source = source_of(case, w, b)
     halves = x.astype(np.float16)
     _, sources, _, states = forward(queue, case, data_source, halves, np.float16)
