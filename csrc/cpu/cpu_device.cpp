@@ -1,7 +1,6 @@
 // Allocation on the CPU device.
 #include "cpu/cpu_device.hpp"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/errors.hpp"
@@ -25,16 +24,9 @@ std::shared_ptr<std::atomic<bool>> record_clear(CpuCommandBuffer& command_buffer
                                                 std::size_t bytes) {
   auto wanted = std::make_shared<std::atomic<bool>>(true);
   command_buffer.record_always([block, bytes, wanted] {
-    if (!wanted->load()) {
-      return;
+    if (wanted->load()) {
+      clear(block->data(), bytes);
     }
-    constexpr Index kChunk = Index{1} << 18U;
-    const auto size = static_cast<Index>(bytes);
-    parallel_for(chunks_of(size, kChunk), [&](Index i) {
-      const Index first = i * kChunk;
-      std::memset(block->data() + first, 0,
-                  static_cast<std::size_t>(std::min(kChunk, size - first)));
-    });
   });
   return wanted;
 }

@@ -1,11 +1,22 @@
 // Storage and views of CPU images.
 #include "cpu/cpu_images.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/errors.hpp"
+#include "cpu/threads.hpp"
 
 namespace mpsgrad::cpu {
+
+void clear(std::byte* data, std::size_t bytes) {
+  constexpr Index kChunk = Index{1} << 18U;
+  const auto size = static_cast<Index>(bytes);
+  parallel_for(chunks_of(size, kChunk), [&](Index i) {
+    const Index first = i * kChunk;
+    std::memset(data + first, 0, static_cast<std::size_t>(std::min(kChunk, size - first)));
+  });
+}
 
 CpuImageStorage::CpuImageStorage(const ImageDescriptor& descriptor, Index count, bool zeroed)
     : ImageStorage(descriptor, count),
@@ -27,7 +38,7 @@ const Backing& CpuImageStorage::backing() {
                                                 descriptor().bytes_per_image());
     auto block = MemoryPool::instance().acquire(bytes);
     if (zeroed_) {
-      std::memset(block->data(), 0, bytes);
+      clear(block->data(), bytes);
     }
     backing_.data = block->data();
     backing_.alive = std::move(block);

@@ -20,6 +20,9 @@ struct Backing {
       lease;  // only of temporaries: gives the block back with the storage
 };
 
+// Writes zeros, with all threads.
+void clear(std::byte* data, std::size_t bytes);
+
 class CpuImageStorage final : public ImageStorage {
  public:
   // Ordinary, allocated when first needed.
