@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy as copying
 import threading
-from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
@@ -12,21 +11,23 @@ import numpy as np
 
 from mpsgrad import _core
 from mpsgrad._arrays import array_queue, as_image_array, batch_of, resolve_device
-from mpsgrad._core import ChannelFormat
 from mpsgrad._kernel import Settings, copied_source
 from mpsgrad.errors import GraphError
 from mpsgrad.graph._checkpoints import checkpoint_of, restore_all
 from mpsgrad.graph._compiler import Compiler
 from mpsgrad.graph._flat import flatten, restore
-from mpsgrad.graph._plan import format_of
+from mpsgrad.graph._inputs import by_handle, in_order, listed, named_in_order
+from mpsgrad.graph._report import described
 from mpsgrad.graph.loss import SelfGradientNode
-from mpsgrad.graph.nodes import ImageNode, StateNode, image_argument, label_of
+from mpsgrad.graph.nodes import ImageNode, StateNode, image_argument
 from mpsgrad.loss import LossLabels, ReductionType, as_label_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     import numpy.typing as npt
+
+    from mpsgrad._core import ChannelFormat
 
 __all__ = ["ArraysResult", "EncodeResult", "Graph", "HandledList"]
 
@@ -145,7 +146,7 @@ class Graph(Settings, _core.Graph):
             result_images, results_are_needed = [result_image], [result_image_is_needed]
         self._results = [
             image_argument("Graph", "result_images", node)
-            for node in _listed("result_images", result_images, "a list of nodes")
+            for node in listed("result_images", result_images, "a list of nodes")
         ]
         count = len(self._results)
         if count == 0:
@@ -155,7 +156,7 @@ class Graph(Settings, _core.Graph):
             if isinstance(results_are_needed, (bool, np.bool_))
             else [
                 bool(value)
-                for value in _listed("results_are_needed", results_are_needed, "a bool or a list")
+                for value in listed("results_are_needed", results_are_needed, "a bool or a list")
             ]
         )
         if len(needed) != count:
@@ -215,55 +216,6 @@ class Graph(Settings, _core.Graph):
 
     # ---- encodes
 
-    def _inputs(self, what: str, given: Any, nodes: Sequence[ImageNode | StateNode]) -> list[Any]:
-        """Arguments in the order of the inputs, from a sequence or a mapping by handle."""
-        if given is None:
-            given = []
-        if isinstance(given, _core.ImageBatch):
-            given = [given]
-        if hasattr(given, "keys"):
-            return self._by_handle(what, given, nodes)
-        handles = [node.handle for node in nodes]
-        values = _listed(what, given, f"a list, or a dict, with an entry for each of {handles!r}")
-        if len(values) != len(nodes):
-            raise ValueError(f"Graph: {_wrong_count(what, len(values), nodes)}")
-        return values
-
-    def _named_inputs(
-        self, what: str, given: Any, nodes: Sequence[ImageNode | StateNode]
-    ) -> list[tuple[str, Any]]:
-        """Return the inputs, each with what it is called in the caller's words."""
-        values = self._inputs(what, given, nodes)
-        if hasattr(given, "keys"):
-            names = [f"{what}[{node.handle!r}]" for node in nodes]
-        else:
-            names = [what] if len(nodes) == 1 else [f"{what}[{i}]" for i in range(len(nodes))]
-        return list(zip(names, values, strict=True))
-
-    def _by_handle(
-        self, what: str, given: Mapping[Any, Any], nodes: Sequence[ImageNode | StateNode]
-    ) -> list[Any]:
-        handles = [node.handle for node in nodes]
-        if None in handles:
-            example = nodes[handles.index(None)]
-            setting = (
-                "ImageNode('name') makes one with a handle"
-                if isinstance(example, ImageNode)
-                else f"set {type(example._producer).__name__}.input_labels.handle, before the "
-                "graph is made"
-            )
-            raise ValueError(
-                f"Graph: {what} cannot be given by handle, as {handles.count(None)} of the nodes "
-                f"have none; {setting}"
-            )
-        missing = [handle for handle in handles if handle not in given]
-        unknown = [handle for handle in given if handle not in handles]
-        if missing or unknown:
-            raise ValueError(
-                f"Graph: {what} must be given for the handles {handles!r}, got {list(given)!r}"
-            )
-        return [given[handle] for handle in handles]
-
     def encode_batch(
         self, command_buffer: _core.CommandBuffer, source_images: Any, source_states: Any = None
     ) -> EncodeResult:
@@ -297,8 +249,8 @@ class Graph(Settings, _core.Graph):
             If weights wait for an update by the CPU that can never come: the command buffer of the
             previous encode is the same one, or not committed.
         """
-        images = self._inputs("source_images", source_images, self._compiled.plan.input_images)
-        states = self._inputs("source_states", source_states, self._compiled.plan.input_states)
+        images = in_order("source_images", source_images, self._compiled.plan.input_images)
+        states = in_order("source_states", source_states, self._compiled.plan.input_states)
         result, intermediates, made = self._encode(command_buffer, images, states)
         return EncodeResult(
             result,
@@ -324,8 +276,8 @@ class Graph(Settings, _core.Graph):
         """
         if isinstance(source_images, _core.Image):
             source_images = [source_images]
-        images = self._inputs("source_images", source_images, self._compiled.plan.input_images)
-        states = self._inputs("source_states", source_states, self._compiled.plan.input_states)
+        images = in_order("source_images", source_images, self._compiled.plan.input_images)
+        states = in_order("source_states", source_states, self._compiled.plan.input_states)
         result, intermediates, made = self.encode_batch(
             command_buffer, [[image] for image in images], [[state] for state in states]
         )
@@ -366,8 +318,8 @@ class Graph(Settings, _core.Graph):
         if isinstance(images, np.ndarray) or not isinstance(images, (list, tuple, dict)):
             images = [] if images is None else [images]
         labels = _one_in_a_list(labels)
-        sources = self._named_inputs("images", images, compiled.plan.input_images)
-        targets = self._named_inputs("labels", labels, compiled.plan.input_states)
+        sources = named_in_order("images", images, compiled.plan.input_images)
+        targets = named_in_order("labels", labels, compiled.plan.input_states)
         arrays = [as_image_array(self, array, name) for name, array in sources]
         for image, (array, _), (name, _) in zip(
             compiled.plan.input_images, arrays, sources, strict=True
@@ -421,10 +373,10 @@ class Graph(Settings, _core.Graph):
         nodes = self._compiled.plan.input_states
         given = _one_in_a_list(given)
         if not hasattr(given, "keys"):
-            return self._inputs("label_weights", given or [None] * len(nodes), nodes)
+            return in_order("label_weights", given or [None] * len(nodes), nodes)
         handles = [node.handle for node in nodes]
         if given and None in handles:
-            return self._by_handle("label_weights", given, nodes)
+            return by_handle("label_weights", given, nodes)
         if not given.keys() <= set(handles):
             raise ValueError(
                 f"Graph: label_weights may be given for the handles {handles!r}, got "
@@ -626,73 +578,10 @@ class Graph(Settings, _core.Graph):
 
     # ---- for people
 
-    def _rows(self) -> Iterator[tuple[str, ...]]:
-        compiled = self._compiled
-        numbers = {node.result_image: str(i) for i, node in enumerate(compiled.plan.order, 1)}
-        for node in compiled.plan.order:
-            image = node.result_image
-            reads = [
-                numbers.get(source) or label_of(source.handle) or "input"
-                for source in node.source_images
-            ]
-            copied = compiled.plan.copies.get(image)
-            descriptor = self._last_descriptor(compiled.image(image))
-            size = (
-                "-"
-                if descriptor is None
-                else f"{descriptor.width}x{descriptor.height}x{descriptor.feature_channels}"
-            )
-            own = format_of(image)
-            storage = self.format if own == ChannelFormat.NONE else own
-            notes = []
-            fusion = compiled.plan.fused.get(node)
-            host = None if fusion is None else fusion.host_of(node)
-            if host is not None:
-                notes.append(f"computed by {host._name()}")
-            elif copied is not None:
-                notes.append("no copy: is its incoming gradient")
-            style = getattr(node, "training_style", None)
-            if node._updates_weights() and style is not None:
-                source = getattr(node, "weights", None) or getattr(node, "data_source", None)
-                why_not = compiled.without_update.get(node)
-                notes.append(
-                    f"{style.name} update of {source!r}"
-                    if why_not is None
-                    else f"no {style.name} update: {source!r} {why_not}"
-                )
-            if image.export_from_graph:
-                notes.append("exported")
-            if image in self._results:
-                notes.append("result")
-            if not compiled.plan.is_read(image) and copied is None:
-                notes.append("not read")
-            handle = label_of(image.handle) or ""
-            yield (
-                numbers[image], node._name(), ", ".join(reads), handle, size, storage.name,
-                "; ".join(notes),
-            )  # fmt: skip
-
     @property
     def debug_description(self) -> str:
         """The compiled nodes and what they read, images as of the last encode, and updates."""
-        header = ("", "node", "reads", "handle", "size", "format", "")
-        rows = [header, *self._rows()]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-        lines = [repr(self)]
-        if self._has_runner:
-            lines.append("encoded by one MPSNNGraph")
-        elif self._why_no_runner:
-            lines.append(f"encoded kernel by kernel: {self._why_no_runner}")
-        lines += [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        if self._compiled.plan.pruned:
-            lines.append(
-                "not run, as nobody needs it: "
-                + ", ".join(n._name() for n in self._compiled.plan.pruned)
-            )
-        return "\n".join(lines)
+        return described(self, self._compiled)
 
     def __str__(self) -> str:
         """Show the compiled nodes."""
@@ -736,12 +625,6 @@ def _copies(nodes: list[ImageNode], data_sources: Mapping[int, Any]) -> list[Ima
     return [copies[place] for place in places]
 
 
-def _listed(what: str, values: Any, wanted: str) -> list[Any]:
-    if not isinstance(values, Iterable):
-        raise TypeError(f"Graph: {what} must be {wanted}, got {type(values).__name__}")
-    return list(values)
-
-
 def _are_labels(values: Any) -> bool:
     return isinstance(values, (list, tuple)) and bool(values) and isinstance(values[0], LossLabels)
 
@@ -751,29 +634,6 @@ def _one_in_a_list(given: Any) -> Any:
     if given is None:
         return []
     return given if isinstance(given, (list, tuple, dict)) and not _are_labels(given) else [given]
-
-
-def _wrong_count(what: str, count: int, nodes: Sequence[ImageNode | StateNode]) -> str:
-    if not nodes:
-        return f"no node takes {what}, but {count} came"
-    named = [
-        repr(node.handle)
-        if node.handle is not None
-        else "a node without a handle"
-        if isinstance(node, ImageNode)
-        else node._producer._name()
-        for node in nodes
-    ]
-    text = f"{what} must hold {len(nodes)}, for {', '.join(named)}, got {count}"
-    if what == "images" and len(nodes) == 1 < count:
-        text += "; np.stack makes one batch of several images"
-    if missing := named[count:]:
-        text += f": none for {', '.join(missing)}"
-    handles = [node.handle for node in nodes if node.handle is not None]
-    for handle in dict.fromkeys(handles):
-        if (same := handles.count(handle)) > 1:
-            text += f"; {same} nodes have the handle {handle!r}: use one node where it is one input"
-    return text
 
 
 def _temporary(batch: Any) -> bool:
