@@ -257,7 +257,6 @@ class _Convolution:
         outputs, inputs = layer.outputs // groups, layer.shape[2] // groups
         height, width = layer.kernel
         self.arrays = x, w, b, g
-        self.x_shape, self.g_shape = x.shape, g.shape
         self.w_shape = (groups, outputs, inputs, height, width)
         area = height * width
         self.w_strides = (outputs * area * inputs, area * inputs, 1, width * inputs, inputs)
@@ -374,7 +373,6 @@ class _Convolution:
                 BIAS_GRADIENT: self.peer.memory(self.b_is, db),
             },
         )
-        self.weight_blocked = blocked
 
         def read_weights(kept: object = blocked) -> npt.NDArray[np.float32]:  # noqa: ARG001
             unblock()
