@@ -289,4 +289,7 @@ class ChannelArraySource(ArraySource):
         names = [n for n, attribute in self._arrays.items() if getattr(self, attribute) is not None]
         parts = [", ".join(names) or "no arrays", f"epsilon={self.epsilon:g}"]
         shown = ", ".join([*parts, *self._shown(self.label)])
-        return f"{type(self).__name__}({self.number_of_feature_channels} channels, {shown})"
+        return f"{type(self).__name__}({self._shown_channels()}, {shown})"
+
+    def _shown_channels(self) -> str:
+        return f"{self.number_of_feature_channels} channels"

@@ -166,6 +166,9 @@ class ArrayGroupNormalizationDataSource(_Arrays, GroupNormalizationDataSource):
         self._take(given, number_of_feature_channels, epsilon, label, optimizer)
         self.number_of_groups = number_of_groups
 
+    def _shown_channels(self) -> str:
+        return f"{super()._shown_channels()} in {self.number_of_groups} groups"
+
 
 class _Forward(KernelFacade):
     """What both forward kernels share."""

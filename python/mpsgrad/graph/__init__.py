@@ -146,6 +146,10 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the module
         raise no_such_name("mpsgrad.graph", name, __all__)
 
 
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
+
 __all__ = [
     "AdditionGradientNode",
     "AdditionNode",

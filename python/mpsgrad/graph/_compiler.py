@@ -69,20 +69,22 @@ class Compiler:
         self._warned_of_steps = False
         self._checked_channels: set[tuple[int | None, ...]] = set()
 
-        self._add_slots()
-        for node in self.plan.steps:
-            node._compile(self)
-        self._finish()
-        self._readers = self._find_readers()
-        self._note_steps()
-        if warns:  # whoever makes the graph
-            self._warn_of_equal_seeds(stacklevel=5)
-            self._warn_of_no_updates(stacklevel=5)
-            self.check_channels([None] * len(self.plan.input_images), stacklevel=5)
-        if graph._wants_description:
-            self._describe()
-            graph._make_runner()
-        del self.graph  # which keeps this, and goes with its last user
+        try:
+            self._add_slots()
+            for node in self.plan.steps:
+                node._compile(self)
+            self._finish()
+            self._readers = self._find_readers()
+            self._note_steps()
+            if warns:  # whoever makes the graph
+                self._warn_of_equal_seeds(stacklevel=5)
+                self._warn_of_no_updates(stacklevel=5)
+                self.check_channels([None] * len(self.plan.input_images), stacklevel=5)
+            if graph._wants_description:
+                self._describe()
+                graph._make_runner()
+        finally:
+            del self.graph  # which keeps this, and goes with its last user
 
     # ---- slots and kernels
 

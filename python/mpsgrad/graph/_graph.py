@@ -589,9 +589,9 @@ class Graph(Settings, _core.Graph):
 
     def __repr__(self) -> str:
         """Show size, inputs and device."""
-        if not _core._is_constructed(self):
+        compiled = getattr(self, "_compiled", None)
+        if compiled is None:
             return "<Graph that was never constructed>"
-        compiled = self._compiled
         return (
             f"Graph({len(compiled.plan.order)} nodes, images={self.source_image_handles!r}, "
             f"states={self.source_state_handles!r}, device={self.device.kind!r})"
