@@ -644,7 +644,7 @@ def test_copies_have_every_setting(device, kind, duplicate, rng):
 def test_repr(device):
     forward, backward = kernels(device, "group", np.ones(4), groups=2, epsilon=0.5)
     assert repr(forward.data_source) == (
-        "ArrayGroupNormalizationDataSource(4 channels, gamma, epsilon=0.5)"
+        "ArrayGroupNormalizationDataSource(4 channels in 2 groups, gamma, epsilon=0.5)"
     )
     assert repr(backward) == f"GroupNormalizationGradient(device='{device.kind}')"
     source = source_of(INSTANCE, channels=3)

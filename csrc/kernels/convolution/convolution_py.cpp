@@ -172,9 +172,10 @@ class PyDataSource final : public ConvolutionDataSource {
 
 std::shared_ptr<ConvolutionDataSource> source_argument(const py::object& source,
                                                        const std::string& who) {
-  require<TypeError>(PyType_Check(source.ptr()) == 0, who,
-                     ": weights must be a ConvolutionDataSource, got the class ",
-                     std::string(py::str(source.attr("__name__"))));
+  if (PyType_Check(source.ptr()) != 0) {
+    fail<TypeError>(who, ": weights must be a ConvolutionDataSource, got the class ",
+                    std::string(py::str(source.attr("__name__"))));
+  }
   for (const char* method : {"load", "purge", "descriptor", "data_type", "weights", "bias_terms"}) {
     require<TypeError>(has(source, method), who,
                        ": weights must be a ConvolutionDataSource, for one an "
