@@ -63,7 +63,7 @@ void BatchNormalizationState::require_statistics_gradient_turn(const char* who,
   require<StateError>(has_statistics(), who,
                       ": the state has no statistics of this batch; encode "
                       "BatchNormalizationStatistics first");
-  require<StateError>(phase_ != Phase::GradientsRead || !has_gradients(), who,
+  require<StateError>(phase_ != Phase::GradientsRead, who,
                       ": BatchNormalizationGradient has used this state's sums already; encode "
                       "BatchNormalizationStatistics for the next batch first");
   const Index seen = starts_gradients() ? 0 : gradient_images_;
@@ -95,7 +95,7 @@ std::string BatchNormalizationState::progress() const {
 void BatchNormalizationState::note_statistics(const std::shared_ptr<Work>& work,
                                               const ImageDescriptor& image, Index images) {
   if (starts_statistics()) {
-    statistics_.start();
+    sums_.start();
     statistics_images_ = samples_ = gradient_images_ = 0;
     width_ = image.width;
     height_ = image.height;
@@ -104,7 +104,7 @@ void BatchNormalizationState::note_statistics(const std::shared_ptr<Work>& work,
     shot.source_height = shot.destination_height = shot.clip.size.height = height_;
   }
   phase_ = Phase::Statistics;
-  statistics_.by(work);
+  sums_.by(work);
   statistics_images_ += images;
   samples_ += images * width_ * height_;
 }
@@ -117,12 +117,8 @@ void BatchNormalizationState::note_normalized() {
 
 void BatchNormalizationState::note_statistics_gradient(const std::shared_ptr<Work>& work,
                                                        Index images) {
-  if (starts_gradients()) {
-    gradients_.start();
-    gradient_images_ = 0;
-  }
-  gradients_.by(work);
-  gradient_images_ += images;
+  gradient_images_ = (starts_gradients() ? 0 : gradient_images_) + images;
+  sums_.by(work);
   phase_ = Phase::Gradients;
 }
 

@@ -52,13 +52,12 @@ class BatchNormalizationState final : public GradientState, public GammaAndBetaG
   std::shared_ptr<Buffer> gamma_sums() override { return resource_at(2, false); }
   std::shared_ptr<Buffer> beta_sums() override { return resource_at(3, false); }
 
-  // What encodes on a command buffer that was dropped were part of is not there.
-  bool has_statistics() const { return phase_ != Phase::Initial && !statistics_.lost(); }
-  bool has_gradients() const {
-    return phase_ >= Phase::Gradients && has_statistics() && !gradients_.lost();
-  }
+  // With a part of statistics or gradients on a command buffer that was dropped, both are gone:
+  // Metal's states cannot go back by one encode.
+  bool has_statistics() const { return phase_ != Phase::Initial && !sums_.lost(); }
+  bool has_gradients() const { return phase_ >= Phase::Gradients && !sums_.lost(); }
   // Whether the next statistics, or gradients, replace what is there.
-  bool starts_statistics() const { return phase_ != Phase::Statistics || statistics_.lost(); }
+  bool starts_statistics() const { return phase_ != Phase::Statistics || sums_.lost(); }
   bool starts_gradients() const { return !has_gradients(); }
   Index gradient_images() const { return gradient_images_; }
   Index samples() const { return samples_; }  // of one channel, in the statistics
@@ -87,7 +86,7 @@ class BatchNormalizationState final : public GradientState, public GammaAndBetaG
   Live live_;
   float epsilon_;
   Phase phase_ = Phase::Initial;
-  Accumulated statistics_, gradients_;
+  Accumulated sums_;
   Index statistics_images_ = 0;
   Index gradient_images_ = 0;
   Index samples_ = 0;
