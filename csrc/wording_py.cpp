@@ -49,11 +49,12 @@ class Worded {
     return result;
   }
 
-  // Whether pybind11 says it, and not the code that was called. That may say what is no UTF-8.
+  // Whether pybind11 says it, and not the code that was called. That may say what is no UTF-8, or
+  // fail to say anything.
   bool is_of_arguments(const py::error_already_set& raised) const {
-    const py::str complaint(raised.value());
+    const auto complaint = py::reinterpret_steal<py::object>(PyObject_Str(raised.value().ptr()));
     Py_ssize_t size = 0;
-    const char* const words = PyUnicode_AsUTF8AndSize(complaint.ptr(), &size);
+    const char* const words = complaint ? PyUnicode_AsUTF8AndSize(complaint.ptr(), &size) : nullptr;
     if (words == nullptr) {
       PyErr_Clear();
       return false;

@@ -95,7 +95,7 @@ void CpuDeviceBase::copy_buffer(CommandBuffer& command_buffer, const std::shared
   as<CpuCommandBuffer>(command_buffer)
       .record([source = memory_of(*from), target = memory_of(*to), bytes] {
         if (target != source) {
-          target->fill(0, bytes, [&](std::byte* to) { std::memcpy(to, source->bytes(), bytes); });
+          target->fill(0, bytes, [&](std::byte* at) { std::memcpy(at, source->bytes(), bytes); });
         }
       });
 }

@@ -76,7 +76,8 @@ class CommandBuffer : public std::enable_shared_from_this<CommandBuffer> {
   using Handler = Work::Handler;
 
   // While it lives, the buffer takes work and commits from this thread alone: for encodes that let
-  // others run meanwhile. One inside another, as on a thread of a callback, is before it.
+  // others run meanwhile, after require_encodable(). One that is made while another lives, as on a
+  // callback's thread, takes its place until it ends.
   class Sole {
    public:
     explicit Sole(CommandBuffer& buffer)

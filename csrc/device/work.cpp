@@ -200,7 +200,7 @@ void Filled::by(const std::shared_ptr<Work>& work) {
 void Filled::by_cpu() { for_good_ = true; }
 
 void Accumulated::by(const std::shared_ptr<Work>& work) {
-  std::erase_if(parts_, [](const auto& part) { return !part->is_open() && !part->abandoned(); });
+  std::erase_if(parts_, [](const auto& part) { return !part->is_open(); });
   if (work && (parts_.empty() || parts_.back() != work)) {
     parts_.push_back(work);
   }

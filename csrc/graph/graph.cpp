@@ -456,6 +456,8 @@ GraphResult Graph::encode_by_runner(const Settings& settings,
     note_part(*command_buffer);
     return thrown;
   };
+  // Padding policies of the rehearsal have let others run.
+  command_buffer->require_encodable_on(device(), kGraph);
   GraphMade made;
   const std::shared_ptr<Work> begun = command_buffer->work();  // which the updates belong to
   try {

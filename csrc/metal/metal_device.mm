@@ -249,7 +249,7 @@ void MetalDeviceBase::drop_caches() {
   own_queue_ = {};
 }
 
-// ---------------------------------------------------------------- buffers
+// ---- buffers
 
 MetalBuffer::MetalBuffer(std::shared_ptr<Device> device, std::size_t size,
                          Retained<id<MTLBuffer>> buffer)

@@ -18,7 +18,7 @@ struct ConvolutionParameters;
 
 namespace metal {
 
-// ---------------------------------------------------------------- nodes
+// ---- nodes
 
 // A forward node to be made.
 struct NodeRequest {
@@ -59,7 +59,7 @@ Node make_upsampling_node(const NodeRequest& request);
 void finish_arithmetic_gradient(MPSNNFilterNode* node, const KernelBase& kernel);
 void finish_local_normalization_gradient(MPSNNFilterNode* node, const KernelBase& kernel);
 
-// ---------------------------------------------------------------- states
+// ---- states
 
 // A state of Apple's that becomes one of ours.
 class StateAdoption {
@@ -94,7 +94,7 @@ StateAdopter dropout_state_adopter(const State& like);
 StateAdopter group_normalization_state_adopter(const State& like);
 StateAdopter loss_state_adopter(const State& like);
 
-// ---------------------------------------------------------------- data sources
+// ---- data sources
 
 Retained<id> make_graph_convolution_source(const ConvolutionParameters& parameters,
                                            std::shared_ptr<SourceUpdates> updates);

@@ -231,7 +231,7 @@ Index MetalImageStorage::resource_size() {
   return static_cast<Index>([[images_.get() objectAtIndex:0] resourceSize]);
 }
 
-// ---------------------------------------------------------------- states
+// ---- states
 
 MetalStatePayload::~MetalStatePayload() {
   const PoolScope pool;

@@ -82,7 +82,7 @@ void wait_for_all() {
   }
 }
 
-// ---------------------------------------------------------------- handlers
+// ---- handlers
 
 // With the mutex held.
 bool HandlerThread::start() {
@@ -134,7 +134,7 @@ void HandlerThread::loop() {
   }
 }
 
-// ---------------------------------------------------------------- queue
+// ---- queue
 
 // Our own limit is the lower one, so that Metal never blocks: buffers that were dropped may linger.
 MetalQueue::MetalQueue(const std::shared_ptr<MetalDeviceBase>& device)
@@ -219,7 +219,7 @@ void MetalQueue::abandon(const Submission& submission) {
   hand_over_ready();
 }
 
-// ---------------------------------------------------------------- command buffers
+// ---- command buffers
 
 MetalCommandBuffer::MetalCommandBuffer(std::shared_ptr<MetalQueue> queue,
                                        id<MTLCommandQueue> metal_queue)

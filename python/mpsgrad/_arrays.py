@@ -128,7 +128,7 @@ def as_array(who: str, given: Any, name: str) -> npt.NDArray[Any]:
         except (BufferError, RuntimeError, TypeError) as error:
             if not hasattr(given, "__array__"):
                 raise BufferError(f"{who}: {name} gives no array by DLPack: {error}") from error
-    if isinstance(given, tuple) and any(isinstance(each, _core.State) for each in given):
+    if isinstance(given, tuple) and any(_are_states(each) for each in given):
         raise TypeError(
             f"{who}: {name} must be an array, got a pair with a state, as with_state=True returns "
             "it: result, state = ..."
@@ -140,6 +140,11 @@ def as_array(who: str, given: Any, name: str) -> npt.NDArray[Any]:
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{who}: {name} must be an array of numbers, got {type(given).__name__}")
     return array
+
+
+def _are_states(value: Any) -> bool:
+    one = value[0] if isinstance(value, list) and value else value
+    return isinstance(one, _core.State)
 
 
 def pair_of_arrays(
@@ -369,7 +374,8 @@ class ArrayUnaryKernel:
             If it is no such shape, or of a source that the kernel does not take.
         """
         shape = _result_shape(self, source_shape=source_shape)
-        self._check_array(np.broadcast_to(np.float32(), (1, *source_shape)[-4:]))
+        array = np.broadcast_to(np.float32(), (1, *source_shape)[-4:])
+        self._check_array(array, len(source_shape) == 3)
         return shape
 
     def _check_array(self: Any, array: npt.NDArray[Any], single: bool = False) -> None:

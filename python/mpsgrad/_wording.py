@@ -186,7 +186,10 @@ def _shown(parameters: Sequence[inspect.Parameter]) -> str:
 
 def _meant(name: str, names: Sequence[str]) -> str:
     known = _ARGUMENTS_OF_PYTORCH.get(name, "")
-    if known and {known.partition(" ")[0], "optimizer_descriptor"} & {*names}:
+    places = {known.partition(" ")[0]}
+    if "OptimizerDescriptor" in known:
+        places.add("optimizer_descriptor")
+    if known and places & {*names}:
         return f"; PyTorch's {name} is {known} here"
     close = difflib.get_close_matches(name, names, 1)
     return f"; did you mean {close[0]!r}?" if close else ""
@@ -262,8 +265,9 @@ def _wrong(fitting: int, what: str, wanted: str, value: Any) -> _Complaint:
 def padding_meant(value: Any) -> str:
     """Return which policy a value is taken to mean, in words to be put behind others."""
     if type(value).__name__ == "PaddingMethod":
-        return f"; mg.DefaultPadding(mg.PaddingMethod.{value.name}) is one"
-    if isinstance(value, int):
+        names = [f"mg.PaddingMethod.{each.name}" for each in value]  # none: of number 0
+        return f"; mg.DefaultPadding({' | '.join(names) or int(value)}) is one"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return f"; mg.ExplicitPadding({value}) is one"
     if isinstance(value, (list, tuple)):
         return "; mg.ExplicitPadding(left=, right=, top=, bottom=) is one"

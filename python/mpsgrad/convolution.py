@@ -543,7 +543,7 @@ class _ForwardConvolution(_ConvolutionKernel):
         if offered == wanted or chosen or self.source_feature_channel_offset != 0:
             return
         remedies = []
-        if self._of_pytorch == offered:
+        if self._of_pytorch == offered and self.descriptor.kernel_width == wanted:  # square then
             remedies.append(f"are the weights {self._order_of_pytorch}? Theirs is (O, H, W, I)")
         if array.shape[1] == wanted:
             remedies.append("np.moveaxis(source, -3, -1) makes one of (N, C, H, W) fit")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.core.support import python
+from tests.rejects import rejects
 
 CALL_EVERYTHING = """
 import inspect
@@ -129,3 +130,76 @@ def test_what_callbacks_say_need_not_be_utf8(call):
     with pytest.raises(TypeError) as error:
         call()
     assert str(error.value).endswith(NO_UTF8)
+
+
+OF_PYTORCH = {
+    "lr": (mg.SGD, "PyTorch's lr is learning_rate here"),
+    "weight_decay": (mg.Adam, "PyTorch's weight_decay is regularization_scale of an Optim"),
+    "betas": (mg.Adam, "PyTorch's betas is beta1 and beta2 here"),
+    "nesterov": (mg.SGD, "PyTorch's nesterov is use_nesterov_momentum here"),
+}
+
+
+@pytest.mark.parametrize("name", OF_PYTORCH)
+def test_arguments_of_pytorch_are_answered_with_ours(name):
+    cls, words = OF_PYTORCH[name]
+    with rejects(TypeError, words):
+        cls(**{name: 1})
+    with pytest.raises(TypeError) as error:  # which has none of them
+        mg.RMSProp(0.1, momentum=0.9)
+    assert "PyTorch" not in str(error.value)
+
+
+PADDINGS = {
+    "number": (1, "got int; mg.ExplicitPadding(1) is one"),
+    "sides": ((1, 1, 1, 1), "got tuple; mg.ExplicitPadding(left=, right=, top=, bottom=) is one"),
+    "method": (
+        mg.PaddingMethod.SIZE_SAME | mg.PaddingMethod.CUSTOM,
+        "; mg.DefaultPadding(mg.PaddingMethod.SIZE_SAME | mg.PaddingMethod.CUSTOM) is one",
+    ),
+}
+
+
+@pytest.mark.parametrize(("value", "words"), PADDINGS.values(), ids=PADDINGS)
+def test_what_is_no_padding_is_told_what_it_may_mean(value, words):
+    kernel = mg.PoolingMax(2, 2, device="cpu")
+    with rejects(TypeError, words):
+        kernel.padding = value
+    assert isinstance(kernel.padding, mg.Padding)
+
+
+@pytest.mark.parametrize("shape", [(4, 4, 1), (2, 4, 4, 1)])
+def test_a_result_with_its_state_is_no_source(shape):
+    kernel = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.RELU), device="cpu")
+    pair = kernel(np.ones(shape, np.float32), with_state=True)
+    with rejects(TypeError, "Neuron: source must be an array, got a pair with a state"):
+        kernel(pair)
+
+
+def test_a_class_is_no_data_source():
+    words = "weights must be a ConvolutionDataSource, got the class ArrayConvolutionDataSource"
+    for make in (mg.Convolution, lambda cls: mg.graph.ConvolutionNode(mg.graph.ImageNode(), cls)):
+        with rejects(TypeError, words):
+            make(mg.ArrayConvolutionDataSource)
+
+
+LAYOUTS = {  # weights as PyTorch has them, an array that fits these, and what the message asks
+    "convolution": (mg.Convolution, (8, 3, 7, 7), (2, 9, 9, 3), "(O, I, H, W)"),
+    "of many channels": (mg.Convolution, (8, 16, 5, 5), (1, 9, 9, 16), "(O, I, H, W)"),
+    "fully connected": (mg.FullyConnected, (8, 16, 5, 5), (1, 5, 5, 16), "(O, I, H, W)"),
+    "transposed": (mg.ConvolutionTranspose, (4, 8, 3, 3), (1, 5, 5, 4), "(I, O, H, W)"),
+}
+
+
+@pytest.mark.parametrize(("cls", "weights", "source", "order"), LAYOUTS.values(), ids=LAYOUTS)
+def test_weights_in_the_order_of_pytorch(cls, weights, source, order):
+    kernel = cls(mg.ArrayConvolutionDataSource(np.ones(weights, np.float32)), device="cpu")
+    with rejects(ValueError, f"are the weights {order}? Theirs is (O, H, W, I)"):
+        kernel(np.ones(source, np.float32))
+
+
+def test_images_without_an_axis_of_channels():
+    source = mg.ArrayConvolutionDataSource(np.ones((4, 3, 3, 1), np.float32))
+    kernel = mg.Convolution(source, device="cpu")
+    with rejects(ValueError, "got 8 (shape (16, 8, 8)); source[..., np.newaxis] makes images of"):
+        kernel(np.ones((16, 8, 8), np.float32))

@@ -1207,8 +1207,8 @@ MIXING = {
 def test_gaps_between_channels_warn_where_they_count(device, recwarn, make):
     """3 and 3 concatenated are 8, of which two are nobody's."""
     words = (
-        "Node: ConcatenationNode makes 8, where each source begins at a multiple of 4; 2 are "
-        "filling, of zeros, and count like the others"
+        "Node: ConcatenationNode makes 8, where each source begins at a multiple of 4; 2 of them "
+        "are zeros between, which count like others"
     )
     x = np.ones((1, 1, 1, 3), np.float32)
     graph = g.Graph(device, make(g.ConcatenationNode([g.ImageNode("a"), g.ImageNode("b")])))

@@ -247,11 +247,13 @@ class Compiler:
                 readers.setdefault(self.plan.origin(image), []).append((node._name(), kernel))
         return readers
 
-    def check_array(self, image: ImageNode, array: npt.NDArray[Any], name: str) -> None:
+    def check_array(
+        self, image: ImageNode, array: npt.NDArray[Any], single: bool, name: str
+    ) -> None:
         """Refuse what the image of an input may be but an array is by mistake."""
         for reader, kernel in self._readers.get(image, ()):
             try:
-                kernel._check_array(array)
+                kernel._check_array(array, single)
             except ValueError as error:
                 raise ValueError(f"Graph: {name}, for {reader}: {error}") from None
 
@@ -289,7 +291,9 @@ class Compiler:
                 wrong = f"its weights are for {read} channels, but {makes}; the last "
                 wrong += f"{offered - read} are not read"
             elif node._mixes_channels and any(filling):
-                wrong = f"{makes}; {sum(filling)} are filling, of zeros, and count like the others"
+                wrong = (
+                    f"{makes}; {sum(filling)} of them are zeros between, which count like others"
+                )
             else:
                 continue
             self.warned.add(node)

@@ -321,10 +321,10 @@ class Graph(Settings, _core.Graph):
         sources = named_in_order("images", images, compiled.plan.input_images)
         targets = named_in_order("labels", labels, compiled.plan.input_states)
         arrays = [as_image_array(self, array, name) for name, array in sources]
-        for image, (array, _), (name, _) in zip(
+        for image, (array, one), (name, _) in zip(
             compiled.plan.input_images, arrays, sources, strict=True
         ):
-            compiled.check_array(image, array, name)
+            compiled.check_array(image, array, one, name)
         compiled.check_steps(stacklevel=3)
         compiled.check_channels([array.shape[3] for array, _ in arrays], stacklevel=3)
         single = bool(arrays) and all(one for _, one in arrays)

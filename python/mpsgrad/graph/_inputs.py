@@ -89,7 +89,7 @@ def _wrong_count(what: str, count: int, nodes: Sequence[ImageNode | StateNode]) 
     ]
     text = f"{what} must hold {len(nodes)}, for {', '.join(named)}, got {count}"
     if what == "images" and len(nodes) == 1 < count:
-        text += "; np.stack makes one batch of several images"
+        text += "; np.stack makes one batch of images, np.concatenate one of batches"
     if missing := named[count:]:
         text += f": none for {', '.join(missing)}"
     handles = [node.handle for node in nodes if node.handle is not None]

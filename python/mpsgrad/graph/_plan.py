@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +55,7 @@ class Plan:
 
     def is_returned(self, image: ImageNode) -> bool:
         """Return whether encodes return an image."""
-        return image.export_from_graph or image in self.returned
+        return _is_returned(image, self.returned)
 
     def is_read(self, image: ImageNode) -> bool:
         """Return whether somebody reads a node's result."""
@@ -91,10 +92,7 @@ def make_plan(results: Sequence[ImageNode], needed: Sequence[bool], *, fuses: bo
         If two gradient nodes would sum into one forward state.
     """
     returned = {image for image, is_needed in zip(results, needed, strict=True) if is_needed}
-
-    def is_returned(image: ImageNode) -> bool:
-        return image.export_from_graph or image in returned
-
+    is_returned = functools.partial(_is_returned, returned=returned)
     included = _ancestors([node._producer for node in results if node._producer], {})
     backward = _gradient_part(included)
     required = [node for node in included if _is_required(node, returned)]
@@ -220,6 +218,10 @@ def _check_sums(steps: Iterable[FilterNode]) -> None:
 
 
 # ---- images that are others'
+
+
+def _is_returned(image: ImageNode, returned: Set[ImageNode]) -> bool:
+    return image.export_from_graph or image in returned
 
 
 def _find_copies(
