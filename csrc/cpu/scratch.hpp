@@ -14,8 +14,8 @@ Element* scratch_of(int slot, Index elements) {
   return elements == 0 ? nullptr : reinterpret_cast<Element*>(thread_scratch(slot, elements));
 }
 
-// Gives back those of the calling thread that are too large to be kept, as of rows without end. For
-// whoever runs the work, when a piece is over.
+// Gives back those of the calling thread that are too large to be kept, as the copies of wide rows
+// are. For whoever runs the work, when a piece is over.
 void trim_thread_scratch();
 
 }  // namespace mpsgrad::cpu
