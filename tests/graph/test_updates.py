@@ -418,7 +418,7 @@ def test_two_steps_by_execute_async(device, rng, style):
 
 
 def test_an_exception_of_an_update_comes_out_of_execute_async(device, rng):
-    """Of the one that encodes it, or the next one where the update comes later."""
+    """Of the one that encodes it; where the update comes later, of the future and the next one."""
 
     class Fails(mg.ArrayConvolutionDataSource):
         def update(self, *_):
@@ -432,7 +432,8 @@ def test_an_exception_of_an_update_comes_out_of_execute_async(device, rng):
         node.training_style = style
         graph = g.Graph(device, node.training_graph(g.ImageNode("dy"))[0], False)
         if style is STYLES.CPU:
-            assert graph.execute_async([image, image]).result(timeout=60) is None
+            future = graph.execute_async([image, image])
+            assert str(future.exception(timeout=60)) == "no such optimizer"
         with pytest.raises(LookupError, match="no such optimizer"):
             graph.execute_async([image, image])
 

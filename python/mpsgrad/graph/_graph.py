@@ -410,7 +410,7 @@ class Graph(Settings, _core.Graph):
         Returns
         -------
         concurrent.futures.Future
-            Of the result image.
+            Of the result image, or of what the work, or an update by the CPU, has failed with.
 
         Raises
         ------
@@ -434,8 +434,10 @@ class Graph(Settings, _core.Graph):
             image.synchronize(command_buffer)
 
         def finish(done: Any) -> None:
-            error = None if done is None else done.error
-            if error is not None:
+            try:
+                if done is not None:
+                    done.wait_until_completed()  # raises what went wrong, an update's fault too
+            except BaseException as error:  # it is the future's
                 future.set_exception(error)
             else:
                 future.set_result(image)
