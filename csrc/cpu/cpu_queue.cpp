@@ -263,11 +263,13 @@ class QueueCore : public std::enable_shared_from_this<QueueCore> {
     }
     running_handlers_ = true;
     while (!due_.empty()) {
-      const auto [work, run] = std::move(due_.front());
-      due_.pop_front();
-      lock.unlock();
-      ((*work).*run)();
-      handler_count().take_one();
+      {
+        const auto [work, run] = std::move(due_.front());
+        due_.pop_front();
+        lock.unlock();
+        ((*work).*run)();
+        handler_count().take_one();
+      }  // the last reference to the work may end Python objects: not under the lock
       lock.lock();
     }
     running_handlers_ = false;

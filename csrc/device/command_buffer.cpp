@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/errors.hpp"
+#include "base/taken.hpp"
 #include "device/buffer.hpp"
 
 namespace mpsgrad {
@@ -51,16 +52,17 @@ bool CommandQueue::wait_for_room(std::chrono::milliseconds limit) {
 }
 
 std::shared_ptr<Work> CommandQueue::find_in_the_way() {
+  std::vector<std::shared_ptr<Work>> held;  // whose last one this may become: see take_out()
   const std::lock_guard lock(mutex_);
-  std::erase_if(live_, [](const std::weak_ptr<Work>& weak) {
-    const auto work = weak.lock();
+  std::erase_if(live_, [&](const std::weak_ptr<Work>& weak) {
+    const auto& work = held.emplace_back(weak.lock());
     return !work || work->has_ended() || work->abandoned();
   });
   if (live_.size() < kMaximumBuffers) {
     return nullptr;
   }
-  for (const auto& weak : live_) {
-    if (auto work = weak.lock(); work && !work->is_open()) {
+  for (const auto& work : held) {
+    if (work && !work->has_ended() && !work->abandoned() && !work->is_open()) {
       return work;
     }
   }
@@ -173,9 +175,10 @@ void CommandBuffer::commit_and_continue() {
   auto next = std::make_shared<Work>(queue_->clock());
   queue_->track(next);
   {
+    std::vector<std::shared_ptr<Work>> over;
     const std::lock_guard lock(mutex_);
     // Of older roots that have ended well nobody needs to hear again.
-    std::erase_if(committed_, [this](const auto& root) {
+    over = take_out(committed_, [this](const auto& root) {
       return root != work_ && root->finished() && root->error_code() == 0;
     });
     work_ = std::move(next);

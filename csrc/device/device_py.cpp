@@ -68,7 +68,11 @@ Work::Handler handler(const std::shared_ptr<CommandBuffer>& command_buffer, py::
     try {
       (*held)(weak.lock());
     } catch (py::error_already_set& error) {
+      const bool interrupts = error.matches(PyExc_KeyboardInterrupt);  // who waits may run it
       error.discard_as_unraisable("CommandBuffer handler");
+      if (interrupts) {
+        PyErr_SetInterrupt();
+      }
     }
   };
 }

@@ -106,7 +106,8 @@ void write_array(const std::shared_ptr<DeviceArray>& array, const GivenArray& gi
   require(got == expected, array->class_name(), ": array must have shape ", shape_text(expected),
           ", got ", shape_text(values));
   std::byte* data = array->data()->for_writing() + array->offset();
-  py::array target(dtype_of(*array), expected, strides_of(*array), data, py::none());
+  py::array target(dtype_of(*array), expected, strides_of(*array), data,
+                   keep_alive(array->data()));  // values may be of a class that keeps it
   py::module_::import("numpy").attr("copyto")(target, values);
 }
 

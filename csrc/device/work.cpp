@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/errors.hpp"
+#include "base/taken.hpp"
 
 namespace mpsgrad {
 
@@ -212,12 +213,18 @@ bool Accumulated::lost() const {
 }
 
 void UseLedger::add(const std::shared_ptr<Work>& work, bool writes) {
+  Use last{nullptr, false};  // what ends with these does so without the lock
+  std::vector<Use> over;
   const std::lock_guard lock(mutex_);
   if (!uses_.empty() && uses_.back().work == work) {
     uses_.back().writes |= writes;
     return;
   }
-  std::erase_if(uses_, [](const Use& use) { return use.work->observed(); });
+  if (uses_.size() == 1 && uses_.front().work->observed()) {  // mostly
+    last = std::exchange(uses_.front(), {work, writes});
+    return;
+  }
+  over = take_out(uses_, [](const Use& use) { return use.work->observed(); });
   const auto same =
       std::find_if(uses_.begin(), uses_.end(), [&](const Use& use) { return use.work == work; });
   if (same != uses_.end()) {

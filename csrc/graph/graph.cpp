@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/errors.hpp"
+#include "base/taken.hpp"
 #include "graph/description.hpp"
 #include "kernels/loss/loss.hpp"
 
@@ -400,14 +401,16 @@ void Graph::note_part(const CommandBuffer& command_buffer) {
 
 void Graph::note_outstanding(const std::shared_ptr<Work>& work, bool updates,
                              std::shared_ptr<std::atomic<bool>> done) {
+  std::vector<std::shared_ptr<Work>> over;
+  std::shared_ptr<Work> updating = work;
   const std::lock_guard lock(work_mutex_);
-  std::erase_if(outstanding_,
-                [](const auto& other) { return other->finished() || other->abandoned(); });
+  over = take_out(outstanding_,
+                  [](const auto& other) { return other->finished() || other->abandoned(); });
   if (outstanding_.empty() || outstanding_.back() != work) {
     outstanding_.push_back(work);
   }
   if (updates) {
-    pending_updates_ = work;
+    pending_updates_.swap(updating);
     updates_done_ = std::move(done);
   }
 }

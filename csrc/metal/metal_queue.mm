@@ -37,10 +37,11 @@ InFlight& in_flight() {
 
 void note_in_flight(const std::shared_ptr<Work>& work) {
   InFlight& all = in_flight();
+  std::vector<std::shared_ptr<Work>> held;  // whose last one this may become: see take_out()
   const std::lock_guard lock(all.mutex);
-  std::erase_if(all.works, [](const std::weak_ptr<Work>& weak) {
-    const auto held = weak.lock();
-    return !held || held->finished();
+  std::erase_if(all.works, [&](const std::weak_ptr<Work>& weak) {
+    const auto& other = held.emplace_back(weak.lock());
+    return !other || other->finished();
   });
   all.works.push_back(work);
 }

@@ -169,6 +169,7 @@ class GradientBucket:
         self._released = False
         for each in updates:
             each.bucket = self
+        _buckets.add(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("GradientBucket: cannot be copied or pickled; its array can")
@@ -338,6 +339,19 @@ class GradientBucket:
         with self._lock:
             self._additions = self._additions[len(additions) :]
         return array
+
+
+_buckets: weakref.WeakSet[GradientBucket] = weakref.WeakSet()
+
+
+def _new_locks() -> None:
+    """Replace the locks in a forked child: who held one may have stayed in the parent."""
+    for bucket in _buckets:
+        bucket._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_locks)
 
 
 def _numbers(values: Any, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:

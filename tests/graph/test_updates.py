@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mpsgrad import graph as g
 
-from tests.core.support import python_of_little_memory
+from tests.core.support import python, python_of_little_memory
 from tests.graph.networks import Recorder, loss_of
 from tests.rejects import rejects
 from tests.repeats import call_at_once
@@ -436,6 +436,67 @@ def test_an_exception_of_an_update_comes_out_of_execute_async(device, rng):
             assert str(future.exception(timeout=60)) == "no such optimizer"
         with pytest.raises(LookupError, match="no such optimizer"):
             graph.execute_async([image, image])
+
+FAILED_UPDATE = """
+import faulthandler, gc, threading, time
+import numpy as np, mpsgrad as mg
+from mpsgrad import graph as g
+faulthandler.dump_traceback_later(30, exit=True)
+device = mg.Device("cpu")
+queue = device.command_queue()
+ones = np.ones((2, 2, 2, 4), np.float32)
+images = [mg.ImageBatch.from_array(device, ones.copy()) for _ in range(2)]
+ending = threading.Event()
+last, ended = [], []
+
+class Failure(Exception):
+    def __del__(self):
+        if last:
+            ending.set()
+            images[1][0].read()
+            time.sleep(0.2)  # others run
+            ended.append(1)
+
+class Source(mg.ArrayConvolutionDataSource):
+    def update_cpu(self, *_):
+        raise Failure
+
+def encode():
+    command_buffer = queue.command_buffer()
+    for batch in images:
+        tanh.encode_batch(command_buffer, batch, allocator=mg.DEFAULT)
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+
+def meanwhile():
+    ending.wait()
+    encode()
+
+tanh = mg.Neuron(mg.NeuronDescriptor(mg.NeuronType.TANH), device=device)
+node = g.ConvolutionNode(g.ImageNode("x"), Source(np.zeros((4, 1, 1, 4), np.float32)))
+node.training_style = g.TrainingStyle.CPU
+graph = g.Graph(device, node.training_graph(g.ImageNode("dy"))[0], False)
+command_buffer = queue.command_buffer()
+graph.encode_batch(command_buffer, images)
+command_buffer.commit()
+try:
+    command_buffer.wait_until_completed()
+except Failure:
+    pass
+del command_buffer, graph, node
+gc.collect()
+last.append(1)
+other = threading.Thread(target=meanwhile)
+other.start()
+encode()  # the images' ledgers let go of the work, which has the exception
+other.join()
+print(ended)
+"""
+
+
+def test_what_an_update_has_raised_ends_where_others_may_run():
+    """Its last reference may be what an image remembers of the work that used it."""
+    assert python(FAILED_UPDATE).stdout == "[1]\n"
 
 
 @pytest.mark.parametrize("runs", [False, True])
