@@ -1,5 +1,6 @@
 """Vectors and matrices: layouts, sharing memory with NumPy, what is invalid."""
 
+import gc
 import re
 
 import mpsgrad as mg
@@ -179,3 +180,22 @@ def test_descriptors():
     assert mg.MatrixDescriptor(2, 3, 4).matrix_bytes == 24
     assert mg.MatrixDescriptor(2, 3, 4, row_bytes=16).matrix_bytes == 32
     assert repr(mg.MatrixDescriptor(2, 3, 4)) == "MatrixDescriptor(4 x (2, 3) float32)"
+
+
+def test_who_sees_a_vector_being_written_keeps_its_memory(device):
+    """NumPy shows the target to classes of arrays."""
+    seen = []
+
+    class Looking(np.ndarray):
+        def __array_function__(self, function, types, args, kwargs):
+            seen.append(args[0])
+            return function(args[0], np.asarray(args[1]))
+
+    vector = mg.Vector(device, mg.VectorDescriptor(1 << 20))
+    vector.write(np.ones(1 << 20, np.float32).view(Looking))
+    (view,) = seen
+    assert view.base is not None
+    del vector
+    gc.collect()
+    mg.release_cached_memory()
+    assert_exact(view, np.ones(1 << 20))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mpsgrad import graph as g
 
+from tests.core.support import python
 from tests.graph.networks import loss_of
 from tests.graph.test_updates import OPTIMIZERS
 from tests.rejects import rejects
@@ -482,3 +483,34 @@ def test_gradients_can_be_copied_and_pickled(device, rng):
             bucket.array = wrong
     with rejects(TypeError, "biases cannot be deleted"):
         del there[0]["biases"]
+
+
+FORK = """
+import os, threading, warnings
+import numpy as np, mpsgrad as mg
+warnings.simplefilter("ignore", DeprecationWarning)  # of fork() beside threads
+source = mg.ArrayConvolutionDataSource(
+    np.ones((4, 1, 1, 4), np.float32), optimizer=mg.SGD(0.5, device="cpu")
+)
+bucket = mg.GradientBucket([source])
+held, forked = threading.Event(), threading.Event()
+
+def hold():
+    with bucket._lock:
+        held.set()
+        forked.wait()
+
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    os._exit(bucket.array.size)
+forked.set()
+holder.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent():
+    assert python(FORK).stdout == "16\n"

@@ -437,6 +437,7 @@ def test_an_exception_of_an_update_comes_out_of_execute_async(device, rng):
         with pytest.raises(LookupError, match="no such optimizer"):
             graph.execute_async([image, image])
 
+
 FAILED_UPDATE = """
 import faulthandler, gc, threading, time
 import numpy as np, mpsgrad as mg
