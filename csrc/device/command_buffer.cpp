@@ -179,7 +179,8 @@ void CommandBuffer::commit_and_continue() {
     const std::lock_guard lock(mutex_);
     // Of older roots that have ended well nobody needs to hear again.
     over = take_out(committed_, [this](const auto& root) {
-      return root != work_ && root->finished() && root->error_code() == 0;
+      return root != work_ && root->finished() && root->error_code() == 0 &&
+             !root->has_handler_failure();
     });
     work_ = std::move(next);
   }

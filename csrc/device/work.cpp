@@ -150,6 +150,11 @@ void Work::note_handler_failure(Handler rethrow) {
   }
 }
 
+bool Work::has_handler_failure() const {
+  const std::lock_guard lock(mutex_);
+  return handler_failure_ != nullptr;
+}
+
 void Work::rethrow_handler_failure() const {
   Handler rethrow;
   {

@@ -74,6 +74,7 @@ class Work {
   // What went wrong in a completed handler: `rethrow` throws it, for whoever waits. The first
   // stays.
   void note_handler_failure(Handler rethrow);
+  bool has_handler_failure() const;
   void rethrow_handler_failure() const;
 
  private:

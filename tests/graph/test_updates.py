@@ -6,6 +6,7 @@ import pickle
 import re
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -436,6 +437,28 @@ def test_an_exception_of_an_update_comes_out_of_execute_async(device, rng):
             assert str(future.exception(timeout=60)) == "no such optimizer"
         with pytest.raises(LookupError, match="no such optimizer"):
             graph.execute_async([image, image])
+
+
+def test_commit_and_continue_forgets_no_update_that_has_raised(device, queue, rng):
+    class Fails(mg.ArrayConvolutionDataSource):
+        def update_cpu(self, *_):
+            raise LookupError("no such optimizer")
+
+    node = g.ConvolutionNode(g.ImageNode("x"), Fails(weights(rng)))
+    node.training_style = STYLES.CPU
+    graph = g.Graph(device, node.training_graph(g.ImageNode("dy"))[0], False)
+    images = mg.ImageBatch.from_array(device, values(rng))
+    over = threading.Event()
+    command_buffer = queue.command_buffer()
+    graph.encode_batch(command_buffer, [images, images])
+    command_buffer.add_completed_handler(lambda _: over.set())
+    command_buffer.commit_and_continue()
+    assert over.wait(60)
+    time.sleep(0.1)  # the handler has returned
+    command_buffer.commit_and_continue()
+    command_buffer.commit()
+    with pytest.raises(LookupError, match="no such optimizer"):
+        command_buffer.wait_until_completed()
 
 
 FAILED_UPDATE = """
