@@ -2,20 +2,25 @@
 // reference to some work may end Python objects, which wait for the interpreter and run its code.
 #pragma once
 
-#include <algorithm>
-#include <iterator>
+#include <utility>
 #include <vector>
 
 namespace mpsgrad {
 
 template <class T, class IsOver>
 std::vector<T> take_out(std::vector<T>& all, const IsOver& is_over) {
-  if (std::none_of(all.begin(), all.end(), is_over)) {
-    return {};
+  std::vector<T> taken;
+  auto kept = all.begin();
+  for (auto each = all.begin(); each != all.end(); ++each) {
+    if (is_over(*each)) {
+      taken.push_back(std::move(*each));
+    } else {
+      if (kept != each) {
+        *kept = std::move(*each);
+      }
+      ++kept;
+    }
   }
-  const auto kept = std::stable_partition(all.begin(), all.end(),
-                                          [&](const T& element) { return !is_over(element); });
-  std::vector<T> taken(std::make_move_iterator(kept), std::make_move_iterator(all.end()));
   all.erase(kept, all.end());
   return taken;
 }
