@@ -894,6 +894,22 @@ def test_bad_reloads_on_the_command_buffer(device, queue):
     other.read_count = 0
 
 
+def test_what_is_trained_has_running_averages(device):
+    """From 0 and 1 where none are given, or where one of the two is."""
+    sgd = mg.SGD(0.5, device=device)
+    options = {"epsilon": 0, "optimizer": sgd}
+    source = mg.ArrayBatchNormalizationDataSource(np.ones(5), np.zeros(5), **options)
+    assert_exact(source.mean, np.zeros(5))
+    assert_exact(source.variance, np.ones(5))
+    assert list(source.checkpoint()) == ["gamma", "beta", "mean", "variance", "steps"]
+    assert_same_bytes(mg.BatchNormalization(source, device=device)(X), X)
+    given = mg.ArrayBatchNormalizationDataSource(
+        np.ones(5), np.zeros(5), variance=np.full(5, 4.0), **options
+    )
+    assert_exact(given.mean, np.zeros(5))
+    assert_exact(given.variance, np.full(5, 4.0))
+
+
 def test_a_running_average(device):
     """As a training loop keeps it: nine tenths of the old, one of the batch's biased variance."""
     kernel = forward_kernel(device, 5, mean=[0] * 5, variance=[1] * 5)

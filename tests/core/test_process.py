@@ -375,6 +375,37 @@ print("completed")
     assert done.stdout == "interrupted\ninterrupted\ncompleted\n"
 
 
+def test_a_handler_that_is_interrupted_tells_who_waits():
+    """Whoever waits may run it, and the wait would end as if nothing had happened."""
+    done = python(
+        SETUP
+        + """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for _ in range(200):  # until waits are known to follow commits, and run what is committed
+    command_buffer = queue.command_buffer()
+    command_buffer.commit()
+    command_buffer.wait_until_completed()
+
+def handler(_):
+    threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        pass
+
+command_buffer = queue.command_buffer()
+command_buffer.add_completed_handler(handler)
+command_buffer.commit()
+try:
+    command_buffer.wait_until_completed()
+    time.sleep(0.5)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    )
+    assert done.stdout == "interrupted\n"
+
+
 # --- work that fails ----------------------------------------------------------
 
 OUT_OF_MEMORY = """
